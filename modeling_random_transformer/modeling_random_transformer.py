@@ -1,0 +1,770 @@
+"""The Transformer of "Attention Is All You Need", read from top to bottom like the paper's Figure 1.
+
+Positions and token embeddings come first, then attention, the encoder and decoder blocks, the two stacks, the whole
+model and its output layer. Masks, caches, the attention kernels and the search over outputs are transformers' own.
+
+Shapes in this file: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_random_transformer import RandomTransformerConfig
+
+
+def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
+    """Position encodings sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5).
+
+    Args:
+        positions: integer positions, `[length]`.
+        d_model: even width of the encoding.
+        layout: `"interleaved"` puts each cosine beside its sine; `"concatenated"` puts all sines before all cosines.
+
+    Returns:
+        `[length, d_model]` in float32, computed in float64.
+    """
+    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device)
+    angles = positions.to(torch.float64)[:, None] / 10000 ** (two_i / d_model)  # [length, d_model / 2]
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # [length, d_model / 2, 2]
+    if layout == "concatenated":
+        waves = waves.transpose(1, 2)
+    return waves.flatten(1).to(torch.float32)
+
+
+class SinusoidalPositions(nn.Module):
+    """Sinusoidal position encodings for sequences of any length (paper 3.5). Nothing is learned or stored."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__()
+        self.config = config
+        self.register_buffer("table", self.encode(torch.arange(config.max_position_embeddings)), persistent=False)
+
+    def encode(self, indices: Tensor) -> Tensor:
+        """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
+        return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
+
+    def forward(self, start: int | Tensor, length: int, end: int) -> Tensor:
+        """Encodings of `length` tokens from index `start` on; no index reaches `end`. `[length, d_model]`."""
+        if end <= len(self.table):
+            return rows(self.table, start, length)
+        return self.encode(start + torch.arange(length, device=self.table.device))
+
+
+class LearnedPositions(nn.Embedding):
+    """A learned vector per position (paper 3.5 and Table 3, row E)."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
+        self.config = config
+
+    def forward(self, start: int | Tensor, length: int, end: int) -> Tensor:  # type: ignore[override]
+        """Vectors of `length` tokens from index `start` on; no index reaches `end`. `[length, d_model]`.
+
+        Raises:
+            ValueError: the sequence is longer than `max_position_embeddings`.
+        """
+        limit = self.config.max_position_embeddings
+        if end > limit:
+            raise ValueError(
+                f"sequence length must be at most max_position_embeddings={limit} with learned positions, got {end}."
+            )
+        return rows(self.weight, start + self.config.position_offset, length)
+
+
+def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
+    """`table[start : start + length]`, also where `start` is a tensor whose value the host must not wait for."""
+    if isinstance(start, Tensor):
+        return table[start + torch.arange(length, device=table.device)]
+    return table[start : start + length]
+
+
+POSITIONS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q·Kᵀ · scaling)·V, the reference of all attention implementations (paper 3.2.1).
+
+    Args:
+        query: `[batch, heads, query_len, d_k]`.
+        key: `[batch, heads, key_len, d_k]`.
+        value: `[batch, heads, key_len, d_v]`.
+        attention_mask: 0 where a query may see a key and the dtype's minimum where not,
+            `[batch, 1, query_len, key_len]`.
+
+    Returns:
+        The heads' outputs `[batch, query_len, heads, d_v]` and the weights `[batch, heads, query_len, key_len]`.
+    """
+    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    if attention_mask is None:
+        weights = scores.softmax(dim=-1, dtype=torch.float32)
+    else:
+        # In float32, because a half-precision minimum plus a negative score would overflow to -inf. Hidden keys then
+        # weigh exactly nothing, also in a row that may see no key at all.
+        weights = (scores.float() + attention_mask).softmax(dim=-1)
+        weights = weights.masked_fill(attention_mask <= torch.finfo(attention_mask.dtype).min, 0.0)
+    weights = weights.to(query.dtype)
+    outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
+    return outputs.transpose(1, 2), weights
+
+
+class RandomTransformerAttention(nn.Module):
+    """Multi-head attention (paper 3.2.2): self-attention, or cross-attention when `key_value_states` are given."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.scaling = config.attention_scale
+        keys_width, values_width = config.num_heads * config.d_k, config.num_heads * config.d_v
+        self.q_proj = nn.Linear(config.d_model, keys_width, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, keys_width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, values_width, bias=config.attention_bias)
+        self.out_proj = nn.Linear(values_width, config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Let every query see the keys that the mask leaves it.
+
+        Args:
+            hidden_states: where the queries come from, `[batch, query_len, d_model]`.
+            attention_mask: transformers' mask for the chosen implementation, `None` when nothing is hidden.
+            key_value_states: where keys and values come from in cross-attention, `[sources, source_len, d_model]`.
+                `batch` may be a multiple of `sources`: consecutive rows then share a source, as beams do.
+            past_key_values: keys and values of earlier steps, extended in place.
+
+        Returns:
+            The new states `[batch, query_len, d_model]`, and the weights `[batch, heads, query_len, key_len]` if
+            the implementation gives them.
+        """
+        batch, query_len, d_model = hidden_states.shape
+        if key_value_states is None:
+            key, value = self.project_keys_and_values(hidden_states)
+            if past_key_values is not None:
+                key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
+        else:
+            key, value = self.source_keys_and_values(key_value_states, past_key_values)
+            hidden_states = group_by_source(hidden_states, len(key))
+
+        query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        outputs, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=self.scaling,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            **kwargs,
+        )
+        outputs = self.out_proj(outputs.flatten(2)).view(batch, query_len, d_model)
+        if weights is not None and len(weights) != batch:
+            weights = ungroup_weights(weights, batch, query_len)
+        return outputs, weights
+
+    def project_keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """`[batch, length, d_model]` → keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]`."""
+        return (
+            self.split_heads(self.k_proj(states), self.config.d_k),
+            self.split_heads(self.v_proj(states), self.config.d_v),
+        )
+
+    def source_keys_and_values(
+        self, source_states: Tensor, past_key_values: EncoderDecoderCache | None
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoded source: projected at the first step, remembered for the others."""
+        if past_key_values is None:
+            return self.project_keys_and_values(source_states)
+        cache = past_key_values.cross_attention_cache
+        if past_key_values.is_updated.get(self.layer_idx):
+            return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
+        past_key_values.is_updated[self.layer_idx] = True
+        return cache.update(*self.project_keys_and_values(source_states), self.layer_idx)
+
+    @staticmethod
+    def split_heads(projected: Tensor, width: int) -> Tensor:
+        """`[batch, length, heads · width]` → `[batch, heads, length, width]`. Counts the heads this device holds."""
+        batch, length, _ = projected.shape
+        return projected.view(batch, length, -1, width).transpose(1, 2)
+
+
+def group_by_source(states: Tensor, sources: int) -> Tensor:
+    """Put the queries of all rows that share a source side by side: they meet the same keys, so no key is copied.
+
+    `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
+    """
+    batch, _, d_model = states.shape
+    return states if batch == sources else states.reshape(sources, -1, d_model)
+
+
+def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
+    """`[sources, heads, batch / sources · query_len, key_len]` → `[batch, heads, query_len, key_len]`."""
+    sources, heads, _, key_len = weights.shape
+    weights = weights.view(sources, heads, batch // sources, query_len, key_len).transpose(1, 2)
+    return weights.reshape(batch, heads, query_len, key_len)
+
+
+class RandomTransformerBlock(nn.Module):
+    """What encoder and decoder blocks share: self-attention, the feed-forward network and "Add & Norm"."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool):
+        super().__init__()
+        self.config = config
+        self.self_attn = RandomTransformerAttention(config, layer_idx, is_causal=is_causal)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.fc1 = nn.Linear(config.d_model, config.d_ff)
+        self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def add_and_norm(self, states: Tensor, norm: nn.LayerNorm, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """The residual connection around a sub-layer, with dropout on its output (paper 3.1 and 5.4)."""
+        if self.config.norm_order == "pre":
+            return states + dropout(sublayer(norm(states)), self.config.dropout, self.training)
+        return norm(states + dropout(sublayer(states), self.config.dropout, self.training))
+
+    def feed_forward(self, states: Tensor) -> Tensor:
+        """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (paper 3.3): `[batch, length, d_model]` in and out."""
+        inner = self.activation_fn(self.fc1(states))
+        return self.fc2(dropout(inner, self.config.activation_dropout, self.training))
+
+
+class RandomTransformerEncoderLayer(GradientCheckpointingLayer, RandomTransformerBlock):
+    """A block of the encoder: self-attention and feed-forward network (paper 3.1, Figure 1 left)."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int):
+        super().__init__(config, layer_idx, is_causal=False)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """`[batch, source_len, d_model]` in and out."""
+        hidden_states = self.add_and_norm(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda x: self.self_attn(x, attention_mask, **kwargs)[0],
+        )
+        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+
+
+class RandomTransformerDecoderLayer(GradientCheckpointingLayer, RandomTransformerBlock):
+    """A block of the decoder: masked self-attention, cross-attention, feed-forward (paper 3.1, Figure 1 right)."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int):
+        super().__init__(config, layer_idx, is_causal=True)
+        self.encoder_attn = RandomTransformerAttention(config, layer_idx)
+        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        encoder_hidden_states: Tensor | None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """States `[batch, target_len, d_model]` in and out; the encoded source is `[sources, source_len, d_model]`."""
+        hidden_states = self.add_and_norm(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda x: self.self_attn(x, attention_mask, past_key_values=past_key_values, **kwargs)[0],
+        )
+        if encoder_hidden_states is not None:
+            hidden_states = self.add_and_norm(
+                hidden_states,
+                self.encoder_attn_layer_norm,
+                lambda x: self.encoder_attn(
+                    x, encoder_attention_mask, encoder_hidden_states, past_key_values, **kwargs
+                )[0],
+            )
+        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+
+
+class RandomTransformerPreTrainedModel(PreTrainedModel):
+    """What transformers needs to know of every model in this file."""
+
+    config_class = RandomTransformerConfig
+    config: RandomTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["RandomTransformerEncoderLayer", "RandomTransformerDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Xavier for projections, N(0, 1/d_model) for embeddings, so that sqrt(d_model) times one has unit variance."""
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, SinusoidalPositions):
+            init.copy_(module.table, module.encode(torch.arange(len(module.table), device=module.table.device)))
+        elif isinstance(module, RandomTransformerForConditionalGeneration):
+            init.normal_(module.lm_head.weight, std=self.config.d_model**-0.5)
+
+    def _flash_attn_can_dispatch(self, *args: Any, **kwargs: Any) -> bool:
+        if self.config.d_k != self.config.d_v:
+            raise ValueError(
+                "attn_implementation must be 'eager', 'sdpa' or 'flex_attention' where d_k and d_v differ (flash "
+                f"attention has one head width), got flash attention with d_k={self.config.d_k}, d_v={self.config.d_v}."
+            )
+        return super()._flash_attn_can_dispatch(*args, **kwargs)
+
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """A batch of one source and one target token, `[1, 1]`."""
+        token = torch.tensor([[self.config.decoder_start_token_id or 0]], device=self.device)
+        return {"input_ids": token, "decoder_input_ids": token}
+
+
+class RandomTransformerStack(RandomTransformerPreTrainedModel):
+    """What encoder and decoder share: embeddings with positions below N blocks (paper 3.1, 3.4, 3.5)."""
+
+    arguments_prefix = ""
+
+    def __init__(self, config: RandomTransformerConfig, layers: list[nn.Module]):
+        super().__init__(config)
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        make_positions = POSITIONS.get(config.position_embedding)
+        self.embed_positions = None if make_positions is None else make_positions(config)
+        self.layers = nn.ModuleList(layers)
+        self.layer_norm = (
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.final_layer_norm else None
+        )
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def init_parallel_plans(self) -> None:
+        """A stack has no plans of its own: those of the model name the modules of both stacks."""
+        self._tp_plan, self._ep_plan, self._pp_plan, self._fsdp_plan = {}, {}, {}, {}
+
+    def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Token embeddings before scaling: `[batch, length]` → `[batch, length, d_model]`.
+
+        Raises:
+            ValueError: not exactly one of the two is given, a shape is wrong or an id lies outside the vocabulary.
+        """
+        ids_name, embeds_name = f"{self.arguments_prefix}input_ids", f"{self.arguments_prefix}inputs_embeds"
+        if (input_ids is None) == (inputs_embeds is None):
+            given = "neither" if input_ids is None else "both"
+            raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {given}.")
+        if inputs_embeds is not None:
+            if inputs_embeds.dim() != 3 or inputs_embeds.shape[-1] != self.config.d_model:
+                raise ValueError(
+                    f"{embeds_name} must have shape [batch, length, d_model={self.config.d_model}], "
+                    f"got {list(inputs_embeds.shape)}."
+                )
+            return inputs_embeds
+        if input_ids.dim() != 2:
+            raise ValueError(f"{ids_name} must have shape [batch, length], got {list(input_ids.shape)}.")
+        return look_up_ids(self.embed_tokens, input_ids, ids_name)
+
+    def embed(self, inputs_embeds: Tensor, start: int | Tensor, end: int) -> Tensor:
+        """Scale embeddings, add positions from index `start` on and drop out: `[batch, length, d_model]` in and out."""
+        hidden_states = inputs_embeds * self.embed_scale
+        if self.embed_positions is not None:
+            positions = self.embed_positions(start, inputs_embeds.shape[1], end)
+            hidden_states = hidden_states + positions.to(hidden_states.dtype)
+        return dropout(hidden_states, self.config.dropout, self.training)
+
+
+def look_up_ids(embedding: nn.Embedding, ids: Tensor, name: str) -> Tensor:
+    """`embedding(ids)`, with the CPU's own out-of-range error told in terms of the argument. Costs nothing else."""
+    try:
+        return embedding(ids)
+    except IndexError as error:
+        raise ValueError(
+            f"{name} must be ids in the vocabulary, 0 to {embedding.num_embeddings - 1}, "
+            f"got ids from {ids.min().item()} to {ids.max().item()}."
+        ) from error
+
+
+class RandomTransformerEncoder(RandomTransformerStack):
+    """The stack of encoder blocks (paper 3.1, Figure 1 left)."""
+
+    _can_record_outputs = {
+        "hidden_states": RandomTransformerEncoderLayer,
+        "attentions": RandomTransformerAttention,
+    }
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config, [RandomTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)])
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode a source.
+
+        Args:
+            input_ids: token ids, `[batch, source_len]`.
+            attention_mask: 1 for tokens, 0 for padding, `[batch, source_len]`.
+            inputs_embeds: rows of the embedding matrix in place of ids, not yet scaled,
+                `[batch, source_len, d_model]`.
+
+        Raises:
+            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
+        """
+        inputs_embeds = self.look_up(input_ids, inputs_embeds)
+        check_padding_mask("attention_mask", attention_mask, inputs_embeds)
+        source_len = inputs_embeds.shape[1]
+        hidden_states = self.embed(inputs_embeds, start=0, end=source_len)
+        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, **kwargs)
+        if self.layer_norm is not None:
+            hidden_states = self.layer_norm(hidden_states)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class RandomTransformerDecoder(RandomTransformerStack):
+    """The stack of decoder blocks (paper 3.1, Figure 1 right)."""
+
+    arguments_prefix = "decoder_"
+    _can_record_outputs = {
+        "hidden_states": RandomTransformerDecoderLayer,
+        "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config, [RandomTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)])
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Predict each target token from those before it and from the encoded source.
+
+        Args:
+            input_ids: target ids, shifted right, `[batch, target_len]`; with a cache only those it has not seen.
+            attention_mask: 1 for tokens, 0 for padding, `[batch, seen_len + target_len]`.
+            encoder_hidden_states: the encoded source, `[sources, source_len, d_model]`. `batch` is a multiple of
+                `sources`; consecutive rows share one source, as beams do.
+            encoder_attention_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
+            past_key_values: the cache, extended in place.
+            inputs_embeds: rows of the embedding matrix in place of ids, not yet scaled,
+                `[batch, target_len, d_model]`.
+            use_cache: return a cache for the next step.
+
+        Raises:
+            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
+        """
+        inputs_embeds = self.look_up(input_ids, inputs_embeds)
+        cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
+        hidden_states = self.embed(inputs_embeds, *token_range(cache, inputs_embeds.shape[1]))
+        mask = create_causal_mask(
+            self.config, hidden_states, attention_mask, None if cache is None else cache.self_attention_cache
+        )
+        source_mask = None
+        if encoder_hidden_states is not None:
+            check_sources(encoder_hidden_states, encoder_attention_mask, hidden_states)
+            source_mask = create_bidirectional_mask(
+                self.config,
+                group_by_source(hidden_states, len(encoder_hidden_states)),
+                encoder_attention_mask,
+                encoder_hidden_states,
+            )
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states, mask, encoder_hidden_states, source_mask, past_key_values=cache, **kwargs
+            )
+        if self.layer_norm is not None:
+            hidden_states = self.layer_norm(hidden_states)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, past_key_values=cache)
+
+
+def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
+    """The caller's cache, with room for the source's keys and values; a new one if there is none and `create`."""
+    if past_key_values is None:
+        return EncoderDecoderCache(DynamicCache(), DynamicCache()) if create else None
+    if isinstance(past_key_values, EncoderDecoderCache):
+        return past_key_values
+    return EncoderDecoderCache(past_key_values, DynamicCache())
+
+
+def token_range(cache: EncoderDecoderCache | None, length: int) -> tuple[int | Tensor, int]:
+    """Where the next `length` tokens start, and an end that none of them passes and that the host knows."""
+    start = 0 if cache is None else cache.get_seq_length()
+    if isinstance(start, Tensor):  # a static cache counts on the device
+        return start, cache.get_max_length()
+    return start, start + length
+
+
+def check_padding_mask(name: str, mask: Any, states: Tensor) -> None:
+    """Refuse a padding mask that does not fit its tokens `[rows, length, d_model]`. Only shapes are looked at."""
+    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape != states.shape[:2]:
+        raise ValueError(f"{name} must have shape {list(states.shape[:2])} like its tokens, got {list(mask.shape)}.")
+
+
+def check_sources(source_states: Tensor, source_mask: Any, states: Tensor) -> None:
+    """Refuse sources `[sources, source_len, d_model]` that the target's rows cannot be shared out among."""
+    if len(states) % max(len(source_states), 1):
+        raise ValueError(
+            "decoder_input_ids must have a multiple of the encoder outputs' rows, "
+            f"got {len(states)} target rows for {len(source_states)} sources."
+        )
+    check_padding_mask("attention_mask", source_mask, source_states)
+
+
+class RandomTransformerModel(RandomTransformerPreTrainedModel):
+    """Encoder and decoder, without the output layer (paper Figure 1)."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        if config.share_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+            self._tied_weights_keys = {
+                "encoder.embed_tokens.weight": "shared.weight",
+                "decoder.embed_tokens.weight": "shared.weight",
+            }
+        self.encoder = RandomTransformerEncoder(config)
+        self.decoder = RandomTransformerDecoder(config)
+        self.post_init()
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Sharing between the stacks follows `share_embeddings`; the library would ask `tie_word_embeddings`."""
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.shared if self.config.share_embeddings else self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+        if self.config.share_embeddings:
+            self.shared = value
+            self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """Encode the source, then run the decoder over the target.
+
+        Args:
+            input_ids: source ids, `[batch, source_len]`.
+            attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
+            decoder_input_ids: target ids, shifted right, `[batch, target_len]`.
+            decoder_attention_mask: 1 for target tokens, 0 for padding, `[batch, target_len]`.
+            encoder_outputs: an encoder output (or tuple) to use in place of running the encoder.
+            past_key_values: the decoder's cache.
+            inputs_embeds: rows of the embedding matrix in place of `input_ids`, `[batch, source_len, d_model]`.
+            decoder_inputs_embeds: the same for the target, `[batch, target_len, d_model]`.
+            use_cache: return a cache for the next step.
+
+        Raises:
+            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, GenerationMixin):
+    """The whole model of Figure 1: encoder, decoder and output layer, with the library's `generate()`."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        embedding = "model.shared.weight" if config.share_embeddings else "model.decoder.embed_tokens.weight"
+        self._tied_weights_keys = {"lm_head.weight": embedding}
+        self.loss_type = "ForMaskedLM"  # cross-entropy on labels that are already aligned with the logits
+        self.model = RandomTransformerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Score the next token at every position of the target, and the labels if given.
+
+        Args:
+            labels: target ids, `[batch, target_len]`, -100 where nothing is to be predicted. Without decoder inputs
+                they are also the decoder's input, shifted right behind `decoder_start_token_id`.
+            logits_to_keep: compute logits for the last so many positions only (0: all), or for these positions.
+
+        The other arguments are those of `RandomTransformerModel.forward`.
+
+        Returns:
+            Logits `[batch, target_len, vocab_size]`, and with labels the mean cross-entropy in nats per token.
+
+        Raises:
+            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels shifted right behind the start token, ignored ones read as padding: `[batch, target_len]` in and out.
+
+        Raises:
+            ValueError: the configuration has no `decoder_start_token_id`, or no `pad_token_id`.
+        """
+        for field in ("decoder_start_token_id", "pad_token_id"):
+            if getattr(self.config, field) is None:
+                raise ValueError(f"{field} must be set in the configuration to shift labels right, got None.")
+        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Source and target have one vocabulary, so a decoder with an embedding of its own grows along."""
+        if not self.config.share_embeddings:
+            self.model.decoder.embed_tokens = self._get_resized_embeddings(
+                self.model.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        """Give each source `expand_size` target rows. The source itself is not copied: its rows share it."""
+        sources = {name: kwargs.pop(name) for name in ("encoder_outputs", "attention_mask") if name in kwargs}
+        input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
+        return input_ids, {**kwargs, **sources}
+
+    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
+        """Follow the beams. They move within one source only, so its keys and values stay where they are."""
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values

@@ -1,0 +1,166 @@
+"""The tokenizer of the Random Transformer: byte-level BPE, trained in one call and lossless; or a list of words.
+
+Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding with one vocabulary for both languages)
+has no unknown characters: every text is a sequence of bytes, and every byte is in the vocabulary.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import TokenizersBackend
+
+# In the order of their ids, 0 to 3.
+SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
+SMALLEST_VOCABULARY = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
+
+
+class RandomTransformerTokenizer(TokenizersBackend):
+    """A tokenizer that ends every text, source and target alike, with the end-of-sequence token.
+
+    Train one with `train` or `train_from_files`, or list the words of a toy vocabulary with `from_words`. All of
+    transformers' tokenizer interface works on the result: batches, padding (on the right), truncation, offsets,
+    `text_target=`, `train_new_from_iterator`, saving and `AutoTokenizer`.
+
+    A special token's name in a text, such as `</s>`, is read as that token; give `split_special_tokens=True` where
+    texts come from strangers.
+    """
+
+    vocab_files_names = {"tokenizer_file": "tokenizer.json"}
+    model_input_names = ["input_ids", "attention_mask"]
+    padding_side = "right"
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int = 37000,
+        *,
+        min_frequency: int = 2,
+        normalization: str | None = None,
+        show_progress: bool = False,
+        **options: Any,
+    ) -> "RandomTransformerTokenizer":
+        """Learn a byte-level BPE vocabulary.
+
+        Args:
+            texts: the corpus, source and target together; read once, so it may be a generator.
+            vocab_size: entries to learn at the most, the 4 special tokens and 256 bytes included. A small corpus
+                gives fewer.
+            min_frequency: how often a pair must occur to be merged.
+            normalization: a Unicode normalization form to apply first, `None` to give every text back as it was.
+            show_progress: draw the trainer's progress bar.
+            **options: arguments of the tokenizer itself, such as `model_max_length`.
+
+        Raises:
+            ValueError: an argument is not allowed; the message names it.
+        """
+        if isinstance(texts, str | bytes):
+            raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
+        _check_integer("vocab_size", vocab_size, SMALLEST_VOCABULARY, "the special tokens and the 256 bytes")
+        _check_integer("min_frequency", min_frequency, 1, "once")
+        if normalization not in (None, *NORMALIZATIONS):
+            raise ValueError(f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}.")
+
+        backend = Tokenizer(models.BPE())
+        if normalization is not None:
+            backend.normalizer = getattr(normalizers, normalization)()
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            special_tokens=list(SPECIAL_TOKENS.values()),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=show_progress,
+        )
+        backend.train_from_iterator(_strings_only(texts), trainer)
+        return cls._from_backend(backend, **{**SPECIAL_TOKENS, **options})
+
+    @classmethod
+    def train_from_files(
+        cls, paths: str | PathLike | Sequence[str | PathLike], vocab_size: int = 37000, **options: Any
+    ) -> "RandomTransformerTokenizer":
+        """Learn a byte-level BPE vocabulary from UTF-8 text files, one text a line.
+
+        Args:
+            paths: one file or several; source and target files together give one vocabulary for both.
+            vocab_size: entries to learn at the most.
+            **options: the other arguments of `train`.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: a line is not UTF-8, or an argument is not allowed.
+        """
+        paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
+        if not paths:
+            raise ValueError("paths must name at least one file, got none.")
+        return cls.train(_lines(paths), vocab_size, **options)
+
+    @classmethod
+    def from_words(
+        cls, words: Sequence[str], *, bos_token: str, eos_token: str, pad_token: str | None = None, **options: Any
+    ) -> "RandomTransformerTokenizer":
+        """A vocabulary of whole words, numbered in the order given, for texts whose words are separated by spaces.
+
+        The seed's ten words, for example, with `bos_token="SOS", eos_token="EOS"`.
+
+        Args:
+            words: the vocabulary, special tokens included.
+            bos_token: the word that starts a target.
+            eos_token: the word that ends a text.
+            pad_token: the word to pad with; `eos_token` when `None`.
+            **options: arguments of the tokenizer itself; with `unk_token` unknown words are read as that word,
+                without it they are refused.
+
+        Raises:
+            ValueError: a word is given twice, or a special token is not among the words.
+        """
+        words = list(words)
+        repeated = sorted({word for word in words if words.count(word) > 1})
+        if repeated:
+            raise ValueError(f"words must differ from each other, got {', '.join(map(repr, repeated))} more than once.")
+        special = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token or eos_token}
+        if options.get("unk_token") is not None:
+            special["unk_token"] = options["unk_token"]
+        for name, token in special.items():
+            if token not in words:
+                raise ValueError(f"{name} must be one of the words, got {token!r}.")
+
+        vocabulary = {word: index for index, word in enumerate(words)}
+        backend = Tokenizer(models.WordLevel(vocabulary, unk_token=special.get("unk_token", "")))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return cls._from_backend(backend, **{**options, **special})
+
+    @classmethod
+    def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"$A {eos_token}",
+            pair=f"$A {eos_token} $B {eos_token}",
+            special_tokens=[(eos_token, backend.token_to_id(eos_token))],
+        )
+        return cls(tokenizer_object=backend, eos_token=eos_token, **options)
+
+
+def _check_integer(name: str, value: Any, least: int, reason: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least} ({reason}), got {value!r}.")
+
+
+def _strings_only(texts: Iterable[str]) -> Iterator[str]:
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"texts must hold strings only, got {type(text).__name__} at index {number}.")
+        yield text
+
+
+def _lines(paths: Iterable[str | PathLike]) -> Iterator[str]:
+    for path in paths:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield line.rstrip(b"\r\n").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path} must be UTF-8 text, but line {number} is not: {error}.") from error
