@@ -20,14 +20,14 @@ __all__ = [
     "RandomTransformerTokenizer",
 ]
 
-# So that `from_pretrained` knows the classes where this package is imported …
+# So that `from_pretrained` knows the classes wherever this package is imported …
 AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig, exist_ok=True)
+AutoTokenizer.register(RandomTransformerConfig, tokenizer_class=RandomTransformerTokenizer, exist_ok=True)
 AutoModel.register(RandomTransformerConfig, RandomTransformerModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(RandomTransformerConfig, RandomTransformerForConditionalGeneration, exist_ok=True)
-AutoTokenizer.register(RandomTransformerConfig, RandomTransformerTokenizer, exist_ok=True)
 
 # … and every saved folder carries their code for where it is not.
 RandomTransformerConfig.register_for_auto_class()
+RandomTransformerTokenizer.register_for_auto_class()
 RandomTransformerModel.register_for_auto_class("AutoModel")
 RandomTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
-RandomTransformerTokenizer.register_for_auto_class()

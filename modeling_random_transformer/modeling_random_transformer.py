@@ -35,15 +35,9 @@ from .configuration_random_transformer import RandomTransformerConfig
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
-    """Position encodings sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5).
+    """sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5), side by side or (`"concatenated"`) all sines first.
 
-    Args:
-        positions: integer positions, `[length]`.
-        d_model: even width of the encoding.
-        layout: `"interleaved"` puts each cosine beside its sine; `"concatenated"` puts all sines before all cosines.
-
-    Returns:
-        `[length, d_model]` in float32, computed in float64.
+    Integer positions `[length]` → `[length, d_model]` in float32, computed in float64.
     """
     two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device)
     angles = positions.to(torch.float64)[:, None] / 10000 ** (two_i / d_model)  # [length, d_model / 2]
@@ -53,8 +47,15 @@ def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> T
     return waves.flatten(1).to(torch.float32)
 
 
+def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
+    """`table[start : start + length]`, also for a start that only the device knows."""
+    if isinstance(start, Tensor):
+        return table[start + torch.arange(length, device=table.device)]
+    return table[start : start + length]
+
+
 class SinusoidalPositions(nn.Module):
-    """Sinusoidal position encodings for sequences of any length (paper 3.5). Nothing is learned or stored."""
+    """Sinusoids for sequences of any length (paper 3.5). Nothing is learned, nothing is stored in a checkpoint."""
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__()
@@ -66,41 +67,25 @@ class SinusoidalPositions(nn.Module):
         return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
 
     def forward(self, start: int | Tensor, length: int, end: int) -> Tensor:
-        """Encodings of `length` tokens from index `start` on; no index reaches `end`. `[length, d_model]`."""
+        """Encodings of `length` tokens from index `start` on, `[length, d_model]`; none lies beyond `end`."""
         if end <= len(self.table):
             return rows(self.table, start, length)
         return self.encode(start + torch.arange(length, device=self.table.device))
 
 
 class LearnedPositions(nn.Embedding):
-    """A learned vector per position (paper 3.5 and Table 3, row E)."""
+    """A learned vector per position (paper 3.5; Table 3, row E)."""
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
         self.config = config
 
     def forward(self, start: int | Tensor, length: int, end: int) -> Tensor:  # type: ignore[override]
-        """Vectors of `length` tokens from index `start` on; no index reaches `end`. `[length, d_model]`.
-
-        Raises:
-            ValueError: the sequence is longer than `max_position_embeddings`.
-        """
+        """Vectors of `length` tokens from index `start` on, `[length, d_model]`; none lies beyond `end`."""
         limit = self.config.max_position_embeddings
         if end > limit:
-            raise ValueError(
-                f"sequence length must be at most max_position_embeddings={limit} with learned positions, got {end}."
-            )
+            raise ValueError(f"learned positions reach to max_position_embeddings={limit}, got a length of {end}.")
         return rows(self.weight, start + self.config.position_offset, length)
-
-
-def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
-    """`table[start : start + length]`, also where `start` is a tensor whose value the host must not wait for."""
-    if isinstance(start, Tensor):
-        return table[start + torch.arange(length, device=table.device)]
-    return table[start : start + length]
-
-
-POSITIONS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
 
 
 def eager_attention_forward(
@@ -113,26 +98,21 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q·Kᵀ · scaling)·V, the reference of all attention implementations (paper 3.2.1).
+    """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for the library's faster implementations.
 
-    Args:
-        query: `[batch, heads, query_len, d_k]`.
-        key: `[batch, heads, key_len, d_k]`.
-        value: `[batch, heads, key_len, d_v]`.
-        attention_mask: 0 where a query may see a key and the dtype's minimum where not,
-            `[batch, 1, query_len, key_len]`.
-
-    Returns:
-        The heads' outputs `[batch, query_len, heads, d_v]` and the weights `[batch, heads, query_len, key_len]`.
+    `query` and `key` are `[batch, heads, query_len or key_len, d_k]`, `value` is `[batch, heads, key_len, d_v]`; the
+    mask, `[batch, 1, query_len, key_len]`, is 0 where a query may see a key and the dtype's minimum elsewhere.
+    Returns outputs `[batch, query_len, heads, d_v]` and weights `[batch, heads, query_len, key_len]`.
     """
     scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    # In float32 at least: a half-precision minimum plus a negative score would overflow to -inf.
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if attention_mask is None:
-        weights = scores.softmax(dim=-1, dtype=torch.float32)
+        weights = scores.softmax(dim=-1)
     else:
-        # In float32, because a half-precision minimum plus a negative score would overflow to -inf. Hidden keys then
-        # weigh exactly nothing, also in a row that may see no key at all.
-        weights = (scores.float() + attention_mask).softmax(dim=-1)
-        weights = weights.masked_fill(attention_mask <= torch.finfo(attention_mask.dtype).min, 0.0)
+        # Hidden keys weigh exactly nothing, also for a query that may see no key at all.
+        hidden = attention_mask <= torch.finfo(attention_mask.dtype).min
+        weights = (scores + attention_mask).softmax(dim=-1).masked_fill(hidden, 0.0)
     weights = weights.to(query.dtype)
     outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
     return outputs.transpose(1, 2), weights
@@ -161,18 +141,11 @@ class RandomTransformerAttention(nn.Module):
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Let every query see the keys that the mask leaves it.
+        """Attend from `hidden_states`, `[batch, query_len, d_model]`, to themselves or to `key_value_states`.
 
-        Args:
-            hidden_states: where the queries come from, `[batch, query_len, d_model]`.
-            attention_mask: transformers' mask for the chosen implementation, `None` when nothing is hidden.
-            key_value_states: where keys and values come from in cross-attention, `[sources, source_len, d_model]`.
-                `batch` may be a multiple of `sources`: consecutive rows then share a source, as beams do.
-            past_key_values: keys and values of earlier steps, extended in place.
-
-        Returns:
-            The new states `[batch, query_len, d_model]`, and the weights `[batch, heads, query_len, key_len]` if
-            the implementation gives them.
+        Those are `[sources, source_len, d_model]`, where `batch` may be a multiple of `sources`: consecutive rows then
+        share a source, as beams do. Returns new states, `[batch, query_len, d_model]`, and the weights
+        `[batch, heads, query_len, key_len]` if the chosen implementation gives them.
         """
         batch, query_len, d_model = hidden_states.shape
         if key_value_states is None:
@@ -204,10 +177,8 @@ class RandomTransformerAttention(nn.Module):
 
     def project_keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """`[batch, length, d_model]` → keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]`."""
-        return (
-            self.split_heads(self.k_proj(states), self.config.d_k),
-            self.split_heads(self.v_proj(states), self.config.d_v),
-        )
+        keys = self.split_heads(self.k_proj(states), self.config.d_k)
+        return keys, self.split_heads(self.v_proj(states), self.config.d_v)
 
     def source_keys_and_values(
         self, source_states: Tensor, past_key_values: EncoderDecoderCache | None
@@ -229,19 +200,17 @@ class RandomTransformerAttention(nn.Module):
 
 
 def group_by_source(states: Tensor, sources: int) -> Tensor:
-    """Put the queries of all rows that share a source side by side: they meet the same keys, so no key is copied.
+    """Queries of rows that share a source, side by side: they meet the same keys, so no key need be copied.
 
     `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
     """
-    batch, _, d_model = states.shape
-    return states if batch == sources else states.reshape(sources, -1, d_model)
+    return states if len(states) == sources else states.reshape(sources, -1, states.shape[-1])
 
 
 def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
     """`[sources, heads, batch / sources · query_len, key_len]` → `[batch, heads, query_len, key_len]`."""
-    sources, heads, _, key_len = weights.shape
-    weights = weights.view(sources, heads, batch // sources, query_len, key_len).transpose(1, 2)
-    return weights.reshape(batch, heads, query_len, key_len)
+    rows_and_queries = (batch // len(weights), query_len)
+    return weights.unflatten(2, rows_and_queries).transpose(1, 2).flatten(0, 1)
 
 
 class RandomTransformerBlock(nn.Module):
@@ -278,9 +247,7 @@ class RandomTransformerEncoderLayer(GradientCheckpointingLayer, RandomTransforme
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
         """`[batch, source_len, d_model]` in and out."""
         hidden_states = self.add_and_norm(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask, **kwargs)[0],
+            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, attention_mask, **kwargs)[0]
         )
         return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
 
@@ -306,17 +273,21 @@ class RandomTransformerDecoderLayer(GradientCheckpointingLayer, RandomTransforme
         hidden_states = self.add_and_norm(
             hidden_states,
             self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask, past_key_values=past_key_values, **kwargs)[0],
+            lambda x: self.self_attn(x, attention_mask, None, past_key_values, **kwargs)[0],
         )
         if encoder_hidden_states is not None:
+            source = (encoder_attention_mask, encoder_hidden_states, past_key_values)
             hidden_states = self.add_and_norm(
-                hidden_states,
-                self.encoder_attn_layer_norm,
-                lambda x: self.encoder_attn(
-                    x, encoder_attention_mask, encoder_hidden_states, past_key_values, **kwargs
-                )[0],
+                hidden_states, self.encoder_attn_layer_norm, lambda x: self.encoder_attn(x, *source, **kwargs)[0]
             )
         return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+
+
+# What each of transformers' Auto classes makes of a Random Transformer.
+AUTO_CLASSES = {
+    "AutoModel": "RandomTransformerModel",
+    "AutoModelForSeq2SeqLM": "RandomTransformerForConditionalGeneration",
+}
 
 
 class RandomTransformerPreTrainedModel(PreTrainedModel):
@@ -336,7 +307,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier for projections, N(0, 1/d_model) for embeddings, so that sqrt(d_model) times one has unit variance."""
+        """Xavier for projections, N(0, 1/d_model) for embeddings: times sqrt(d_model) they have unit variance."""
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
@@ -359,28 +330,29 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
             )
         return super()._flash_attn_can_dispatch(*args, **kwargs)
 
-    @property
-    def dummy_inputs(self) -> dict[str, Tensor]:
-        """A batch of one source and one target token, `[1, 1]`."""
-        token = torch.tensor([[self.config.decoder_start_token_id or 0]], device=self.device)
-        return {"input_ids": token, "decoder_input_ids": token}
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As always. A folder that carries this file's code names all its classes, so that each Auto class loads it."""
+        if self._auto_class is not None:
+            self.config.auto_map = {
+                auto: f"{__name__.rpartition('.')[2]}.{name}" for auto, name in AUTO_CLASSES.items()
+            }
+        super().save_pretrained(*args, **kwargs)
 
 
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
-    """What encoder and decoder share: embeddings with positions below N blocks (paper 3.1, 3.4, 3.5)."""
+    """What encoder and decoder share: N blocks on embeddings with positions (paper 3.1, 3.4, 3.5)."""
 
-    arguments_prefix = ""
+    prefix = ""  # of the names under which callers know the inputs
 
     def __init__(self, config: RandomTransformerConfig, layers: list[nn.Module]):
         super().__init__(config)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
-        make_positions = POSITIONS.get(config.position_embedding)
-        self.embed_positions = None if make_positions is None else make_positions(config)
+        positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
+        self.embed_positions = positions(config) if positions else None
         self.layers = nn.ModuleList(layers)
-        self.layer_norm = (
-            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.final_layer_norm else None
-        )
+        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.final_layer_norm else nn.Identity()
+        self.layer_norm = norm
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -389,28 +361,21 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         self._tp_plan, self._ep_plan, self._pp_plan, self._fsdp_plan = {}, {}, {}, {}
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Token embeddings before scaling: `[batch, length]` → `[batch, length, d_model]`.
-
-        Raises:
-            ValueError: not exactly one of the two is given, a shape is wrong or an id lies outside the vocabulary.
-        """
-        ids_name, embeds_name = f"{self.arguments_prefix}input_ids", f"{self.arguments_prefix}inputs_embeds"
+        """Rows of the embedding matrix, not yet scaled: `[batch, length]` → `[batch, length, d_model]`."""
+        ids_name, embeds_name = f"{self.prefix}input_ids", f"{self.prefix}inputs_embeds"
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {given}.")
-        if inputs_embeds is not None:
-            if inputs_embeds.dim() != 3 or inputs_embeds.shape[-1] != self.config.d_model:
-                raise ValueError(
-                    f"{embeds_name} must have shape [batch, length, d_model={self.config.d_model}], "
-                    f"got {list(inputs_embeds.shape)}."
-                )
-            return inputs_embeds
-        if input_ids.dim() != 2:
-            raise ValueError(f"{ids_name} must have shape [batch, length], got {list(input_ids.shape)}.")
-        return look_up_ids(self.embed_tokens, input_ids, ids_name)
+        if input_ids is None:
+            return check_shape(embeds_name, inputs_embeds, "batch", "length", self.config.d_model)
+        check_shape(ids_name, input_ids, "batch", "length")
+        try:
+            return self.embed_tokens(input_ids)
+        except IndexError as error:
+            raise out_of_vocabulary(ids_name, input_ids, self.config.vocab_size) from error
 
     def embed(self, inputs_embeds: Tensor, start: int | Tensor, end: int) -> Tensor:
-        """Scale embeddings, add positions from index `start` on and drop out: `[batch, length, d_model]` in and out."""
+        """Scale, add positions from index `start` on, drop out: `[batch, length, d_model]` in and out."""
         hidden_states = inputs_embeds * self.embed_scale
         if self.embed_positions is not None:
             positions = self.embed_positions(start, inputs_embeds.shape[1], end)
@@ -418,15 +383,18 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         return dropout(hidden_states, self.config.dropout, self.training)
 
 
-def look_up_ids(embedding: nn.Embedding, ids: Tensor, name: str) -> Tensor:
-    """`embedding(ids)`, with the CPU's own out-of-range error told in terms of the argument. Costs nothing else."""
-    try:
-        return embedding(ids)
-    except IndexError as error:
-        raise ValueError(
-            f"{name} must be ids in the vocabulary, 0 to {embedding.num_embeddings - 1}, "
-            f"got ids from {ids.min().item()} to {ids.max().item()}."
-        ) from error
+def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
+    """Refuse a tensor of another shape, where a string is the name of a size that may be any."""
+    wrong = (isinstance(n, int) and n != m for n, m in zip(shape, tensor.shape, strict=False))
+    if tensor.dim() != len(shape) or any(wrong):
+        raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
+    return tensor
+
+
+def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
+    """What the CPU's IndexError means. Told after the fact, so that looking up good ids costs nothing more."""
+    lowest, highest = ids.min().item(), ids.max().item()
+    return ValueError(f"{name} must be in the vocabulary, 0 to {vocab_size - 1}, got ids from {lowest} to {highest}.")
 
 
 class RandomTransformerEncoder(RandomTransformerStack):
@@ -449,33 +417,21 @@ class RandomTransformerEncoder(RandomTransformerStack):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Encode a source.
-
-        Args:
-            input_ids: token ids, `[batch, source_len]`.
-            attention_mask: 1 for tokens, 0 for padding, `[batch, source_len]`.
-            inputs_embeds: rows of the embedding matrix in place of ids, not yet scaled,
-                `[batch, source_len, d_model]`.
-
-        Raises:
-            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
-        """
+        """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
-        check_padding_mask("attention_mask", attention_mask, inputs_embeds)
-        source_len = inputs_embeds.shape[1]
-        hidden_states = self.embed(inputs_embeds, start=0, end=source_len)
+        if attention_mask is not None and attention_mask.dim() != 4:  # four dimensions are a mask made by the caller
+            check_shape("attention_mask", attention_mask, *inputs_embeds.shape[:2])
+        hidden_states = self.embed(inputs_embeds, start=0, end=inputs_embeds.shape[1])
         mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
-        if self.layer_norm is not None:
-            hidden_states = self.layer_norm(hidden_states)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
 class RandomTransformerDecoder(RandomTransformerStack):
     """The stack of decoder blocks (paper 3.1, Figure 1 right)."""
 
-    arguments_prefix = "decoder_"
+    prefix = "decoder_"
     _can_record_outputs = {
         "hidden_states": RandomTransformerDecoderLayer,
         "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
@@ -498,77 +454,49 @@ class RandomTransformerDecoder(RandomTransformerStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Predict each target token from those before it and from the encoded source.
+        """Predict from the target so far and the encoded source, `[sources, source_len, d_model]`.
 
-        Args:
-            input_ids: target ids, shifted right, `[batch, target_len]`; with a cache only those it has not seen.
-            attention_mask: 1 for tokens, 0 for padding, `[batch, seen_len + target_len]`.
-            encoder_hidden_states: the encoded source, `[sources, source_len, d_model]`. `batch` is a multiple of
-                `sources`; consecutive rows share one source, as beams do.
-            encoder_attention_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
-            past_key_values: the cache, extended in place.
-            inputs_embeds: rows of the embedding matrix in place of ids, not yet scaled,
-                `[batch, target_len, d_model]`.
-            use_cache: return a cache for the next step.
-
-        Raises:
-            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
+        The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. The arguments
+        are those of `RandomTransformerModel.forward`.
         """
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
         cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
         hidden_states = self.embed(inputs_embeds, *token_range(cache, inputs_embeds.shape[1]))
-        mask = create_causal_mask(
-            self.config, hidden_states, attention_mask, None if cache is None else cache.self_attention_cache
-        )
+        seen = None if cache is None else cache.self_attention_cache
+        mask = create_causal_mask(self.config, hidden_states, attention_mask, seen)
         source_mask = None
         if encoder_hidden_states is not None:
-            check_sources(encoder_hidden_states, encoder_attention_mask, hidden_states)
-            source_mask = create_bidirectional_mask(
-                self.config,
-                group_by_source(hidden_states, len(encoder_hidden_states)),
-                encoder_attention_mask,
-                encoder_hidden_states,
-            )
+            source_mask = self.source_mask(hidden_states, encoder_hidden_states, encoder_attention_mask)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states, mask, encoder_hidden_states, source_mask, past_key_values=cache, **kwargs
             )
-        if self.layer_norm is not None:
-            hidden_states = self.layer_norm(hidden_states)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, past_key_values=cache)
+        return BaseModelOutputWithPastAndCrossAttentions(self.layer_norm(hidden_states), past_key_values=cache)
+
+    def source_mask(self, states: Tensor, source_states: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+        """The mask of cross-attention, for queries grouped by source."""
+        sources, source_len, _ = source_states.shape
+        if len(states) % max(sources, 1):
+            raise ValueError(
+                f"decoder_input_ids must have a multiple of the encoder outputs' {sources} rows, got {len(states)}."
+            )
+        if padding_mask is not None and padding_mask.dim() != 4:
+            check_shape("attention_mask", padding_mask, sources, source_len)
+        return create_bidirectional_mask(self.config, group_by_source(states, sources), padding_mask, source_states)
 
 
 def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
-    """The caller's cache, with room for the source's keys and values; a new one if there is none and `create`."""
-    if past_key_values is None:
-        return EncoderDecoderCache(DynamicCache(), DynamicCache()) if create else None
-    if isinstance(past_key_values, EncoderDecoderCache):
+    """The caller's cache with room for the source's keys and values; a new one if there is none and `create`."""
+    if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not create):
         return past_key_values
-    return EncoderDecoderCache(past_key_values, DynamicCache())
+    return EncoderDecoderCache(DynamicCache() if past_key_values is None else past_key_values, DynamicCache())
 
 
 def token_range(cache: EncoderDecoderCache | None, length: int) -> tuple[int | Tensor, int]:
     """Where the next `length` tokens start, and an end that none of them passes and that the host knows."""
     start = 0 if cache is None else cache.get_seq_length()
-    if isinstance(start, Tensor):  # a static cache counts on the device
-        return start, cache.get_max_length()
-    return start, start + length
-
-
-def check_padding_mask(name: str, mask: Any, states: Tensor) -> None:
-    """Refuse a padding mask that does not fit its tokens `[rows, length, d_model]`. Only shapes are looked at."""
-    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape != states.shape[:2]:
-        raise ValueError(f"{name} must have shape {list(states.shape[:2])} like its tokens, got {list(mask.shape)}.")
-
-
-def check_sources(source_states: Tensor, source_mask: Any, states: Tensor) -> None:
-    """Refuse sources `[sources, source_len, d_model]` that the target's rows cannot be shared out among."""
-    if len(states) % max(len(source_states), 1):
-        raise ValueError(
-            "decoder_input_ids must have a multiple of the encoder outputs' rows, "
-            f"got {len(states)} target rows for {len(source_states)} sources."
-        )
-    check_padding_mask("attention_mask", source_mask, source_states)
+    # A static cache counts on the device: its capacity stands in for the count.
+    return (start, cache.get_max_length()) if isinstance(start, Tensor) else (start, start + length)
 
 
 class RandomTransformerModel(RandomTransformerPreTrainedModel):
@@ -592,14 +520,18 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
+    def init_parallel_plans(self) -> None:
+        super().init_parallel_plans()
+        if not self.config.share_embeddings:
+            self._tp_plan.pop("shared", None)
+
     def get_input_embeddings(self) -> nn.Embedding:
         return self.shared if self.config.share_embeddings else self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.embed_tokens = value
         if self.config.share_embeddings:
-            self.shared = value
-            self.decoder.embed_tokens = value
+            self.shared = self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -620,16 +552,20 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         Args:
             input_ids: source ids, `[batch, source_len]`.
             attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
-            decoder_input_ids: target ids, shifted right, `[batch, target_len]`.
-            decoder_attention_mask: 1 for target tokens, 0 for padding, `[batch, target_len]`.
-            encoder_outputs: an encoder output (or tuple) to use in place of running the encoder.
-            past_key_values: the decoder's cache.
-            inputs_embeds: rows of the embedding matrix in place of `input_ids`, `[batch, source_len, d_model]`.
+            decoder_input_ids: target ids, shifted right, `[batch, target_len]`; with a cache only the new ones.
+            decoder_attention_mask: 1 for target tokens, 0 for padding, `[batch, seen_len + target_len]`.
+            encoder_outputs: the output of the encoder, to use in place of running it.
+            past_key_values: the decoder's cache, extended in place.
+            inputs_embeds: rows of the embedding matrix, not yet scaled, in place of `input_ids`,
+                `[batch, source_len, d_model]`.
             decoder_inputs_embeds: the same for the target, `[batch, target_len, d_model]`.
             use_cache: return a cache for the next step.
 
+        Returns:
+            The decoder's states `[batch, target_len, d_model]`, and what else was asked for.
+
         Raises:
-            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
+            ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
@@ -658,10 +594,9 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
 
 
 class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, GenerationMixin):
-    """The whole model of Figure 1: encoder, decoder and output layer, with the library's `generate()`."""
+    """The whole of Figure 1: encoder, decoder and output layer, with the library's `generate()`."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
@@ -701,7 +636,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             Logits `[batch, target_len, vocab_size]`, and with labels the mean cross-entropy in nats per token.
 
         Raises:
-            ValueError: the inputs are missing, of a wrong shape or outside the vocabulary.
+            ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
         if labels is not None:
             use_cache = False
@@ -721,30 +656,37 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        loss = None
+        if labels is not None:
+            try:
+                loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
+            except IndexError as error:
+                raise out_of_vocabulary("labels that are not -100", labels, self.config.vocab_size) from error
+        passed_on = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels shifted right behind the start token, ignored ones read as padding: `[batch, target_len]` in and out.
 
         Raises:
-            ValueError: the configuration has no `decoder_start_token_id`, or no `pad_token_id`.
+            ValueError: the configuration has no `decoder_start_token_id` or no `pad_token_id`, or a shape is wrong.
         """
         for field in ("decoder_start_token_id", "pad_token_id"):
             if getattr(self.config, field) is None:
                 raise ValueError(f"{field} must be set in the configuration to shift labels right, got None.")
+        check_shape("labels", labels, "batch", "target_len")
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The library's `generate()`. It calls the encoder on its own, so FSDP2 must gather the root's weights first."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
+            from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+            if isinstance(self, FSDPModule):
+                register_fsdp_forward_method(self, "generate")  # type: ignore[arg-type]
+                return self.generate(*args, **kwargs)
+        return super().generate(*args, **kwargs)
 
     def _resize_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True

@@ -62,7 +62,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
         _check_integer("vocab_size", vocab_size, SMALLEST_VOCABULARY, "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
         if normalization not in (None, *NORMALIZATIONS):
-            raise ValueError(f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}.")
+            raise ValueError(
+                f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}."
+            )
 
         backend = Tokenizer(models.BPE())
         if normalization is not None:

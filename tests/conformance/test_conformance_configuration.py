@@ -1,0 +1,12 @@
+"""transformers' common tests of a configuration."""
+
+import unittest
+
+from transformers_tests.test_configuration_common import ConfigTester
+
+from modeling_random_transformer import RandomTransformerConfig
+
+
+class RandomTransformerConfigTest(unittest.TestCase):
+    def test_common(self):
+        ConfigTester(self, config_class=RandomTransformerConfig, d_model=32, num_heads=2).run_common_tests()

@@ -1,0 +1,5 @@
+"""Stand-in: the common model tests ask whether a model's test class has this base. Its tests are not published."""
+
+
+class GenerationTesterMixin:
+    """Marks a test class whose models generate."""

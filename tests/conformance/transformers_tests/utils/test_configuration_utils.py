@@ -1,0 +1,13 @@
+"""Stand-in: values that every configuration must accept and keep, none of them a default. The list is not published."""
+
+config_common_kwargs = {
+    "architectures": ["AnyModel"],
+    "chunk_size_feed_forward": 5,
+    "dtype": "float16",
+    "id2label": {0: "no", 1: "yes"},
+    "label2id": {"no": 0, "yes": 1},
+    "output_attentions": True,
+    "output_hidden_states": True,
+    "problem_type": "regression",
+    "return_dict": False,
+}
