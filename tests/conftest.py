@@ -1,0 +1,20 @@
+"""Settings that hold for every test."""
+
+import os
+
+# Nothing here may reach for the network, and two workers share two cores.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
+settings.load_profile("deterministic")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch.manual_seed(0)

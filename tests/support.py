@@ -1,0 +1,48 @@
+"""Small models and batches that many tests need."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
+
+PAD, BOS, EOS = 0, 1, 2
+VOCAB_SIZE = 61
+
+TINY = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "num_heads": 2,
+    "d_ff": 24,
+    "dropout": 0.0,
+    "max_position_embeddings": 64,
+}
+
+
+def tiny_config(**overrides: Any) -> RandomTransformerConfig:
+    return RandomTransformerConfig(**{**TINY, **overrides})
+
+
+def tiny_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomTransformerForConditionalGeneration:
+    """A random model in evaluation mode; a `spread` above 1 widens its weights, so that its choices differ more."""
+    torch.manual_seed(seed)
+    model = RandomTransformerForConditionalGeneration(tiny_config(**overrides)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(spread)
+    return model
+
+
+def random_ids(rows: int, length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> Tensor:
+    """Ordinary tokens, none of them special: `[rows, length]`."""
+    return torch.randint(4, vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def padded_batch(lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
+    """Sources of these lengths, padded on the right: `input_ids` and `attention_mask`, `[rows, longest]`."""
+    ids = random_ids(len(lengths), max(lengths), seed)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return {"input_ids": ids.where(mask, torch.tensor(PAD)), "attention_mask": mask.long()}

@@ -1,0 +1,163 @@
+"""The configuration: its defaults, its presets and what it refuses."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modeling_random_transformer import RandomTransformerConfig
+from modeling_random_transformer.configuration_random_transformer import PRESETS
+
+DEFAULTS = {
+    "vocab_size": 37000,
+    "d_model": 512,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "num_heads": 8,
+    "d_k": 64,
+    "d_v": 64,
+    "d_ff": 2048,
+    "activation_function": "relu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "norm_order": "post",
+    "final_layer_norm": False,
+    "layer_norm_eps": 1e-6,
+    "attention_bias": True,
+    "attention_scale": 0.125,
+    "position_embedding": "sinusoidal",
+    "sinusoid_layout": "interleaved",
+    "position_offset": 0,
+    "max_position_embeddings": 1024,
+    "scale_embedding": True,
+    "share_embeddings": True,
+    "tie_word_embeddings": True,
+    "lm_head_bias": False,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "is_encoder_decoder": True,
+}
+
+# (field, value, what the message must say is allowed)
+REFUSED = [
+    ("vocab_size", 0, "positive integer"),
+    ("vocab_size", "37000", "positive integer"),
+    ("d_model", -512, "positive integer"),
+    ("d_model", 511, "multiple of num_heads"),
+    ("d_model", 512.0, "positive integer"),
+    ("encoder_layers", 0, "positive integer"),
+    ("decoder_layers", -1, "positive integer"),
+    ("num_heads", 0, "positive integer"),
+    ("num_heads", True, "positive integer"),
+    ("d_k", 0, "positive integer"),
+    ("d_v", -3, "positive integer"),
+    ("d_ff", None, "positive integer"),
+    ("activation_function", "rleu", "'relu'"),
+    ("activation_function", ["relu"], "'relu'"),
+    ("dropout", -0.1, "at least 0 and below 1"),
+    ("dropout", 1.0, "at least 0 and below 1"),
+    ("attention_dropout", "0.1", "at least 0 and below 1"),
+    ("activation_dropout", float("nan"), "at least 0 and below 1"),
+    ("norm_order", "middle", "'post', 'pre'"),
+    ("final_layer_norm", "yes", "True or False"),
+    ("layer_norm_eps", 0, "positive number"),
+    ("attention_bias", 1, "True or False"),
+    ("attention_scale", 0.0, "positive number"),
+    ("attention_scale", float("inf"), "positive number"),
+    ("position_embedding", "rotary", "'sinusoidal', 'learned', 'none'"),
+    ("sinusoid_layout", "mixed", "'interleaved', 'concatenated'"),
+    ("position_offset", -1, "at least 0"),
+    ("max_position_embeddings", 0, "positive integer"),
+    ("scale_embedding", None, "True or False"),
+    ("share_embeddings", "no", "True or False"),
+    ("tie_word_embeddings", 0, "True or False"),
+    ("lm_head_bias", None, "True or False"),
+    ("use_cache", "always", "True or False"),
+    ("pad_token_id", 37000, "0 to 36999"),
+    ("bos_token_id", -1, "0 to 36999"),
+    ("eos_token_id", [2, 40000], "0 to 36999"),
+    ("decoder_start_token_id", "1", "0 to 36999"),
+]
+
+
+def test_defaults_are_the_papers_base_model():
+    config = RandomTransformerConfig()
+    assert {field: getattr(config, field) for field in DEFAULTS} == DEFAULTS
+    assert config.model_type == "random_transformer"
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), REFUSED)
+def test_a_wrong_value_is_refused_by_name(field, value, allowed):
+    with pytest.raises(ValueError, match="must be") as refusal:
+        RandomTransformerConfig(**{field: value})
+    message = str(refusal.value)
+    assert field in message
+    assert (repr(value) in message) or (str(value) in message)
+    assert allowed in message
+
+
+@given(st.sampled_from(["vocab_size", "d_model", "encoder_layers", "num_heads", "d_ff"]), st.integers(max_value=0))
+def test_no_size_may_be_zero_or_negative(field, value):
+    with pytest.raises(ValueError, match=field):
+        RandomTransformerConfig(**{field: value})
+
+
+def test_an_odd_width_is_refused_for_sinusoids_only():
+    odd = {"d_model": 15, "num_heads": 3}
+    with pytest.raises(ValueError, match=r"d_model must be even .* got 15"):
+        RandomTransformerConfig(**odd)
+    assert RandomTransformerConfig(position_embedding="learned", **odd).d_k == 5
+
+
+def test_derived_fields_follow_what_they_derive_from():
+    config = RandomTransformerConfig(d_model=12, num_heads=3, d_k=5)
+    assert (config.d_v, config.attention_scale) == (5, 5**-0.5)
+    assert RandomTransformerConfig(norm_order="pre").final_layer_norm is True
+    assert RandomTransformerConfig(norm_order="pre", final_layer_norm=False).final_layer_norm is False
+    assert RandomTransformerConfig(d_model=10, num_heads=4, d_k=3, d_v=2).d_v == 2
+
+
+def test_special_ids_may_be_absent():
+    config = RandomTransformerConfig(pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    assert config.pad_token_id is None
+
+
+def test_the_ecosystems_names_reach_the_same_fields():
+    config = RandomTransformerConfig(encoder_layers=3, decoder_layers=5)
+    assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (512, 8, 3)
+    assert config.get_text_config(decoder=True).num_hidden_layers == 5
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_survives_saving(name, tmp_path):
+    config = RandomTransformerConfig.from_preset(name)
+    config.save_pretrained(tmp_path)
+    loaded = RandomTransformerConfig.from_pretrained(tmp_path)
+    assert {field: getattr(loaded, field) for field in DEFAULTS} == {
+        field: getattr(config, field) for field in DEFAULTS
+    }
+
+
+def test_a_preset_takes_overrides():
+    config = RandomTransformerConfig.from_preset("base", d_model=256, dropout=0.2)
+    assert (config.d_model, config.dropout, config.d_k) == (256, 0.2, 32)
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match=r"preset must be one of 'base'.* got 'huge'"):
+        RandomTransformerConfig.from_preset("huge")
+
+
+def test_the_small_presets():
+    tiny = RandomTransformerConfig.from_preset("tiny")
+    assert (tiny.encoder_layers, tiny.decoder_layers, tiny.d_model, tiny.d_ff) == (4, 4, 128, 256)
+    assert (tiny.num_heads, tiny.dropout) == (4, 0.3)
+    iwslt = RandomTransformerConfig.from_preset("iwslt")
+    assert (iwslt.encoder_layers, iwslt.decoder_layers, iwslt.d_model, iwslt.d_ff) == (6, 6, 512, 1024)
+    assert (iwslt.num_heads, iwslt.dropout) == (4, 0.3)
+    blog = RandomTransformerConfig.from_preset("blog")
+    assert (blog.d_model, blog.num_heads, blog.d_k, blog.d_v, blog.d_ff) == (4, 2, 3, 3, 8)
+    assert (blog.encoder_layers, blog.decoder_layers, blog.vocab_size, blog.dropout) == (6, 6, 10, 0.0)
+    assert (blog.attention_bias, blog.tie_word_embeddings, blog.lm_head_bias) == (False, False, True)

@@ -1,0 +1,56 @@
+"""Sizes of the paper's models (Table 3), against a closed formula and the paper's rounded figures."""
+
+import pytest
+import torch
+
+from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
+
+# Millions of parameters as printed in Table 3; rows A, D and E print none of their own, they vary the base model's 65.
+PRINTED_MILLIONS = {
+    "base": 65,
+    "A-1": 65,
+    "A-4": 65,
+    "A-16": 65,
+    "A-32": 65,
+    "B-16": 58,
+    "B-32": 60,
+    "C-2": 36,
+    "C-4": 50,
+    "C-8": 80,
+    "C-d256": 28,
+    "C-d1024": 168,
+    "C-ff1024": 53,
+    "C-ff4096": 90,
+    "D-0.0": 65,
+    "D-0.2": 65,
+    "E": 65,
+    "big": 213,
+}
+
+
+def closed_formula(config: RandomTransformerConfig) -> int:
+    """Weights and biases of the paper's network, one shared embedding matrix."""
+    d, h = config.d_model, config.num_heads
+    attention = 2 * (d + 1) * h * config.d_k + (d + 1) * h * config.d_v + (h * config.d_v + 1) * d
+    feed_forward = (d + 1) * config.d_ff + (config.d_ff + 1) * d
+    norm = 2 * d
+    encoder_block = attention + feed_forward + 2 * norm
+    decoder_block = 2 * attention + feed_forward + 3 * norm
+    positions = 2 * config.max_position_embeddings * d if config.position_embedding == "learned" else 0
+    return (
+        config.vocab_size * d
+        + config.encoder_layers * encoder_block
+        + config.decoder_layers * decoder_block
+        + positions
+    )
+
+
+@pytest.mark.parametrize("row", PRINTED_MILLIONS)
+def test_parameter_count(row):
+    config = RandomTransformerConfig.from_preset(row)
+    with torch.device("meta"):
+        model = RandomTransformerForConditionalGeneration(config)
+    count = model.num_parameters()
+    assert count == closed_formula(config)
+    # The paper rounds, and does not say what it counts: 41,000 entries would round to its figures in rows A to D.
+    assert count / 1e6 == pytest.approx(PRINTED_MILLIONS[row], rel=0.07)

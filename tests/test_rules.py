@@ -1,0 +1,183 @@
+"""The rules of the numbers: what batches, caches, masks and dtypes may never change."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import PAD, VOCAB_SIZE, padded_batch, random_ids, tiny_model
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+VARIANTS = {
+    "post": {},
+    "pre": {"norm_order": "pre"},
+    "learned": {"position_embedding": "learned"},
+    "no positions": {"position_embedding": "none"},
+    "free widths": {"d_k": 5, "d_v": 7},
+    "separate embeddings": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
+    "concatenated, offset": {"sinusoid_layout": "concatenated", "position_offset": 2},
+}
+variants = st.sampled_from(sorted(VARIANTS))
+lengths = st.lists(st.integers(1, 10), min_size=1, max_size=4)
+
+
+@given(variant=variants, lengths=lengths, target_len=st.integers(1, 8), seed=st.integers(0, 99))
+def test_sdpa_agrees_with_eager(variant, lengths, target_len, seed):
+    model = tiny_model(seed, **VARIANTS[variant])
+    batch = padded_batch(lengths, seed) | {"decoder_input_ids": random_ids(len(lengths), target_len, seed + 1)}
+    logits = {}
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            logits[implementation] = model(**batch).logits
+    torch.testing.assert_close(logits["sdpa"], logits["eager"], **TOLERANCE)
+
+
+@pytest.mark.slow
+def test_flex_attention_agrees_with_eager():
+    model = tiny_model(d_model=32)  # flex attention wants heads of at least 16
+    batch = padded_batch([7, 4]) | {"decoder_input_ids": random_ids(2, 5)}
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(**batch).logits
+        model.set_attn_implementation("flex_attention")
+        torch.testing.assert_close(model(**batch).logits, expected, **TOLERANCE)
+
+
+@given(variant=variants, lengths=lengths, target_len=st.integers(1, 8), seed=st.integers(0, 99))
+def test_a_batch_never_changes_a_row(variant, lengths, target_len, seed):
+    model = tiny_model(seed, **VARIANTS[variant])
+    batch = padded_batch(lengths, seed)
+    targets = random_ids(len(lengths), target_len, seed + 1)
+    with torch.no_grad():
+        together = model(**batch, decoder_input_ids=targets).logits
+        for row, length in enumerate(lengths):
+            alone = model(input_ids=batch["input_ids"][row : row + 1, :length], decoder_input_ids=targets[row, None])
+            torch.testing.assert_close(together[row], alone.logits[0], **TOLERANCE)
+
+
+@given(variant=variants, cuts=st.lists(st.integers(1, 3), min_size=1, max_size=5), seed=st.integers(0, 99))
+def test_cached_decoding_equals_uncached(variant, cuts, seed):
+    """Whatever pieces the target comes in."""
+    model = tiny_model(seed, **VARIANTS[variant])
+    source = padded_batch([6, 3], seed)
+    targets = random_ids(2, sum(cuts), seed + 1)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    pieces = []
+    with torch.no_grad():
+        whole = model(**source, decoder_input_ids=targets, use_cache=False).logits
+        encoded = model.get_encoder()(**source)
+        for piece in targets.split(cuts, dim=1):
+            output = model(
+                encoder_outputs=encoded,
+                attention_mask=source["attention_mask"],
+                decoder_input_ids=piece,
+                past_key_values=cache,
+            )
+            pieces.append(output.logits)
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole, **TOLERANCE)
+
+
+@given(variant=variants, rows_per_source=st.integers(1, 4), seed=st.integers(0, 99))
+def test_rows_that_share_a_source_equal_rows_with_copies_of_it(variant, rows_per_source, seed):
+    model = tiny_model(seed, **VARIANTS[variant])
+    source = padded_batch([6, 3], seed)
+    targets = random_ids(2 * rows_per_source, 5, seed + 1)
+    copies = {name: value.repeat_interleave(rows_per_source, dim=0) for name, value in source.items()}
+    with torch.no_grad():
+        encoded = model.get_encoder()(**source)
+        shared = model(
+            encoder_outputs=encoded, attention_mask=source["attention_mask"], decoder_input_ids=targets
+        ).logits
+        copied = model(**copies, decoder_input_ids=targets).logits
+    torch.testing.assert_close(shared, copied, **TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("variant", ["post", "pre"])
+def test_a_source_of_padding_only_gives_finite_numbers(variant, implementation, dtype):
+    model = tiny_model(spread=3.0, attn_implementation=implementation, **VARIANTS[variant]).to(dtype)
+    batch = padded_batch([5, 5])
+    batch["input_ids"][1], batch["attention_mask"][1] = PAD, 0
+    logits = model(**batch, decoder_input_ids=random_ids(2, 4)).logits
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_half_precision_masks_never_make_nan(implementation, dtype):
+    model = tiny_model(spread=2.0, attn_implementation=implementation).to(dtype)
+    batch = padded_batch([9, 4, 1])
+    batch["attention_mask"][2] = 0
+    output = model(**batch, decoder_input_ids=random_ids(3, 6), labels=random_ids(3, 6))
+    assert not output.logits.isnan().any()
+    output.loss.backward()
+    assert not any(parameter.grad.isnan().any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mask_does_not_overflow_on_large_negative_scores(dtype):
+    """-1000 plus float16's minimum is -inf in float16, and the softmax of a row of those is NaN."""
+    query = torch.full((1, 1, 2, 4), -25.0, dtype=dtype)
+    key = torch.full((1, 1, 3, 4), 10.0, dtype=dtype)
+    mask = torch.full((1, 1, 2, 3), torch.finfo(dtype).min, dtype=dtype)
+    mask[0, 0, 1, 0] = 0.0
+    outputs, weights = eager_attention_forward(torch.nn.Identity(), query, key, key, mask, scaling=1.0)
+    assert weights.tolist() == [[[[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]]]
+    assert outputs[0, :, 0].tolist() == [[0.0] * 4, [10.0] * 4]
+
+
+def test_implementations_agree_on_a_source_of_padding_only():
+    model = tiny_model()
+    batch = padded_batch([5, 5])
+    batch["attention_mask"][1] = 0
+    logits = []
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        logits.append(model(**batch, decoder_input_ids=random_ids(2, 4)).logits)
+    torch.testing.assert_close(*logits, **TOLERANCE)
+
+
+IDS, TARGET = random_ids(2, 5), random_ids(2, 4)
+BAD_INPUT = {
+    "id too large": ({"input_ids": IDS + VOCAB_SIZE}, r"input_ids .* 0 to 60, got ids from"),
+    "negative id": ({"input_ids": IDS - 100}, r"input_ids .* 0 to 60, got ids from"),
+    "target id too large": ({"decoder_input_ids": TARGET + VOCAB_SIZE}, r"decoder_input_ids .* 0 to 60"),
+    "no source": ({"input_ids": None}, r"exactly one of input_ids and inputs_embeds .* neither"),
+    "source twice": ({"inputs_embeds": torch.zeros(2, 5, 16)}, r"exactly one of input_ids and inputs_embeds .* both"),
+    "no target": ({"decoder_input_ids": None}, r"exactly one of decoder_input_ids and .* neither"),
+    "flat source": ({"input_ids": IDS[0]}, r"input_ids must have shape \[batch, length\], got \[5\]"),
+    "flat target": ({"decoder_input_ids": TARGET[0]}, r"decoder_input_ids must have shape .* got \[4\]"),
+    "narrow embeddings": (
+        {"input_ids": None, "inputs_embeds": torch.zeros(2, 5, 8)},
+        r"inputs_embeds must have shape \[batch, length, 16\], got \[2, 5, 8\]",
+    ),
+    "short mask": ({"attention_mask": torch.ones(2, 4)}, r"attention_mask must have shape \[2, 5\], got \[2, 4\]"),
+    "mask for one row": ({"attention_mask": torch.ones(1, 5)}, r"attention_mask must have shape \[2, 5\]"),
+    "rows that do not match": (
+        {"decoder_input_ids": random_ids(3, 4)},
+        r"decoder_input_ids .* multiple .* 2 rows, got 3",
+    ),
+    "label too large": ({"labels": TARGET + VOCAB_SIZE}, r"labels .* 0 to 60"),
+    "flat labels": ({"decoder_input_ids": None, "labels": TARGET[0]}, r"labels must have shape"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_refused_at_the_door(case):
+    changes, message = BAD_INPUT[case]
+    with pytest.raises(ValueError, match=message):
+        tiny_model()(**({"input_ids": IDS, "decoder_input_ids": TARGET} | changes))
+
+
+def test_learned_positions_have_an_end_and_sinusoids_none():
+    long = random_ids(1, 70)
+    with pytest.raises(ValueError, match="max_position_embeddings=64, got a length of 70"):
+        tiny_model(position_embedding="learned")(input_ids=long, decoder_input_ids=TARGET[:1])
+    short_table, long_table = tiny_model(), tiny_model(max_position_embeddings=128)
+    with torch.no_grad():
+        logits = [model(input_ids=long, decoder_input_ids=long).logits for model in (short_table, long_table)]
+    torch.testing.assert_close(*logits, rtol=0, atol=0)
