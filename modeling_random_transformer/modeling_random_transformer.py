@@ -308,19 +308,16 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Xavier for projections, N(0, 1/d_model) for embeddings: times sqrt(d_model) they have unit variance."""
-        if isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
+        if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
-            init.zeros_(module.bias)
         elif isinstance(module, SinusoidalPositions):
             init.copy_(module.table, module.encode(torch.arange(len(module.table), device=module.table.device)))
-        elif isinstance(module, RandomTransformerForConditionalGeneration):
-            init.normal_(module.lm_head.weight, std=self.config.d_model**-0.5)
+        if getattr(module, "bias", None) is not None:
+            init.zeros_(module.bias)
 
     def _flash_attn_can_dispatch(self, *args: Any, **kwargs: Any) -> bool:
         if self.config.d_k != self.config.d_v:
@@ -679,7 +676,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The library's `generate()`. It calls the encoder on its own, so FSDP2 must gather the root's weights first."""
+        """The library's. As it calls the encoder on its own, FSDP2 has to gather the root's weights for all of it."""
         if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
             from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 

@@ -1,0 +1,254 @@
+"""Generation through the library's own `generate()`: every mode, the caches, and sources that beams share."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import BOS, EOS, PAD, padded_batch, random_ids, tiny_model
+from transformers import GenerationConfig, StaticCache, StoppingCriteriaList, TextStreamer
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+
+BATCH = padded_batch([8, 5, 3])
+LENGTH = {"max_new_tokens": 12}
+MODES = {
+    "greedy": {},
+    "beam": {"num_beams": 4},
+    "beam, all returned": {"num_beams": 4, "num_return_sequences": 4},
+    "long": {"num_beams": 4, "length_penalty": 2.0},
+    "short": {"num_beams": 4, "length_penalty": -2.0},
+    "early": {"num_beams": 4, "early_stopping": True},
+    "never early": {"num_beams": 4, "early_stopping": "never"},
+    "no repeats": {"no_repeat_ngram_size": 2},
+    "penalty": {"num_beams": 3, "repetition_penalty": 1.7},
+    "sampling": {"do_sample": True, "temperature": 0.7},
+    "top k": {"do_sample": True, "top_k": 5},
+    "top p": {"do_sample": True, "top_p": 0.8, "top_k": 0},
+    "min p": {"do_sample": True, "min_p": 0.1, "top_k": 0},
+    "three samples": {"do_sample": True, "num_return_sequences": 3},
+    "beam sampling": {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
+}
+
+
+class WithCopies(RandomTransformerForConditionalGeneration):
+    """The same model as the library would drive it: each beam has a copy of its source, and caches follow in full."""
+
+    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
+
+    def _reorder_cache(self, past_key_values, beam_idx):
+        past_key_values.reorder_cache(beam_idx)
+        return past_key_values
+
+
+def generate(model, seed=0, batch=BATCH, **options):
+    torch.manual_seed(seed)
+    return model.generate(**batch, **{**LENGTH, **options})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model(spread=2.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("norm_order", ["post", "pre"])
+def test_beams_that_share_a_source_equal_beams_with_copies(mode, norm_order):
+    shared = tiny_model(spread=2.0, norm_order=norm_order)
+    copied = WithCopies(shared.config).eval()
+    copied.load_state_dict(shared.state_dict())
+    options = MODES[mode] | {"return_dict_in_generate": True, "output_scores": True}
+    ours, theirs = generate(shared, **options), generate(copied, **options)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    for our_scores, their_scores in zip(ours.scores, theirs.scores, strict=True):
+        torch.testing.assert_close(our_scores, their_scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_cached_equals_uncached(model, mode, cache):
+    uncached = generate(model, use_cache=False, **MODES[mode])
+    assert torch.equal(generate(model, cache_implementation=cache, **MODES[mode]), uncached)
+
+
+def test_cached_scores_equal_uncached_scores(model):
+    options = {"return_dict_in_generate": True, "output_scores": True, "num_beams": 4}
+    cached, uncached = generate(model, **options), generate(model, use_cache=False, **options)
+    torch.testing.assert_close(cached.sequences_scores, uncached.sequences_scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["beam", "beam, all returned", "three samples"])
+def test_no_source_is_copied_per_beam(model, mode):
+    """Bytes of the cross-attention cache: sources x length x heads x (d_k + d_v) x layers x 4, whatever the beams."""
+    output = generate(model, return_dict_in_generate=True, **MODES[mode])
+    layers = output.past_key_values.cross_attention_cache.layers
+    tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    config = model.config
+    per_token = config.num_heads * (config.d_k + config.d_v) * config.decoder_layers * 4
+    assert sum(storages.values()) == BATCH["input_ids"].numel() * per_token
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static", "self-attention only"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_cache_of_the_callers_own(model, kind, num_beams):
+    cache = {
+        "dynamic": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache()),
+        "static": lambda: EncoderDecoderCache(
+            StaticCache(model.config.get_text_config(decoder=True), max_cache_len=20), DynamicCache()
+        ),
+        "self-attention only": DynamicCache,
+    }[kind]()
+    expected = generate(model, num_beams=num_beams)
+    assert torch.equal(generate(model, num_beams=num_beams, past_key_values=cache), expected)
+
+
+def test_a_static_cache_reaches_beyond_the_prepared_positions():
+    model = tiny_model(spread=2.0, max_position_embeddings=4)
+    assert torch.equal(generate(model, cache_implementation="static"), generate(model, use_cache=False))
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 999), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_one_beam_is_greedy(seed, lengths):
+    model, batch = tiny_model(seed, spread=2.0), padded_batch(lengths, seed)
+    assert torch.equal(generate(model, batch=batch, num_beams=1), generate(model, batch=batch))
+    # The library's beam search proper, too, keeps the best token where there is but one beam to keep.
+    output = generate(model, batch=batch, num_beams=1, return_dict_in_generate=True, output_logits=True)
+    best = torch.stack(output.logits, dim=1).argmax(-1)
+    tokens = output.sequences[:, 1:]
+    unfinished = (tokens == EOS).cumsum(1) - (tokens == EOS).long() == 0
+    assert torch.equal(best[unfinished], tokens[unfinished])
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 999), mode=st.sampled_from(["greedy", "beam", "no repeats", "penalty"]))
+def test_a_row_of_a_batch_equals_the_row_alone(seed, mode):
+    model = tiny_model(seed, spread=2.0)
+    together = generate(model, **MODES[mode])
+    for row, length in enumerate(BATCH["attention_mask"].sum(1).tolist()):
+        alone = generate(model, batch={"input_ids": BATCH["input_ids"][row : row + 1, :length]}, **MODES[mode])[0]
+        assert torch.equal(together[row, : len(alone)], alone)
+        assert torch.all(together[row, len(alone) :] == PAD)
+
+
+@pytest.mark.parametrize("mode", ["sampling", "top k", "top p", "min p", "three samples", "beam sampling"])
+def test_a_seed_fixes_a_sample(model, mode):
+    samples = [generate(model, seed, max_new_tokens=10, **MODES[mode]) for seed in (1, 1, 2)]
+    assert torch.equal(samples[0], samples[1])
+    assert samples[0].shape != samples[2].shape or not torch.equal(samples[0], samples[2])
+
+
+def test_a_finished_row_is_padded():
+    """A model whose bias makes it end the first row at once; the others go on."""
+    model = tiny_model(spread=2.0)
+    free = generate(model, max_new_tokens=6, eos_token_id=[])
+    config = GenerationConfig.from_model_config(model.config)
+    config.eos_token_id = free[0, 2].item()  # what the first row says second now ends a row
+    ended = generate(model, max_new_tokens=6, generation_config=config)
+    stop = (ended[0] == config.eos_token_id).nonzero()[0].item()
+    assert stop <= 2
+    assert torch.all(ended[0, stop + 1 :] == PAD)
+    assert torch.all(ended[:, 0] == BOS)
+
+
+def test_returned_candidates_are_sorted_by_score(model):
+    output = generate(
+        model, num_beams=4, num_return_sequences=4, return_dict_in_generate=True, output_scores=True, length_penalty=0.6
+    )
+    scores = output.sequences_scores.view(3, 4)
+    assert torch.equal(scores, scores.sort(dim=1, descending=True).values)
+    assert len({tuple(row.tolist()) for row in output.sequences[:4]}) == 4
+
+
+def test_beam_scores_are_sums_of_log_probabilities(model):
+    """Scored again by one forward pass over the finished sequence."""
+    output = generate(model, num_beams=4, return_dict_in_generate=True, output_scores=True, length_penalty=1.0)
+    sequences = output.sequences
+    logits = model(**BATCH, decoder_input_ids=sequences[:, :-1]).logits
+    chosen = logits.log_softmax(-1).gather(2, sequences[:, 1:, None])[..., 0]
+    counted = sequences[:, 1:] != PAD
+    mean = (chosen * counted).sum(1) / counted.sum(1)
+    torch.testing.assert_close(output.sequences_scores, mean, rtol=1e-4, atol=1e-4)
+
+
+def test_scores_logits_attentions_and_states(model):
+    model.set_attn_implementation("eager")
+    output = generate(
+        model,
+        num_beams=2,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    model.set_attn_implementation("sdpa")
+    steps = len(output.scores)
+    assert steps == len(output.logits) == len(output.cross_attentions) == len(output.decoder_hidden_states)
+    assert output.scores[0].shape == (6, model.config.vocab_size)
+    assert output.cross_attentions[0][0].shape == (6, 2, 1, 8)
+    assert output.encoder_attentions[0].shape == (3, 2, 8, 8)
+    assert output.decoder_hidden_states[0][0].shape == (6, 1, 16)
+
+
+def test_transition_scores(model):
+    output = generate(model, num_beams=3, return_dict_in_generate=True, output_scores=True, length_penalty=0.0)
+    scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
+    torch.testing.assert_close(scores.sum(1), output.sequences_scores, rtol=1e-4, atol=1e-4)
+
+
+def test_a_target_prefix_is_kept(model):
+    prefix = torch.tensor([[BOS, 9, 8]]).expand(3, -1)
+    for options in ({}, {"num_beams": 3}):
+        output = generate(model, decoder_input_ids=prefix, **options)
+        assert torch.equal(output[:, :3], prefix)
+
+
+def test_only_allowed_tokens(model):
+    allowed = [7, 11, 13, EOS]
+    output = generate(model, num_beams=3, prefix_allowed_tokens_fn=lambda *_: allowed)
+    assert set(output[:, 1:].flatten().tolist()) <= {*allowed, PAD}
+
+
+@pytest.mark.parametrize("share_sizes", [True, False])
+def test_assisted_decoding_equals_greedy(model, share_sizes):
+    assistant = tiny_model(seed=3, spread=2.0, **({} if share_sizes else {"decoder_layers": 1, "d_ff": 8}))
+    batch = {"input_ids": random_ids(1, 6)}
+    expected = generate(model, batch=batch, do_sample=False)
+    assert torch.equal(generate(model, batch=batch, do_sample=False, assistant_model=assistant), expected)
+    assert torch.equal(generate(model, batch=batch, do_sample=False, prompt_lookup_num_tokens=3), expected)
+
+
+def test_streaming(capsys):
+    tokenizer = RandomTransformerTokenizer.train(["hello world", "hola mundo"] * 20, vocab_size=280)
+    model = tiny_model(spread=2.0, vocab_size=len(tokenizer))
+    batch = tokenizer("hello world", return_tensors="pt")
+    output = generate(model, batch=batch, streamer=TextStreamer(tokenizer, skip_special_tokens=True))
+    assert capsys.readouterr().out.rstrip("\n") == tokenizer.decode(output[0], skip_special_tokens=True).rstrip("\n")
+
+
+def test_stopping_criteria(model):
+    criteria = StoppingCriteriaList([lambda ids, *_: torch.full((len(ids),), ids.shape[1] >= 4)])
+    assert generate(model, stopping_criteria=criteria).shape[1] == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
+def test_from_embeddings(model, options):
+    embeddings = model.get_input_embeddings()(BATCH["input_ids"])
+    batch = {"inputs_embeds": embeddings, "attention_mask": BATCH["attention_mask"]}
+    assert torch.equal(generate(model, batch=batch, **options), generate(model, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
+def test_a_compiled_forward_with_a_static_cache(model, options):
+    expected = generate(model, **options)
+    forward = model.forward
+    try:
+        model.forward = torch.compile(forward, fullgraph=True)
+        assert torch.equal(generate(model, cache_implementation="static", **options), expected)
+    finally:
+        model.forward = forward
+        torch._dynamo.reset()
