@@ -13,7 +13,6 @@ A sentence is drawn once and said in both languages. What they do differently is
 import random
 import re
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 # "m" and "f" are Spanish genders; some nouns hide theirs (el mapa, la flor).
@@ -42,7 +41,7 @@ VERBS = {
     "thing": "buy comprar, sell vender, have tener, draw dibujar, paint pintar, look_for buscar, want querer",
     "place": "go_to ir_a, walk_to caminar_a, run_to correr_a, be_in estar_en, be_near estar_cerca_de, visit visitar",
 }
-# The verb that says "to be", and the kinds of things that can be so.
+# The verb that says "to be", and the kinds that can be so.
 ADJECTIVES = {
     "ser person": "tall alto, strong fuerte, famous famoso, intelligent inteligente, Spanish español, English inglés",
     "ser animal thing": "white blanco, black negro, gray gris",
@@ -51,7 +50,7 @@ ADJECTIVES = {
     "ser text thing place": "old viejo, new nuevo, modern moderno",
     "ser food text thing": "expensive caro, cheap barato",
     "estar person animal": "tired cansado, sad triste, sick enfermo",
-    "estar place thing": "clean limpio, dirty sucio",
+    "estar thing place": "clean limpio, dirty sucio",
 }
 PERSONS = ("1s", "2s", "3s", "1p", "3p")
 ENDINGS = {"ar": "o as a amos an", "er": "o es e emos en", "ir": "o es e imos en"}
@@ -75,6 +74,7 @@ PRONOUNS = {
     "3p m": ("they", "ellos", "them", "los", "les"),
 }
 # English singular and plural; Spanish in the order of FORMS. A dash: there is none.
+FORMS = ("ms", "fs", "mp", "fp")
 DETERMINERS = {
     "the the": "el la los las",
     "this these": "este esta estos estas",
@@ -85,7 +85,13 @@ DETERMINERS = {
     "a -": "un una - -",
     "- two": "- - dos dos",
 }
-FORMS = ("ms", "fs", "mp", "fp")
+# What neighbouring words do to each other. águila and aula are feminine, but do not bear `la` or `una`.
+ENGLISH_SOUNDS = {r"\ba (?=[aeiouE])": "an ", r"\bcan not\b": "cannot"}
+SPANISH_SOUNDS = {
+    r"\bla (?=(águila|aula)\b)": "el ",
+    r"\buna (?=(águila|aula)\b)": "un ",
+    r"\b(a|de) el\b": r"\1l",  # but not `a él`
+}
 GREETINGS = [
     ("hello world", "hola mundo"),
     ("Hello World", "Hola Mundo"),
@@ -96,14 +102,6 @@ GREETINGS = [
     ("Thank you!", "¡Gracias!"),
     ("How are you?", "¿Cómo estás?"),
 ]
-
-# What neighbouring words do to each other. águila and aula are feminine, but stand neither `la` nor `una` before them.
-ENGLISH_SOUNDS = {r"\ba (?=[aeiouE])": "an ", r"\bcan not\b": "cannot"}
-SPANISH_SOUNDS = {
-    r"\bla (?=(águila|aula)\b)": "el ",
-    r"\buna (?=(águila|aula)\b)": "un ",
-    r"\b(a|de) el\b": r"\1l",  # but not `a él`
-}
 
 Pair = tuple[str, str]  # the same in English and in Spanish
 
@@ -117,12 +115,7 @@ class Phrase:
     person: str
     gender: str
 
-    @property
-    def form(self) -> str:
-        return self.gender + self.person[1]
 
-
-@cache
 def entries(text: str) -> list[Pair]:
     """`"look_for buscar_a, …"` → `[("look for", "buscar a"), …]`."""
     pairs = (entry.split() for entry in text.split(", "))
@@ -137,10 +130,21 @@ def english_plural(noun: str) -> str:
     return noun + ("es" if re.search(r"(s|x|ch|sh|to)$", noun) else "s")
 
 
-def english_third_person(verb: str) -> str:
-    """`"want to eat"` → `"wants to eat"`."""
-    head, space, tail = verb.partition(" ")
-    return {"have": "has", "go": "goes"}.get(head, head + "s") + space + tail
+def genitive(owner: Phrase) -> str:
+    return owner.english + ("'" if owner.person == "3p" and owner.english.endswith("s") else "'s")
+
+
+def english_verb(verb: str, person: str, mood: str) -> Pair:
+    """`want to eat` → `("", "wants to eat")` in a statement; `("does", "want to eat")` to deny or ask it."""
+    head, _, tail = verb.partition(" ")
+    if head == "can":
+        return head, tail
+    if head == "be":
+        return {"1s": "am", "3s": "is"}.get(person, "are"), tail
+    if mood != ".":
+        return "does" if person == "3s" else "do", verb
+    third = {"have": "has", "go": "goes"}.get(head, head + "s")
+    return "", f"{third} {tail}".strip() if person == "3s" else verb
 
 
 def spanish_plural(word: str) -> str:
@@ -172,139 +176,123 @@ def sentence(words: tuple[str, ...], end: str, sounds: dict[str, str]) -> str:
 
 
 def english_clause(subject: Phrase, verb: str, rest: str, mood: str) -> str:
-    """Say (`"."`), deny (`"no"`) or ask (`"?"`) that `subject` does `verb`, which `be` or `can` may head."""
-    head, _, tail = verb.partition(" ")
-    third = subject.person == "3s"
-    if head in ("be", "can"):
-        auxiliary = "can" if head == "can" else {"1s": "am", "3s": "is"}.get(subject.person, "are")
-    elif mood == ".":
-        auxiliary, tail = "", english_third_person(verb) if third else verb
-    else:
-        auxiliary, tail = "does" if third else "do", verb
+    """Say (`"."`), deny (`"no"`) or ask (`"?"`) that `subject` does `verb`."""
+    auxiliary, verb = english_verb(verb, subject.person, mood)
     if mood == "?":
-        return sentence((auxiliary, subject.english, tail, rest), "?", ENGLISH_SOUNDS)
-    return sentence((subject.english, auxiliary, "not" if mood == "no" else "", tail, rest), ".", ENGLISH_SOUNDS)
+        return sentence((auxiliary, subject.english, verb, rest), "?", ENGLISH_SOUNDS)
+    return sentence((subject.english, auxiliary, "not" if mood == "no" else "", verb, rest), ".", ENGLISH_SOUNDS)
 
 
 def spanish_clause(subject: str, verb: str, rest: str, mood: str) -> str:
-    """The same in Spanish. `verb` is conjugated, and whatever stays beside it in a question is part of it."""
+    """The same in Spanish. `verb` is conjugated; in a question the subject comes between it and the rest."""
     if mood == "?":
         return "¿" + sentence((verb, subject, rest), "?", SPANISH_SOUNDS)
     return sentence((subject, "no" if mood == "no" else "", verb, rest), ".", SPANISH_SOUNDS)
 
 
-class Speaker:
+class Speaker(random.Random):
     """Draws sentences, the same ones for the same seed."""
 
-    def __init__(self, seed: int):
-        self.random = random.Random(seed)
-
     def sentence(self) -> Pair:
-        patterns = (self.action, self.quality, self.liking, self.object_pronoun)
-        return self.random.choices(patterns, weights=(50, 22, 16, 12))[0]()
+        draw = self.choices((self.action, self.quality, self.liking, self.object_pronoun), weights=(50, 22, 16, 12))[0]
+        return draw(mood=self.choice((".", ".", "no", "?")))
 
-    def action(self) -> Pair:
+    def action(self, mood: str) -> Pair:
         """`The boy wants to buy two red apples.` `El niño quiere comprar dos manzanas rojas.`"""
-        kind = self.random.choice(list(VERBS))
-        subject, thing, mood = self.subject(), self.noun_phrase(kind), self.mood()
-        english, spanish = self.pick(VERBS[kind])
-        if spanish != "querer" and self.chance(0.3):
-            helper = self.pick("can poder, want_to querer")
+        kind = self.choice(list(VERBS))
+        subject, thing = self.subject(), self.noun_phrase(kind)
+        english, spanish = self.choice(entries(VERBS[kind]))
+        if spanish != "querer" and self.random() < 0.3:
+            helper = self.choice((("can", "poder"), ("want to", "querer")))
             english, spanish = f"{helper[0]} {english}", f"{helper[1]} {spanish}"
-        infinitive, _, rest = spanish.partition(" ")
+        infinitive, *rest = spanish.split()
+        verb = spanish_verb(infinitive, subject.person)
         return (
             english_clause(subject, english, thing.english, mood),
-            spanish_clause(subject.spanish, spanish_verb(infinitive, subject.person), f"{rest} {thing.spanish}", mood),
+            spanish_clause(subject.spanish, verb, " ".join([*rest, thing.spanish]), mood),
         )
 
-    def quality(self) -> Pair:
+    def quality(self, mood: str) -> Pair:
         """`Are the girls tired?` `¿Están cansadas las niñas?`"""
-        kind = self.random.choice(list(VERBS))
-        subject = self.subject(definite=True) if kind == "person" else self.noun_phrase(kind, definite=True)
+        kind = self.choice(list(VERBS))
+        subject = self.subject(definite=True, simple=True) if kind == "person" else self.noun_phrase(kind, True, True)
         # English hides the gender of I, you and we: of them say only what is the same for both, such as `triste`.
         to_be, english, spanish = self.adjective(kind, ending="" if subject.spanish else "e")
-        verb = f"{spanish_verb(to_be, subject.person)} {spanish_adjective(spanish, subject.form)}"
-        mood = self.mood()
+        agreeing = spanish_adjective(spanish, subject.gender + subject.person[1])
+        verb = f"{spanish_verb(to_be, subject.person)} {agreeing}"
         return english_clause(subject, "be", english, mood), spanish_clause(subject.spanish, verb, "", mood)
 
-    def liking(self) -> Pair:
+    def liking(self, mood: str) -> Pair:
         """`She likes your houses.` `A ella le gustan tus casas.`"""
-        subject, mood = self.subject(), self.mood()
-        thing = self.noun_phrase(self.random.choice(("animal", "food", "text", "thing", "place")), definite=True)
+        subject = self.subject()
+        thing = self.noun_phrase(self.choice(("animal", "food", "text", "thing", "place")), definite=True)
         to_whom = PRONOUNS[f"{subject.person} m"][-1]
         verb = f"{to_whom} {spanish_verb('gustar', thing.person)} {thing.spanish}"
         liker = f"a {subject.spanish}" if subject.spanish else ""
         return english_clause(subject, "like", thing.english, mood), spanish_clause(liker, verb, "", mood)
 
-    def object_pronoun(self) -> Pair:
+    def object_pronoun(self, mood: str) -> Pair:
         """`The girls do not see her.` `Las niñas no la ven.`"""
-        subject, mood = self.subject(), self.mood()
+        subject = self.subject()
         others = [words for key, words in PRONOUNS.items() if key[0] == "3" or key[0] != subject.person[0]]
-        _, _, english, spanish, _ = self.random.choice(others)
-        verb = self.pick(VERBS["person"])
-        verb_spanish = f"{spanish} {spanish_verb(verb[1].removesuffix(' a'), subject.person)}"
-        return english_clause(subject, verb[0], english, mood), spanish_clause(subject.spanish, verb_spanish, "", mood)
+        _, _, whom, clitic, _ = self.choice(others)
+        english, spanish = self.choice(entries(VERBS["person"]))
+        verb = f"{clitic} {spanish_verb(spanish.removesuffix(' a'), subject.person)}"
+        return english_clause(subject, english, whom, mood), spanish_clause(subject.spanish, verb, "", mood)
 
-    def subject(self, definite: bool = False) -> Phrase:
-        if self.chance(0.5):
-            key = self.random.choice(list(PRONOUNS))
+    def subject(self, definite: bool = False, simple: bool = False) -> Phrase:
+        if self.random() < 0.5:
+            key = self.choice(list(PRONOUNS))
             return Phrase(*PRONOUNS[key][:2], *key.split())
-        return self.noun_phrase("person", definite)
+        return self.noun_phrase("person", definite, simple)
 
-    def noun_phrase(self, kind: str, definite: bool = False, owned: bool = True) -> Phrase:
-        """`the old man's red car`, `el coche rojo del hombre viejo`; `definite` leaves out `a` and `two`."""
-        gender = self.random.choice("mf")
-        if kind == "person" and self.chance(0.25):
-            return Phrase(*self.pick(NOUNS[f"name {gender}"]), "3s", gender)
-        english, spanish = self.pick(NOUNS[f"{kind} {gender}"])
-        plural = self.chance(0.35)
-        form = gender + ("p" if plural else "s")
-        if plural:
+    def noun_phrase(self, kind: str, definite: bool = False, simple: bool = False) -> Phrase:
+        """`the man's red car`, `el coche rojo del hombre`; without `a` and `two` if `definite`; `the car` if `simple`."""
+        gender, number = self.choice("mf"), self.choice("ssp")
+        if kind == "person" and self.random() < 0.25:
+            return Phrase(*self.choice(entries(NOUNS[f"name {gender}"])), "3s", gender)
+        english, spanish = self.choice(entries(NOUNS[f"{kind} {gender}"]))
+        if number == "p":
             english, spanish = english_plural(english), spanish_plural(spanish)
-        if self.chance(0.4):
+        if not simple and self.random() < 0.4:
             _, english_adjective, adjective = self.adjective(kind)
-            english, spanish = f"{english_adjective} {english}", f"{spanish} {spanish_adjective(adjective, form)}"
-        determiner, articles = self.determiner(plural, definite)
-        if owned and self.chance(0.15):
-            owner = self.noun_phrase("person", definite=True, owned=False)
-            determiner, articles = owner.english + ("'" if owner.english.endswith("s") else "'s"), DETERMINERS["the the"]
+            english = f"{english_adjective} {english}"
+            spanish = f"{spanish} {spanish_adjective(adjective, gender + number)}"
+        determiner, articles = self.determiner(number, definite)
+        if not simple and self.random() < 0.15:
+            owner = self.noun_phrase("person", definite=True, simple=True)
+            determiner, articles = genitive(owner), DETERMINERS["the the"]
             spanish = f"{spanish} de {owner.spanish}"
-        article = articles.split()[FORMS.index(form)]
-        return Phrase(f"{determiner} {english}", f"{article} {spanish}", f"3{form[1]}", gender)
+        article = articles.split()[FORMS.index(gender + number)]
+        return Phrase(f"{determiner} {english}", f"{article} {spanish}", f"3{number}", gender)
 
-    def determiner(self, plural: bool, definite: bool) -> Pair:
-        rows = [(english.split()[plural], spanish) for english, spanish in DETERMINERS.items()]
-        allowed = [row for row in rows if row[0] != "-" and not (definite and row[0] in ("a", "two"))]
-        return self.random.choices(allowed, weights=[3 if row[0] == "the" else 1 for row in allowed])[0]
+    def determiner(self, number: str, definite: bool) -> Pair:
+        rows = [(english.split()["sp".index(number)], articles) for english, articles in DETERMINERS.items()]
+        allowed = [row for row in rows if row[0] not in (("-", "a", "two") if definite else ("-",))]
+        return self.choice(allowed + allowed[:1] * 4)  # mostly `the`
 
     def adjective(self, kind: str, ending: str = "") -> tuple[str, str, str]:
-        """What says "to be" of it, and the adjective in English and Spanish."""
-        rows = [(key.split()[0], *entry) for key, words in ADJECTIVES.items() if kind in key for entry in entries(words)]
-        return self.random.choice([row for row in rows if row[2].endswith(ending)])
-
-    def pick(self, text: str) -> Pair:
-        return self.random.choice(entries(text))
-
-    def chance(self, probability: float) -> bool:
-        return self.random.random() < probability
-
-    def mood(self) -> str:
-        return self.random.choice((".", ".", "no", "?"))
+        """What says "to be" of it, and an adjective in English and Spanish."""
+        rows = ((key.split(), words) for key, words in ADJECTIVES.items())
+        fitting = [(key[0], *entry) for key, words in rows if kind in key[1:] for entry in entries(words)]
+        return self.choice([row for row in fitting if row[2].endswith(ending)])
 
 
-def sample(size: int, seed: int = 17) -> list[Pair]:
-    """The greetings, then so many different sentences."""
+def sample(size: int, seed: int) -> list[Pair]:
+    """So many different English sentences, each with its translation."""
     speaker = Speaker(seed)
     sentences: dict[str, str] = {}
     while len(sentences) < size:
-        english, spanish = speaker.sentence()
-        sentences[english] = spanish
-    return GREETINGS + list(sentences.items())
+        sentences.update([speaker.sentence()])
+    pairs = list(sentences.items())
+    speaker.shuffle(pairs)  # short sentences are drawn first
+    return pairs
 
 
-def write_sample(folder: Path) -> None:
-    ...
-
-
-if __name__ == "__main__":
-    for pair in sample(60): print(*pair, sep="  |  ")
+def write_sample(folder: Path, train_size: int = 5000, test_size: int = 300, seed: int = 2017) -> None:
+    """Write `train.en`, `train.es`, `test.en` and `test.es`: no sentence of the test is in the training files."""
+    pairs = sample(train_size - len(GREETINGS) + test_size, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in (("test", pairs[:test_size]), ("train", GREETINGS + pairs[test_size:])):
+        for language, sentences in zip(("en", "es"), zip(*part, strict=True), strict=True):
+            (folder / f"{name}.{language}").write_text("\n".join(sentences) + "\n", encoding="utf-8")

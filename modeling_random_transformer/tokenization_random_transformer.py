@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import TokenizersBackend
+from transformers import BatchEncoding, TokenizersBackend
 
 # In the order of their ids, 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -144,6 +144,17 @@ class RandomTransformerTokenizer(TokenizersBackend):
             special_tokens=[(eos_token, backend.token_to_id(eos_token))],
         )
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)
+
+    def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+        try:
+            return super()._encode_plus(*args, **kwargs)
+        except Exception as error:  # the backend has no narrower class for it
+            if "Missing [UNK] token" not in str(error):
+                raise
+            words = ", ".join(map(repr, self.get_vocab()))
+            raise ValueError(
+                f"text must consist of words in the vocabulary ({words}), as the tokenizer has no unk_token."
+            ) from error
 
 
 def _check_integer(name: str, value: Any, least: int, reason: str) -> None:

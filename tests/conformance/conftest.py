@@ -1,12 +1,18 @@
-"""Sets the stage for transformers' own common tests: its marks, and the names by which it knows a model's heads."""
+"""Sets the stage for transformers' own common tests."""
 
+import os
 from contextlib import ExitStack
 from unittest.mock import patch
+
+# transformers reads this when its testing tools are imported. On small models its slow tests are quick.
+os.environ.setdefault("RUN_SLOW", "1")
 
 import pytest
 from transformers.models.auto import modeling_auto
 
-# Modules of helpers that are named like transformers' test files, for transformers' test files to import.
+from .archive import archive_error
+
+# Helpers whose files are named as transformers' tests expect, which is like tests.
 collect_ignore = ["transformers_tests"]
 
 LIBRARY_MARKS = [
@@ -20,8 +26,8 @@ LIBRARY_MARKS = [
     "torch_compile_test",
 ]
 
-# The common tests tell by these lists which class takes labels, and of what shape. A model inside transformers is
-# named there; one outside can only register its classes.
+# The tests tell by these lists what a class is: whether it takes labels, for one, and of what shape. Models inside
+# transformers are named there; one outside can only register its classes.
 HEADS = {
     "MODEL_MAPPING_NAMES": "RandomTransformerModel",
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": "RandomTransformerForConditionalGeneration",
@@ -31,6 +37,26 @@ HEADS = {
 def pytest_configure(config):
     for mark in LIBRARY_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' common tests")
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    """Without the archive no module here can be imported: each becomes one test that fails and says why."""
+    if archive_error() is not None:
+        return ModuleWithoutArchive.from_parent(parent, path=module_path)
+    return None
+
+
+class ModuleWithoutArchive(pytest.File):
+    def collect(self):
+        yield MissingArchive.from_parent(self, name="transformers_source_archive")
+
+
+class MissingArchive(pytest.Item):
+    def runtest(self):
+        raise archive_error()
+
+    def repr_failure(self, excinfo):
+        return str(excinfo.value)
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
-"""transformers' published common tests as a package, with stand-ins here for the few modules it does not publish.
+"""transformers' published common tests as a package, with stand-ins for the few modules of it that are not published.
 
-It is importable in spawned processes too, where the tests of tensor parallelism and FSDP run.
+It can be imported in every process, also in those that the tests of tensor parallelism and FSDP start.
 """
 
-from ._archive import published_tests
+from ..archive import published_tests
 
 __path__.append(str(published_tests()))

@@ -1,4 +1,4 @@
-"""Stand-in: starting the processes of a distributed test. transformers' own module of this name is not published."""
+"""Stand-in: starts the processes of a distributed test. transformers' own module of this name is not published."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 # What takes seconds to import is imported once, in the process that all ranks are forked from.
-PRELOAD = ["torch.distributed.fsdp", "transformers.generation", "transformers.testing_utils", "transformers.trainer_utils"]
+SLOW_IMPORTS = ["torch.distributed.fsdp", "transformers.generation", "transformers.testing_utils"]
 
 
 def _get_distributed_device_type() -> str:
@@ -34,9 +34,14 @@ def _set_rank_device(rank: int) -> None:
 
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
-    """Run `function(rank, *args)` in `nprocs` processes and raise what one of them raises."""
-    multiprocessing.set_forkserver_preload(PRELOAD)
-    mp.start_processes(function, args=args, nprocs=nprocs, start_method="forkserver")
+    """Run `function(rank, *args)` in `nprocs` processes and raise what any of them raises."""
+    multiprocessing.set_forkserver_preload(SLOW_IMPORTS)
+    mp.start_processes(_run_on_one_thread, (function, args), nprocs, start_method="forkserver")
+
+
+def _run_on_one_thread(rank: int, function: Callable, args: tuple) -> None:
+    torch.set_num_threads(1)  # the ranks have to share the cores as it is
+    function(rank, *args)
 
 
 def run_distributed(world_size: int) -> Callable[[Callable], Callable]:

@@ -5,20 +5,21 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import transformers
 from filelock import FileLock
 
-CACHE = Path(__file__).resolve().parents[3] / ".cache" / "conformance"
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "conformance"
 
 
 class ArchiveError(RuntimeError):
-    """The archive of the installed transformers could not be had."""
+    """The source archive of the installed transformers could not be had."""
 
 
 def published_tests() -> Path:
-    """The folder of the installed transformers' own tests; fetched once, whoever of several processes comes first."""
+    """The folder of the installed transformers' own tests; fetched once, by the first of any number of processes."""
     home = CACHE / transformers.__version__
     if not home.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -26,6 +27,16 @@ def published_tests() -> Path:
             if not home.is_dir():
                 _fetch(transformers.__version__, home)
     return home / "tests"
+
+
+@cache
+def archive_error() -> ArchiveError | None:
+    """What keeps `published_tests` from working, if anything does."""
+    try:
+        published_tests()
+    except ArchiveError as error:
+        return error
+    return None
 
 
 def _fetch(version: str, home: Path) -> None:
@@ -38,15 +49,15 @@ def _fetch(version: str, home: Path) -> None:
 
 
 def _download(version: str, folder: Path) -> Path:
-    # Without a build environment of its own, pip needs nothing but the archive itself.
+    # pip would build the package's metadata in an environment of its own, and fetch more packages for it.
     options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, f"transformers=={version}"]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise ArchiveError(
-            f"The source archive of transformers {version} could not be fetched, and with it the library's common "
-            f"tests. Check the connection to the package index, then run again. `{' '.join(command[1:])}` said:\n"
-            f"{result.stderr.strip()[-2000:]}"
+            f"transformers' common tests are in the source archive of transformers {version}, and that could not be "
+            "fetched. Check that the package index can be reached and run the tests again.\n"
+            f"{' '.join(command)}\n{result.stderr.strip()[-2000:]}"
         )
     return next(folder.glob("*.tar.gz"))
 
@@ -54,16 +65,15 @@ def _download(version: str, folder: Path) -> Path:
 def _unpack_tests(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         for member in tar:
-            _, _, path = member.name.partition("/")  # without the archive's own top folder
-            if path.startswith("tests/") and member.isfile():
-                member.name = path
+            _, _, member.name = member.name.partition("/")  # without the archive's own top folder
+            if member.name.startswith("tests/") and member.isfile():
                 tar.extract(member, folder, filter="data")
     if not (folder / "tests" / "test_modeling_common.py").is_file():
-        raise ArchiveError(f"{archive.name} holds no tests/test_modeling_common.py, so its common tests cannot be run.")
+        raise ArchiveError(f"{archive.name} holds no tests/test_modeling_common.py: its tests have moved.")
 
 
 def _add_unpublished_files(tests: Path) -> None:
     """Files that the published tests open by path, and that the archive leaves out."""
     (tests / "__init__.py").touch()
     (tests / "fixtures").mkdir(exist_ok=True)
-    (tests / "fixtures" / "sample_text.txt").write_text("A sentence.\n\nAnother one.\n", encoding="utf-8")
+    (tests / "fixtures" / "sample_text.txt").write_text("One sentence.\n\nAnother one.\n", encoding="utf-8")

@@ -2,9 +2,9 @@
 
 import unittest
 
-from transformers_tests.test_configuration_common import ConfigTester
-
 from modeling_random_transformer import RandomTransformerConfig
+
+from .transformers_tests.test_configuration_common import ConfigTester
 
 
 class RandomTransformerConfigTest(unittest.TestCase):

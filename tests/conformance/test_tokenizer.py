@@ -3,10 +3,10 @@
 import tempfile
 import unittest
 
-from transformers_tests.test_tokenization_common import TokenizerTesterMixin
-from transformers_tests.test_tokenizers_backend_mixin import TokenizersBackendTesterMixin
-
 from modeling_random_transformer import RandomTransformerTokenizer
+
+from .transformers_tests.test_tokenization_common import TokenizerTesterMixin
+from .transformers_tests.test_tokenizers_backend_mixin import TokenizersBackendTesterMixin
 
 CORPUS = [
     "A small tokenizer for the tests: it has seen a few sentences, and some words of them more than once.",
@@ -17,6 +17,12 @@ CORPUS = [
 
 class RandomTransformerTokenizerTest(TokenizerTesterMixin, TokenizersBackendTesterMixin, unittest.TestCase):
     tokenizer_class = rust_tokenizer_class = RandomTransformerTokenizer
+    # A letter that the corpus lacks stays the two bytes it is made of. Ids count the 4 special tokens, then the 256
+    # characters that stand for bytes, of which these are numbers 127 and 231 in Unicode's order.
+    integration_test_input_string = integration_expected_decoded_text = "É"
+    integration_expected_tokens = ["Ã", "ī"]
+    integration_expected_token_ids = [4 + 127, 4 + 231]
+    test_tokenizer_from_extractor = False
 
     @classmethod
     def setUpClass(cls):

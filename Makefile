@@ -1,0 +1,47 @@
+# Two commands: `make demo` trains a translator from nothing, `make test` runs every check and test.
+# Each sets itself up from a fresh clone; only Python 3.11 (or newer) and make are needed.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+LOWEST := .venv-lowest
+LOWEST_TRANSFORMERS := 5.17.0
+WORKERS ?= 2
+QUIET := --quiet --disable-pip-version-check
+PYTEST := -m pytest -n $(WORKERS) --dist loadscope
+
+.PHONY: demo test test-lowest lint format clean
+
+demo: $(VENV)/.ready
+	$(VENV)/bin/python examples/quickstart.py
+
+test: $(VENV)/.ready lint
+	$(VENV)/bin/python $(PYTEST)
+
+test-lowest: $(LOWEST)/.ready
+	$(LOWEST)/bin/python $(PYTEST)
+
+lint: $(VENV)/.ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.ready
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) $(LOWEST) .cache outputs
+
+# Torch first, by exact pin: what depends on it would otherwise fetch a build with gigabytes of CUDA packages.
+# `make test-lowest` differs in one pin, that of transformers.
+$(LOWEST)/.ready: REPIN := s/^transformers==.*/transformers==$(LOWEST_TRANSFORMERS)/
+%/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is " + sys.version'
+	$(PYTHON) -m venv $*
+	sed '$(REPIN)' constraints.txt > $*/constraints.txt
+	$*/bin/python -m pip install $(QUIET) "$$(grep '^torch==' $*/constraints.txt)"
+	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt hatchling editables
+	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $@
+
+.PRECIOUS: %/.ready

@@ -1,0 +1,1 @@
+"""transformers' own common tests, run on this package's classes."""

@@ -1,0 +1,84 @@
+"""The small model on which transformers' common tests run, and what they need of it that it does not do by itself.
+
+The classes lie in a module of their own because the processes that the distributed tests start must import them.
+"""
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
+
+from .transformers_tests.test_modeling_common import ids_tensor
+
+
+class SmallModel:
+    """What the tests ask of transformers' "model testers": a configuration, a batch, and their sizes."""
+
+    batch_size = 3
+    seq_length = encoder_seq_length = decoder_seq_length = key_length = 7
+    hidden_size = 16
+    num_hidden_layers = 2
+    num_attention_heads = 4
+    is_training = True
+    config_class = RandomTransformerConfig
+
+    def get_config(self):
+        return self.config_class(
+            vocab_size=99,  # an odd number, so that tensor parallelism meets uneven shards
+            d_model=self.hidden_size,
+            encoder_layers=self.num_hidden_layers,
+            decoder_layers=self.num_hidden_layers,
+            num_heads=self.num_attention_heads,
+            d_ff=32,
+            dropout=0.0,
+            max_position_embeddings=64,
+        )
+
+    def prepare_config_and_inputs_for_common(self):
+        config = self.get_config()
+        source = ids_tensor([self.batch_size, self.encoder_seq_length], config.vocab_size)
+        target = ids_tensor([self.batch_size, self.decoder_seq_length], config.vocab_size)
+        inputs = {
+            "input_ids": source,
+            "attention_mask": torch.ones_like(source),
+            "decoder_input_ids": target,
+            "decoder_attention_mask": torch.ones_like(target),
+        }
+        return config, inputs
+
+
+class Reciter(RandomTransformerForConditionalGeneration):
+    """Learns to say a whole sequence at the prompt of its first token, as the test of training asks.
+
+    That test is made for decoders: it trains on the sequence itself and wants it back with the prompt in front. Here
+    the prompt is the source, in training too, and the target is the sequence without its start token.
+    """
+
+    def forward(self, input_ids=None, **kwargs):
+        return super().forward(input_ids=None if input_ids is None else input_ids[:, :1], **kwargs)
+
+    def generate(self, inputs, max_new_tokens, **kwargs):
+        return super().generate(inputs, max_new_tokens=inputs.shape[1] + max_new_tokens, **kwargs)[:, 1:]
+
+
+class SelfFedConfig(RandomTransformerConfig):
+    model_type = "self_fed_random_transformer"
+    _auto_class = None  # a saved folder needs no copy of this file
+
+
+class SelfFed(RandomTransformerForConditionalGeneration):
+    """Lets the decoder read the source where it gets nothing else, because the distributed tests call `model(ids)`."""
+
+    config_class = SelfFedConfig
+    config: SelfFedConfig
+    _auto_class = None
+
+    def forward(self, input_ids=None, decoder_input_ids=None, labels=None, **kwargs):
+        if decoder_input_ids is None and labels is None:
+            decoder_input_ids = input_ids
+        return super().forward(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels, **kwargs)
+
+
+# The tests of FSDP load every model as if it were a decoder.
+AutoConfig.register(SelfFedConfig.model_type, SelfFedConfig, exist_ok=True)
+AutoModelForCausalLM.register(SelfFedConfig, SelfFed, exist_ok=True)

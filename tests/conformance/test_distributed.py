@@ -1,0 +1,47 @@
+"""transformers' common tests of tensor parallelism and FSDP, in processes of this machine."""
+
+import unittest
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from .models import SelfFed, SelfFedConfig, SmallModel
+from .transformers_tests import test_fsdp_mixin, test_tensor_parallel_mixin
+
+
+class SmallSelfFedModel(SmallModel):
+    config_class = SelfFedConfig
+    causal_lm_class = SelfFed
+
+
+class SmallModelWithoutBiases(SmallSelfFedModel):
+    """A bias on all keys changes no attention weight: its gradient is rounding, which Adam scales up to full steps."""
+
+    def get_config(self):
+        config = super().get_config()
+        config.attention_bias = False
+        return config
+
+
+@pytest.fixture(autouse=True)
+def every_type_of_model():
+    """Without the limit to a few of transformers' own models."""
+    with (
+        patch.object(test_fsdp_mixin, "FSDP_DISTRIBUTED_TEST_MODEL_TYPES", None),
+        patch.object(test_tensor_parallel_mixin, "TP_DISTRIBUTED_TEST_MODEL_TYPES", None),
+    ):
+        yield
+
+
+class TensorParallelTest(test_tensor_parallel_mixin.TensorParallelTesterMixin, unittest.TestCase):
+    all_model_classes = (SelfFed,)
+    model_tester = SmallSelfFedModel()
+
+
+class FSDPTest(test_fsdp_mixin.FSDPTesterMixin, unittest.TestCase):
+    model_tester = SmallModelWithoutBiases()
+
+    def _skip_if_insufficient_devices(self, *args):
+        if torch.accelerator.is_available():  # whereas several processes can share a CPU core
+            super()._skip_if_insufficient_devices(*args)

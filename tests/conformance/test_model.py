@@ -1,0 +1,45 @@
+"""transformers' common tests of a model."""
+
+import unittest
+from unittest.mock import patch
+
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
+from modeling_random_transformer.modeling_random_transformer import (
+    RandomTransformerDecoder,
+    RandomTransformerEncoder,
+    RandomTransformerPreTrainedModel,
+)
+
+from .models import Reciter, SmallModel
+from .transformers_tests.generation.test_utils import GenerationTesterMixin
+from .transformers_tests.test_memory_cleanup_mixin import MemoryCleanupMixin
+from .transformers_tests.test_modeling_common import ModelTesterMixin
+from .transformers_tests.test_training_mixin import TrainingTesterMixin
+
+
+class RandomTransformerModelTest(
+    MemoryCleanupMixin, TrainingTesterMixin, ModelTesterMixin, GenerationTesterMixin, unittest.TestCase
+):
+    all_model_classes = (RandomTransformerModel, RandomTransformerForConditionalGeneration)
+    is_encoder_decoder = True
+    model_tester = SmallModel()
+    run_under_no_grad = False  # the tests train
+    test_can_init_all_missing_weights_before_2023 = True  # the library's age of a model whose file names no year
+    _torch_compile_train_cls = RandomTransformerForConditionalGeneration
+
+    def _get_trainable_model_class(self):
+        return Reciter
+
+    @patch.multiple(RandomTransformerPreTrainedModel, _keep_in_fp32_modules_strict={"final_layer_norm"})
+    def test_keep_in_fp32_modules(self):
+        """The model keeps nothing in float32 by itself, so this is how it treats a user who asks for it."""
+        super().test_keep_in_fp32_modules()
+
+    @patch.multiple(RandomTransformerPreTrainedModel, _keep_in_fp32_modules_strict={"final_layer_norm"})
+    def test_keep_in_fp32_modules_exist(self):
+        super().test_keep_in_fp32_modules_exist()
+
+    def test_can_capture_specific_layers_hidden_states(self):
+        """The test looks for `hidden_states`, of which the whole model has two: it is asked of either stack."""
+        with patch.object(type(self), "all_model_classes", (RandomTransformerEncoder, RandomTransformerDecoder)):
+            super().test_can_capture_specific_layers_hidden_states()

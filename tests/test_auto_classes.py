@@ -1,0 +1,168 @@
+"""Loading by transformers' Auto classes, with this package imported and in an environment that does not have it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from support import random_ids, tiny_model
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+
+import modeling_random_transformer as package
+
+TEXT = "¿Dónde  está\tmi 🐈?"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tokenizer = package.RandomTransformerTokenizer.train([TEXT] * 3, vocab_size=300)
+    tokenizer.save_pretrained(tmp_path)
+    tiny_model(vocab_size=len(tokenizer), spread=2.0).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_every_auto_class_loads_a_saved_folder(folder):
+    assert type(AutoConfig.from_pretrained(folder)) is package.RandomTransformerConfig
+    assert type(AutoTokenizer.from_pretrained(folder)) is package.RandomTransformerTokenizer
+    assert type(AutoModel.from_pretrained(folder)) is package.RandomTransformerModel
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert type(model) is package.RandomTransformerForConditionalGeneration
+    assert type(AutoModelForSeq2SeqLM.from_config(model.config)) is type(model)
+
+
+def test_a_base_models_folder_loads_too(tmp_path):
+    base = tiny_model().model
+    base.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    ids = random_ids(1, 4)
+    expected = base(input_ids=ids, decoder_input_ids=ids).last_hidden_state
+    assert torch.equal(loaded(input_ids=ids, decoder_input_ids=ids).last_hidden_state, expected)
+
+
+def test_a_folder_holds_safetensors_code_and_settings_only(folder):
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "configuration_random_transformer.py",
+        "generation_config.json",
+        "model.safetensors",
+        "modeling_random_transformer.py",
+        "tokenization_random_transformer.py",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_tied_weight_is_stored_once(share, tie, tmp_path):
+    tiny_model(share_embeddings=share, tie_word_embeddings=tie).save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        stored = {name for name in file.keys() if "embed_tokens" in name or "shared" in name or "lm_head" in name}  # noqa: SIM118
+    stacks = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
+    expected = {"model.shared.weight"} if share else stacks
+    assert stored == expected | (set() if tie else {"lm_head.weight"})
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert (loaded.model.encoder.embed_tokens.weight is loaded.model.decoder.embed_tokens.weight) == share
+    assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tie
+
+
+def test_shards(tmp_path):
+    model = tiny_model(lm_head_bias=True)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    shards = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(shards) > 2
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == set(shards)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+
+
+def test_a_resized_model_can_be_saved(tmp_path):
+    model = tiny_model(lm_head_bias=True)
+    model.resize_token_embeddings(70)
+    model.save_pretrained(tmp_path)
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).model.shared.weight.shape == (70, 16)
+
+
+WITHOUT_THE_PACKAGE = """
+import json, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "modeling_random_transformer":
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Refuse())
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+
+folder, copy, text = sys.argv[1:]
+options = {"trust_remote_code": True}
+config = AutoConfig.from_pretrained(folder, **options)
+tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options)
+base = AutoModel.from_pretrained(folder, **options)
+inputs = tokenizer(text, return_tensors="pt")
+result = {
+    "classes": [type(x).__name__ for x in (config, tokenizer, model, base)],
+    "modules": [type(x).__module__.split(".")[0] for x in (config, tokenizer, model, base)],
+    "ids": inputs.input_ids[0].tolist(),
+    "text": tokenizer.decode(inputs.input_ids[0], skip_special_tokens=True),
+    "loss": model(**inputs, labels=inputs.input_ids).loss.item(),
+    "beams": model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist(),
+}
+model.save_pretrained(copy)
+tokenizer.save_pretrained(copy)
+print(json.dumps(result))
+"""
+
+
+def run_without_the_package(folder: Path, copy: Path, cache: Path) -> dict:
+    environment = {"HF_MODULES_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(folder), str(copy), TEXT],
+        cwd=cache,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_remote_code_in_an_environment_without_the_package(folder, tmp_path):
+    cache, copy = tmp_path / "modules", tmp_path / "copy"
+    cache.mkdir()
+    result = run_without_the_package(folder, copy, cache)
+    assert result["classes"] == [
+        "RandomTransformerConfig",
+        "RandomTransformerTokenizer",
+        "RandomTransformerForConditionalGeneration",
+        "RandomTransformerModel",
+    ]
+    assert set(result["modules"]) == {"transformers_modules"}
+    assert result["text"] == TEXT
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    inputs = tokenizer(TEXT, return_tensors="pt")
+    assert result["ids"] == inputs.input_ids[0].tolist()
+    assert result["loss"] == pytest.approx(model(**inputs, labels=inputs.input_ids).loss.item(), rel=1e-6)
+    assert result["beams"] == model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist()
+    # What was loaded as remote code can be saved, and loaded again in either way.
+    assert run_without_the_package(copy, tmp_path / "copy of copy", cache) == result
+    assert type(AutoModel.from_pretrained(copy)) is package.RandomTransformerModel
+
+
+def test_the_files_that_travel_import_nothing_else_of_the_project():
+    for module in ("configuration", "modeling", "tokenization"):
+        source = (Path(package.__file__).parent / f"{module}_random_transformer.py").read_text()
+        imports = [line for line in source.splitlines() if line.startswith(("from .", "import ", "from "))]
+        allowed = ("torch", "transformers", "tokenizers", ".configuration_random_transformer")
+        standard = sys.stdlib_module_names
+        for line in imports:
+            name = line.split()[1]
+            assert name.startswith(allowed) or name.split(".")[0] in standard, f"{module}: {line}"

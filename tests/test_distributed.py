@@ -1,0 +1,64 @@
+"""Tensor parallelism and FSDP2 by `DistributedConfig`, on two CPU processes, against the whole model in one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import tiny_model
+
+TESTS = Path(__file__).parent
+VARIANTS = {
+    "tied": {},
+    "pre-norm, learned positions, own widths": {
+        "norm_order": "pre",
+        "position_embedding": "learned",
+        "d_k": 6,
+        "d_v": 4,
+    },
+    "separate embeddings": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
+    "tied to the decoder's own": {"share_embeddings": False},
+}
+
+
+def run_on_two_processes(script: Path, *arguments: str) -> subprocess.CompletedProcess:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    return subprocess.run(
+        [*launcher, str(script), *arguments],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tp", "fsdp"])
+def test_two_processes_equal_one(kind, tmp_path):
+    folders = []
+    for number, options in enumerate(VARIANTS.values()):
+        # An even vocabulary and 4 heads, so that two processes can share them out.
+        folders.append(str(tmp_path / str(number)))
+        tiny_model(seed=number, spread=1.5, vocab_size=62, num_heads=4, **options).save_pretrained(folders[-1])
+    done = run_on_two_processes(TESTS / "distributed_worker.py", kind, *folders)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert "match nothing" not in done.stderr, "a plan names modules that the model does not have"
+
+
+def test_the_plans_name_every_weight_that_can_be_split():
+    model = tiny_model()
+    planned = {name.replace("*", "0") for name in model.tp_plan}
+    for name, _ in model.named_parameters():
+        module = name.rpartition(".")[0].replace(".1.", ".0.").replace(".2.", ".0.")
+        assert module in planned or "layer_norm" in name, name
+    assert {"model.encoder.layers.*", "model.decoder.layers.*"} <= set(model.fsdp_plan)
+
+
+def test_there_is_no_pipeline_plan():
+    """The library cuts one `layers` of the base model into stages; an encoder-decoder has two, so we promise nothing."""
+    model = tiny_model()
+    assert not model.supports_pp_plan
+    assert not hasattr(model.model, "layers")

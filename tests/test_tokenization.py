@@ -1,0 +1,203 @@
+"""The tokenizer: lossless, trained in one call, at home in transformers' interface."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
+from modeling_random_transformer.tokenization_random_transformer import SMALLEST_VOCABULARY
+
+CORPUS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "El veloz zorro marrón salta sobre el perro perezoso.",
+    "¿Dónde está la niña? La niña está en el jardín.",
+    "敏捷的棕色狐狸跳过了懒狗。",
+] * 4
+TEXTS = {
+    "english": "The lazy dog isn't brown.",
+    "spanish": "¿Qué, José? ¡El niño comió piñas!",
+    "chinese": "变压器是一种神经网络。",
+    "emoji": "👩‍👩‍👧‍👦 says 👋🏽 to 🇪🇸",
+    "combining marks": "e\u0301 is not é, n\u0303 is not ñ",
+    "double spaces": "  two  spaces   three ",
+    "tabs and newlines": "a\tb\n\nc\r\n d\n",
+    "empty": "",
+    "control": "\x00\x07\u200b\ufeff",
+    "metaspace": "▁ Ġ Ċ",
+}
+TEN_WORDS = ["hello", "mundo", "world", "how", "?", "EOS", "SOS", "a", "hola", "c"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return RandomTransformerTokenizer.train(CORPUS, vocab_size=400)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return RandomTransformerTokenizer.from_words(TEN_WORDS, bos_token="SOS", eos_token="EOS")
+
+
+def test_special_tokens_have_the_configurations_ids(tokenizer):
+    config = RandomTransformerConfig()
+    assert tokenizer.pad_token_id == config.pad_token_id == 0
+    assert tokenizer.bos_token_id == config.bos_token_id == 1
+    assert tokenizer.eos_token_id == config.eos_token_id == 2
+    assert tokenizer.unk_token_id == 3
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert SMALLEST_VOCABULARY <= len(tokenizer) <= 400
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_known_texts_come_back(tokenizer, kind):
+    ids = tokenizer(TEXTS[kind]).input_ids
+    assert ids[-1] == tokenizer.eos_token_id
+    assert tokenizer.unk_token_id not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == TEXTS[kind]
+
+
+@given(st.text())
+def test_any_text_comes_back(text):
+    if not any(token in text for token in ("<pad>", "<s>", "</s>", "<unk>")):
+        tokenizer = RandomTransformerTokenizer.train(CORPUS[:4], vocab_size=300)
+        assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+
+
+def test_names_of_special_tokens_can_be_read_as_text(tokenizer):
+    text = "</s> ends <pad>"
+    assert tokenizer(text).input_ids[0] == tokenizer.eos_token_id
+    tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, split_special_tokens=True)
+    ids = tokenizer(text).input_ids
+    assert ids[:-1].count(tokenizer.eos_token_id) == 0
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_source_and_target_alike(tokenizer):
+    batch = tokenizer(["the dog", "el perro perezoso"], text_target=["el perro", "the lazy dog"], padding=True)
+    assert batch["labels"] == tokenizer(["el perro", "the lazy dog"], padding=True)["input_ids"]
+    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+        end = ids.index(tokenizer.eos_token_id)
+        assert ids[end + 1 :] == [tokenizer.pad_token_id] * (len(ids) - end - 1)
+        assert mask == [1] * (end + 1) + [0] * (len(ids) - end - 1)
+
+
+def test_pairs_and_truncation(tokenizer):
+    end = tokenizer.eos_token_id
+    plain = [tokenizer(text, add_special_tokens=False).input_ids for text in ("the dog", "el perro")]
+    assert tokenizer("the dog", "el perro").input_ids == [*plain[0], end, *plain[1], end]
+    cut = tokenizer("the lazy dog jumps", truncation=True, max_length=3).input_ids
+    assert len(cut) == 3
+    assert cut[-1] == end
+
+
+def test_offsets_point_into_the_text(tokenizer):
+    text = "The lazy dog"
+    encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+    assert "".join(text[start:end] for start, end in encoding.offset_mapping).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_training_from_files_equals_training_from_texts(tmp_path, newline):
+    paths = []
+    for name, texts in (("a.en", CORPUS[0::2]), ("a.es", CORPUS[1::2])):
+        paths.append(tmp_path / name)
+        paths[-1].write_text("".join(text + newline for text in texts), encoding="utf-8", newline="")
+    from_files = RandomTransformerTokenizer.train_from_files(paths, vocab_size=330)
+    from_texts = RandomTransformerTokenizer.train(CORPUS[0::2] + CORPUS[1::2], vocab_size=330)
+    assert from_files.get_vocab() == from_texts.get_vocab()
+    assert RandomTransformerTokenizer.train_from_files(str(paths[0]), vocab_size=300)("The").input_ids
+
+
+def test_training_from_a_generator(tokenizer):
+    again = RandomTransformerTokenizer.train((text for text in CORPUS), vocab_size=400)
+    assert again.get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("normalization", ["NFC", "NFKC"])
+def test_normalization_is_a_choice(normalization):
+    tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, normalization=normalization)
+    assert tokenizer.decode(tokenizer("e\u0301").input_ids, skip_special_tokens=True) == "é"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": "one string"}, "texts must be an iterable of strings, got one str"),
+        ({"texts": ["a", 7]}, "texts must hold strings only, got int at index 1"),
+        ({"vocab_size": 259}, "vocab_size must be an integer of at least 260 .* got 259"),
+        ({"vocab_size": "400"}, "vocab_size must be an integer"),
+        ({"min_frequency": 0}, "min_frequency must be an integer of at least 1"),
+        ({"normalization": "nfc"}, "normalization must be None or one of NFC, .* got 'nfc'"),
+    ],
+)
+def test_wrong_training_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        RandomTransformerTokenizer.train(**({"texts": CORPUS, "vocab_size": 300} | arguments))
+
+
+def test_wrong_training_files_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"missing\.en"):
+        RandomTransformerTokenizer.train_from_files([tmp_path / "missing.en"])
+    with pytest.raises(ValueError, match="paths must name at least one file"):
+        RandomTransformerTokenizer.train_from_files([])
+    broken = tmp_path / "broken.en"
+    broken.write_bytes(b"fine\ncaf\xe9\n")
+    with pytest.raises(ValueError, match=r"broken\.en must be UTF-8 text, but line 2 is not"):
+        RandomTransformerTokenizer.train_from_files(broken)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_saved_and_loaded_by_the_auto_class(tokenizer, kind, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded) is RandomTransformerTokenizer
+    assert loaded(TEXTS[kind]).input_ids == tokenizer(TEXTS[kind]).input_ids
+    assert loaded.decode(loaded(TEXTS[kind]).input_ids, skip_special_tokens=True) == TEXTS[kind]
+    assert (loaded.padding_side, loaded.special_tokens_map) == ("right", tokenizer.special_tokens_map)
+
+
+def test_training_a_new_one_from_an_old_one(tokenizer):
+    new = tokenizer.train_new_from_iterator(["completely different words"] * 9, vocab_size=300)
+    assert type(new) is RandomTransformerTokenizer
+    assert [new.pad_token_id, new.bos_token_id, new.eos_token_id, new.unk_token_id] == [0, 1, 2, 3]
+    assert len(new("completely different").input_ids) < len(tokenizer("completely different").input_ids)
+    assert new.decode(new(TEXTS["emoji"]).input_ids, skip_special_tokens=True) == TEXTS["emoji"]
+
+
+# Whole words
+
+
+def test_the_seeds_ten_words(words):
+    config = RandomTransformerConfig.from_preset("blog")
+    assert words.convert_ids_to_tokens(range(10)) == TEN_WORDS
+    assert len(words) == config.vocab_size
+    assert words.eos_token_id == config.eos_token_id == 5
+    assert words.bos_token_id == config.bos_token_id == config.decoder_start_token_id == 6
+    assert words.pad_token_id == config.pad_token_id
+    assert words("hello world").input_ids == [0, 2, 5]
+    assert words.decode([6, 3, 7, 9]) == "SOS how a c"
+    assert words.decode([6, 8, 1, 5], skip_special_tokens=True) == "hola mundo"
+
+
+def test_words_survive_saving(words, tmp_path):
+    words.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded("hola mundo ?").input_ids == [8, 1, 4, 5]
+    assert loaded.get_vocab() == words.get_vocab()
+
+
+def test_unknown_words(words):
+    with pytest.raises(ValueError, match="text must consist of words in the vocabulary"):
+        words("hello nobody")
+    with_unknown = RandomTransformerTokenizer.from_words(
+        ["<unk>", *TEN_WORDS], bos_token="SOS", eos_token="EOS", unk_token="<unk>"
+    )
+    assert with_unknown("hello nobody").input_ids == [1, 0, 6]
+
+
+def test_wrong_words_are_refused():
+    with pytest.raises(ValueError, match=r"words must differ .* 'a' more than once"):
+        RandomTransformerTokenizer.from_words(["a", "b", "a"], bos_token="a", eos_token="b")
+    with pytest.raises(ValueError, match="eos_token must be one of the words, got 'END'"):
+        RandomTransformerTokenizer.from_words(["a", "b"], bos_token="a", eos_token="END")
