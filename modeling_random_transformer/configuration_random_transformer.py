@@ -5,10 +5,17 @@ post "The Random Transformer", which runs the same network by hand in four dimen
 """
 
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any
 
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
+
+# What each of transformers' Auto classes makes of a Random Transformer where only the saved code is at hand.
+MODEL_CLASSES = {
+    "AutoModel": "modeling_random_transformer.RandomTransformerModel",
+    "AutoModelForSeq2SeqLM": "modeling_random_transformer.RandomTransformerForConditionalGeneration",
+}
 
 
 class RandomTransformerConfig(PretrainedConfig):
@@ -96,18 +103,19 @@ class RandomTransformerConfig(PretrainedConfig):
     encoder_layers: int = 6
     decoder_layers: int = 6
     num_heads: int = 8
-    d_k: int | None = None
-    d_v: int | None = None
+    # None stands for a derived value; after construction these four are what their types say.
+    d_k: int = None  # type: ignore[assignment]
+    d_v: int = None  # type: ignore[assignment]
     d_ff: int = 2048
     activation_function: str = "relu"
     dropout: float = 0.1
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
     norm_order: str = "post"
-    final_layer_norm: bool | None = None
+    final_layer_norm: bool = None  # type: ignore[assignment]
     layer_norm_eps: float = 1e-6
     attention_bias: bool = True
-    attention_scale: float | None = None
+    attention_scale: float = None  # type: ignore[assignment]
     position_embedding: str = "sinusoidal"
     sinusoid_layout: str = "interleaved"
     position_offset: int = 0
@@ -129,6 +137,12 @@ class RandomTransformerConfig(PretrainedConfig):
         self._fill_derived_fields()
         self._check_combinations()
         super().__post_init__(**kwargs)
+
+    def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
+        """As always. Where a model's code goes along, all its classes are named, so that each Auto class loads it."""
+        if any(name.startswith("AutoModel") for name in getattr(self, "auto_map", None) or {}):
+            self.auto_map.update(MODEL_CLASSES)
+        super().save_pretrained(save_directory, **kwargs)
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "RandomTransformerConfig":

@@ -57,6 +57,8 @@ def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
 class SinusoidalPositions(nn.Module):
     """Sinusoids for sequences of any length (paper 3.5). Nothing is learned, nothing is stored in a checkpoint."""
 
+    table: Tensor  # [max_position_embeddings, d_model], prepared in advance
+
     def __init__(self, config: RandomTransformerConfig):
         super().__init__()
         self.config = config
@@ -283,13 +285,6 @@ class RandomTransformerDecoderLayer(GradientCheckpointingLayer, RandomTransforme
         return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
 
 
-# What each of transformers' Auto classes makes of a Random Transformer.
-AUTO_CLASSES = {
-    "AutoModel": "RandomTransformerModel",
-    "AutoModelForSeq2SeqLM": "RandomTransformerForConditionalGeneration",
-}
-
-
 class RandomTransformerPreTrainedModel(PreTrainedModel):
     """What transformers needs to know of every model in this file."""
 
@@ -321,19 +316,11 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
     def _flash_attn_can_dispatch(self, *args: Any, **kwargs: Any) -> bool:
         if self.config.d_k != self.config.d_v:
+            widths = f"d_k={self.config.d_k}, d_v={self.config.d_v}"
             raise ValueError(
-                "attn_implementation must be 'eager', 'sdpa' or 'flex_attention' where d_k and d_v differ (flash "
-                f"attention has one head width), got flash attention with d_k={self.config.d_k}, d_v={self.config.d_v}."
+                f"attn_implementation must be 'eager', 'sdpa' or 'flex_attention' with {widths}, got flash."
             )
         return super()._flash_attn_can_dispatch(*args, **kwargs)
-
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As always. A folder that carries this file's code names all its classes, so that each Auto class loads it."""
-        if self._auto_class is not None:
-            self.config.auto_map = {
-                auto: f"{__name__.rpartition('.')[2]}.{name}" for auto, name in AUTO_CLASSES.items()
-            }
-        super().save_pretrained(*args, **kwargs)
 
 
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
@@ -348,14 +335,17 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
         self.embed_positions = positions(config) if positions else None
         self.layers = nn.ModuleList(layers)
-        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.final_layer_norm else nn.Identity()
-        self.layer_norm = norm
+        last_norm = (
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.final_layer_norm else nn.Identity()
+        )
+        self.layer_norm = last_norm
         self.gradient_checkpointing = False
         self.post_init()
 
     def init_parallel_plans(self) -> None:
         """A stack has no plans of its own: those of the model name the modules of both stacks."""
-        self._tp_plan, self._ep_plan, self._pp_plan, self._fsdp_plan = {}, {}, {}, {}
+        for kind in ("tp", "ep", "pp", "fsdp"):
+            setattr(self, f"_{kind}_plan", {})
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Rows of the embedding matrix, not yet scaled: `[batch, length]` → `[batch, length, d_model]`."""
@@ -363,8 +353,9 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {given}.")
-        if input_ids is None:
+        if inputs_embeds is not None:
             return check_shape(embeds_name, inputs_embeds, "batch", "length", self.config.d_model)
+        assert input_ids is not None
         check_shape(ids_name, input_ids, "batch", "length")
         try:
             return self.embed_tokens(input_ids)
@@ -491,7 +482,9 @@ def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> Encode
 
 def token_range(cache: EncoderDecoderCache | None, length: int) -> tuple[int | Tensor, int]:
     """Where the next `length` tokens start, and an end that none of them passes and that the host knows."""
-    start = 0 if cache is None else cache.get_seq_length()
+    if cache is None:
+        return 0, length
+    start = cache.get_seq_length()
     # A static cache counts on the device: its capacity stands in for the count.
     return (start, cache.get_max_length()) if isinstance(start, Tensor) else (start, start + length)
 
@@ -537,7 +530,7 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -584,9 +577,7 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            **{f"encoder_{name}": value for name, value in encoder_outputs.items()},
         )
 
 
@@ -611,7 +602,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -666,14 +657,14 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         """Labels shifted right behind the start token, ignored ones read as padding: `[batch, target_len]` in and out.
 
         Raises:
-            ValueError: the configuration has no `decoder_start_token_id` or no `pad_token_id`, or a shape is wrong.
+            ValueError: the configuration has no start token or no padding token, or the shape is wrong.
         """
-        for field in ("decoder_start_token_id", "pad_token_id"):
-            if getattr(self.config, field) is None:
-                raise ValueError(f"{field} must be set in the configuration to shift labels right, got None.")
+        start, pad = self.config.decoder_start_token_id, self.config.pad_token_id
+        if start is None or pad is None:
+            raise ValueError(f"decoder_start_token_id and pad_token_id must be set for labels, got {start} and {pad}.")
         check_shape("labels", labels, "batch", "target_len")
-        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
+        return shifted.masked_fill(shifted == -100, pad)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The library's. As it calls the encoder on its own, FSDP2 has to gather the root's weights for all of it."""
@@ -681,7 +672,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
             if isinstance(self, FSDPModule):
-                register_fsdp_forward_method(self, "generate")  # type: ignore[arg-type]
+                register_fsdp_forward_method(self, "generate")
                 return self.generate(*args, **kwargs)
         return super().generate(*args, **kwargs)
 
@@ -699,7 +690,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor | None, dict[str, Any]]:
         """Give each source `expand_size` target rows. The source itself is not copied: its rows share it."""
-        sources = {name: kwargs.pop(name) for name in ("encoder_outputs", "attention_mask") if name in kwargs}
+        sources: dict[str, Any] = {name: kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, **sources}
 

@@ -58,7 +58,7 @@ def test_the_plans_name_every_weight_that_can_be_split():
 
 
 def test_there_is_no_pipeline_plan():
-    """The library cuts one `layers` of the base model into stages; an encoder-decoder has two, so we promise nothing."""
+    """The library cuts the base model's one list of `layers` into stages; an encoder-decoder has two lists."""
     model = tiny_model()
     assert not model.supports_pp_plan
     assert not hasattr(model.model, "layers")
