@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from support import BOS, EOS, PAD, padded_batch, random_ids, tiny_model
 from transformers import GenerationConfig, StaticCache, StoppingCriteriaList, TextStreamer
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 
@@ -35,7 +34,8 @@ MODES = {
 class WithCopies(RandomTransformerForConditionalGeneration):
     """The same model as the library would drive it: each beam has a copy of its source, and caches follow in full."""
 
-    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
+    def _expand_inputs_for_generation(self, *args, **kwargs):
+        return super(RandomTransformerForConditionalGeneration, self)._expand_inputs_for_generation(*args, **kwargs)
 
     def _reorder_cache(self, past_key_values, beam_idx):
         past_key_values.reorder_cache(beam_idx)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from .models import SelfFed, SelfFedConfig, SmallModel
-from .transformers_tests import test_fsdp_mixin, test_tensor_parallel_mixin
+from .transformers_tests import distributed_testing_utils, test_fsdp_mixin, test_tensor_parallel_mixin
 
 
 class SmallSelfFedModel(SmallModel):
@@ -26,11 +26,18 @@ class SmallModelWithoutBiases(SmallSelfFedModel):
 
 @pytest.fixture(autouse=True)
 def every_type_of_model():
-    """Without the limit to a few of transformers' own models."""
+    """Lift the limit to a few of transformers' own models."""
     with (
         patch.object(test_fsdp_mixin, "FSDP_DISTRIBUTED_TEST_MODEL_TYPES", None),
         patch.object(test_tensor_parallel_mixin, "TP_DISTRIBUTED_TEST_MODEL_TYPES", None),
     ):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quick_starts():
+    """Older releases start processes with this function, each of which then imports torch and transformers anew."""
+    with patch("torch.multiprocessing.spawn", distributed_testing_utils._start_rank_processes):
         yield
 
 
