@@ -1,5 +1,7 @@
 """Sizes of the paper's models (Table 3), against a closed formula and the paper's rounded figures."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -54,3 +56,10 @@ def test_parameter_count(row):
     assert count == closed_formula(config)
     # The paper rounds, and does not say what it counts: 41,000 entries would round to its figures in rows A to D.
     assert count / 1e6 == pytest.approx(PRINTED_MILLIONS[row], rel=0.07)
+
+
+@pytest.mark.parametrize("row", PRINTED_MILLIONS)
+def test_the_document_lists_the_count(row):
+    document = (Path(__file__).parents[1] / "docs" / "paper.md").read_text()
+    line = next(line for line in document.splitlines() if line.startswith(f"| `{row}` |"))
+    assert f" {closed_formula(RandomTransformerConfig.from_preset(row)):,} " in line
