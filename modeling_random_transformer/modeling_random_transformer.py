@@ -8,7 +8,7 @@ Shapes in this file: `batch` counts sequences, `source_len` and `target_len` tok
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,10 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -159,19 +155,9 @@ class RandomTransformerAttention(nn.Module):
             hidden_states = group_by_source(hidden_states, len(key))
 
         query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        outputs, weights = attend(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=self.scaling,
-            dropout=self.config.attention_dropout if self.training else 0.0,
-            **kwargs,
-        )
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        rate = self.config.attention_dropout if self.training else 0.0
+        outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
         outputs = self.out_proj(outputs.flatten(2)).view(batch, query_len, d_model)
         if weights is not None and len(weights) != batch:
             weights = ungroup_weights(weights, batch, query_len)
@@ -379,6 +365,12 @@ def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
     return tensor
 
 
+def check_padding_mask(mask: Tensor | None, batch: int, length: int) -> None:
+    """Refuse a padding mask that does not fit its tokens; four dimensions are a mask that the caller made."""
+    if mask is not None and mask.dim() != 4:
+        check_shape("attention_mask", mask, batch, length)
+
+
 def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
     """What the CPU's IndexError means. Told after the fact, so that looking up good ids costs nothing more."""
     lowest, highest = ids.min().item(), ids.max().item()
@@ -388,10 +380,7 @@ def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
 class RandomTransformerEncoder(RandomTransformerStack):
     """The stack of encoder blocks (paper 3.1, Figure 1 left)."""
 
-    _can_record_outputs = {
-        "hidden_states": RandomTransformerEncoderLayer,
-        "attentions": RandomTransformerAttention,
-    }
+    _can_record_outputs = {"hidden_states": RandomTransformerEncoderLayer, "attentions": RandomTransformerAttention}
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config, [RandomTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)])
@@ -407,8 +396,7 @@ class RandomTransformerEncoder(RandomTransformerStack):
     ) -> BaseModelOutput:
         """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
-        if attention_mask is not None and attention_mask.dim() != 4:  # four dimensions are a mask made by the caller
-            check_shape("attention_mask", attention_mask, *inputs_embeds.shape[:2])
+        check_padding_mask(attention_mask, *inputs_embeds.shape[:2])
         hidden_states = self.embed(inputs_embeds, start=0, end=inputs_embeds.shape[1])
         mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
         for layer in self.layers:
@@ -421,10 +409,12 @@ class RandomTransformerDecoder(RandomTransformerStack):
 
     prefix = "decoder_"
     _can_record_outputs = {
-        "hidden_states": RandomTransformerDecoderLayer,
+        "hidden_states": OutputRecorder(RandomTransformerDecoderLayer),
         "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="encoder_attn"),
     }
+    # What output_hidden_states=[-1] counts back from. In transformers 5.17 the recorder has no argument for it.
+    _can_record_outputs["hidden_states"].num_hidden_layers_key = "decoder_layers"
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config, [RandomTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)])
@@ -441,7 +431,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> DecoderOutput:
         """Predict from the target so far and the encoded source, `[sources, source_len, d_model]`.
 
         The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. The arguments
@@ -459,17 +449,16 @@ class RandomTransformerDecoder(RandomTransformerStack):
             hidden_states = layer(
                 hidden_states, mask, encoder_hidden_states, source_mask, past_key_values=cache, **kwargs
             )
-        return BaseModelOutputWithPastAndCrossAttentions(self.layer_norm(hidden_states), past_key_values=cache)
+        return DecoderOutput(self.layer_norm(hidden_states), past_key_values=cache)
 
     def source_mask(self, states: Tensor, source_states: Tensor, padding_mask: Tensor | None) -> Tensor | None:
         """The mask of cross-attention, for queries grouped by source."""
         sources, source_len, _ = source_states.shape
         if len(states) % max(sources, 1):
             raise ValueError(
-                f"decoder_input_ids must have a multiple of the encoder outputs' {sources} rows, got {len(states)}."
+                f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {len(states)}."
             )
-        if padding_mask is not None and padding_mask.dim() != 4:
-            check_shape("attention_mask", padding_mask, sources, source_len)
+        check_padding_mask(padding_mask, sources, source_len)
         return create_bidirectional_mask(self.config, group_by_source(states, sources), padding_mask, source_states)
 
 
@@ -496,10 +485,7 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         super().__init__(config)
         if config.share_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
+            self._tied_weights_keys = {f"{s}.embed_tokens.weight": "shared.weight" for s in ("encoder", "decoder")}
         self.encoder = RandomTransformerEncoder(config)
         self.decoder = RandomTransformerDecoder(config)
         self.post_init()
@@ -511,9 +497,9 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
     def init_parallel_plans(self) -> None:
+        """Without what this model has not: embeddings that are not shared, and a name that transformers 5.17 adds."""
         super().init_parallel_plans()
-        if not self.config.share_embeddings:
-            self._tp_plan.pop("shared", None)
+        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if hasattr(self, name.split(".")[0])}
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.shared if self.config.share_embeddings else self.encoder.embed_tokens
@@ -535,7 +521,7 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqModelOutput:
         """Encode the source, then run the decoder over the target.
 
@@ -609,7 +595,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
         """Score the next token at every position of the target, and the labels if given.
 

@@ -136,6 +136,19 @@ class RandomTransformerTokenizer(TokenizersBackend):
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return cls._from_backend(backend, **{**options, **special})
 
+    @property
+    def add_prefix_space(self) -> bool:
+        """Read a text as if a space came before it, so that its first word is like the others; not lossless."""
+        return getattr(self.backend_tokenizer.pre_tokenizer, "add_prefix_space", False)
+
+    @add_prefix_space.setter
+    def add_prefix_space(self, value: bool) -> None:
+        pre_tokenizer = self.backend_tokenizer.pre_tokenizer
+        if hasattr(pre_tokenizer, "add_prefix_space"):
+            pre_tokenizer.add_prefix_space = value
+        elif value:
+            raise ValueError(f"add_prefix_space must be False for a vocabulary of whole words, got {value!r}.")
+
     @classmethod
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
         backend.post_processor = processors.TemplateProcessing(

@@ -1,5 +1,6 @@
 """The model: shapes, positions, initialisation, loss, inputs and outputs, and what the library can do with it."""
 
+import inspect
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from support import BOS, PAD, VOCAB_SIZE, padded_batch, random_ids, tiny_config,
 from torch import nn
 from transformers import AttentionInterface, AutoModelForSeq2SeqLM
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.utils.output_capturing import OutputRecorder
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
@@ -211,6 +213,16 @@ def test_attentions_and_hidden_states():
     for weights in output.decoder_attentions:
         assert not weights.triu(1).any()  # the future
     assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
+
+
+def test_a_hidden_state_counted_from_the_end():
+    options = {"input_ids": SOURCE, "decoder_input_ids": TARGET}
+    every = tiny_model()(**options, output_hidden_states=True).decoder_hidden_states
+    if "num_hidden_layers_key" not in inspect.signature(OutputRecorder).parameters:
+        pytest.skip("this version of transformers records all hidden states or none")
+    last = tiny_model()(**options, output_hidden_states=[-1]).decoder_hidden_states
+    assert [state is None for state in last] == [True, True, True, False]
+    assert torch.equal(last[-1], every[-1])
 
 
 def test_attentions_of_rows_that_share_a_source():

@@ -165,6 +165,14 @@ def test_training_a_new_one_from_an_old_one(tokenizer):
     assert new.decode(new(TEXTS["emoji"]).input_ids, skip_special_tokens=True) == TEXTS["emoji"]
 
 
+def test_a_space_before_the_first_word(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    prefixed = AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
+    assert prefixed("dog").input_ids == tokenizer(" dog").input_ids != tokenizer("dog").input_ids
+    with pytest.raises(ValueError, match="add_prefix_space must be False"):
+        RandomTransformerTokenizer.from_words(["a", "b"], bos_token="a", eos_token="b", add_prefix_space=True)
+
+
 # Whole words
 
 
