@@ -155,7 +155,11 @@ class RandomTransformerAttention(nn.Module):
             hidden_states = group_by_source(hidden_states, len(key))
 
         query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        implementation = self.config._attn_implementation
+        if key_value_states is not None and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+            # Flash attention's mask. transformers would drop the queries too that the keys' padding names.
+            implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         rate = self.config.attention_dropout if self.training else 0.0
         outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
         outputs = self.out_proj(outputs.flatten(2)).view(batch, query_len, d_model)

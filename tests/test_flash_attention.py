@@ -1,0 +1,64 @@
+"""flash_attention_2 without a GPU: transformers' own path to it, its CUDA kernels replaced by a plain reference."""
+
+import pytest
+import torch
+import transformers.modeling_flash_attention_utils as flash
+from support import padded_batch, random_ids, tiny_model
+from torch import Tensor
+
+
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p=0.0, softmax_scale=None, causal=False) -> Tensor:  # noqa: ARG001
+    """What flash-attn documents: `[batch, length, heads, width]`, the causal mask aligned at the last key."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(k.shape[1] - q.shape[1] + 1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,  # noqa: ARG001
+    max_seqlen_k: int,  # noqa: ARG001
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """The same for sequences laid end to end, `[tokens, heads, width]`."""
+    queries = q.split(cu_seqlens_q.diff().tolist())
+    keys, values = (states.split(cu_seqlens_k.diff().tolist()) for states in (k, v))
+    rows = zip(queries, keys, values, strict=True)
+    return torch.cat([flash_attn_func(*(x[None] for x in row), dropout_p, softmax_scale, causal)[0] for row in rows])
+
+
+@pytest.fixture
+def model(monkeypatch):
+    kernels = (flash_attn_func, flash_attn_varlen_func, None, flash._pad_input, flash._unpad_input)
+    monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: kernels)
+    monkeypatch.setattr(flash, "_loaded_implementation", None)
+    model = tiny_model(spread=1.5)
+    # Not by set_attn_implementation, which asks for the CUDA package first.
+    model.config._attn_implementation_internal = "flash_attention_2"
+    return model
+
+
+@pytest.mark.parametrize("lengths", [[7, 7], [7, 4], [5, 5, 2, 1]])
+@pytest.mark.parametrize("target_len", [1, 4, 5, 7])
+def test_it_agrees_with_eager(model, lengths, target_len):
+    """Target lengths equal to the source's and not, with padding and without."""
+    batch = padded_batch(lengths) | {"decoder_input_ids": random_ids(len(lengths), target_len, seed=1)}
+    actual = model(**batch).logits
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(actual, model(**batch).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
+def test_it_generates_what_eager_does(model, options):
+    batch = padded_batch([7, 4, 1])
+    actual = model.generate(**batch, max_new_tokens=10, **options)
+    model.set_attn_implementation("eager")
+    assert torch.equal(actual, model.generate(**batch, max_new_tokens=10, **options))
