@@ -58,6 +58,9 @@ class MissingArchive(pytest.Item):
     def repr_failure(self, excinfo):
         return str(excinfo.value)
 
+    def reportinfo(self):
+        return self.path, None, self.name
+
 
 @pytest.fixture(autouse=True)
 def heads_known_by_name():

@@ -9,6 +9,8 @@ import torch
 from .models import SelfFed, SelfFedConfig, SmallModel
 from .transformers_tests import distributed_testing_utils, test_fsdp_mixin, test_tensor_parallel_mixin
 
+pytestmark = pytest.mark.slow  # the first to start processes imports torch and transformers for all
+
 
 class SmallSelfFedModel(SmallModel):
     config_class = SelfFedConfig

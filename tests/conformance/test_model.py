@@ -17,6 +17,15 @@ from .transformers_tests.test_modeling_common import ModelTesterMixin
 from .transformers_tests.test_training_mixin import TrainingTesterMixin
 
 
+class UnevenModel(SmallModel):
+    """One decoder block for two of the encoder's, so that one stack's count cannot pass for the other's."""
+
+    def get_config(self):
+        config = super().get_config()
+        config.decoder_layers = 1
+        return config
+
+
 class RandomTransformerModelTest(
     MemoryCleanupMixin, TrainingTesterMixin, ModelTesterMixin, GenerationTesterMixin, unittest.TestCase
 ):
@@ -41,5 +50,6 @@ class RandomTransformerModelTest(
 
     def test_can_capture_specific_layers_hidden_states(self):
         """The test looks for `hidden_states`, of which the whole model has two: it is asked of either stack."""
-        with patch.object(type(self), "all_model_classes", (RandomTransformerEncoder, RandomTransformerDecoder)):
+        stacks = (RandomTransformerEncoder, RandomTransformerDecoder)
+        with patch.multiple(type(self), all_model_classes=stacks, model_tester=UnevenModel()):
             super().test_can_capture_specific_layers_hidden_states()
