@@ -1,0 +1,1 @@
+"""The metric BLEU. `evaluate.load` is given this folder and finds the file of the same name."""
