@@ -1,0 +1,107 @@
+"""The paper's training recipe (section 5) as the defaults of transformers' `Seq2SeqTrainingArguments`."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import Seq2SeqTrainingArguments
+
+
+def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
+    """The learning rate at the end of the warm-up, d_model^-0.5 · warmup_steps^-0.5 (paper 5.3)."""
+    return (d_model * warmup_steps) ** -0.5
+
+
+class SmoothedCrossEntropy:
+    """Cross-entropy with label smoothing (paper 5.4), averaged over all target tokens of an optimizer step.
+
+    A target is `1 - smoothing` on the right token and `smoothing` spread evenly over the vocabulary. Labels of -100 are
+    left out, from the count too.
+
+    Args:
+        smoothing: the share that is spread, 0 to 1; the paper's 0.1.
+    """
+
+    def __init__(self, smoothing: float = 0.1):
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"label_smoothing_factor must be at least 0 and below 1, got {smoothing}.")
+        self.smoothing = smoothing
+
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """The loss in nats per token.
+
+        Args:
+            outputs: the model's output, with logits `[batch, target_len, vocab_size]`.
+            labels: `[batch, target_len]`.
+            num_items_in_batch: target tokens of the whole step, over all its batches and devices; those of this batch
+                when `None`.
+        """
+        logits = outputs["logits"]
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        loss = cross_entropy(
+            logits.view(-1, logits.shape[-1]).float(),
+            labels.view(-1),
+            label_smoothing=self.smoothing,
+            reduction=reduction,
+        )
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+@dataclass
+class TranslationTrainingArguments(Seq2SeqTrainingArguments):
+    """`Seq2SeqTrainingArguments` whose defaults are the paper's, and what the library has no argument for."""
+
+    learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Peak learning rate; unset, the paper's d_model^-0.5 · warmup_steps^-0.5."},
+    )
+    lr_scheduler_type: str = field(
+        default="inverse_sqrt",
+        metadata={"help": "Linear warm-up, then falling with the square root of the step (paper 5.3)."},
+    )
+    warmup_steps: float = field(default=4000, metadata={"help": "Steps until the peak (paper 5.3)."})
+    optim: str = field(default="adamw_torch_fused", metadata={"help": "Adam, as weight_decay is 0 (paper 5.3)."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's second decay rate (paper 5.3)."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (paper 5.3)."})
+    label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing (paper 5.4)."})
+    max_steps: int = field(default=100_000, metadata={"help": "Optimizer steps (paper 5.2); -1 to count epochs."})
+    max_tokens_per_batch: int = field(
+        default=4096,
+        metadata={"help": "Padded source and target tokens in a batch, per device and accumulation step."},
+    )
+    average_last: int = field(
+        default=5,
+        metadata={"help": "The final model is the mean of so many last checkpoints (paper 6.1); 1 for the last alone."},
+    )
+    num_beams: int = field(default=4, metadata={"help": "Beams in evaluation (paper 6.1)."})
+    length_penalty: float = field(default=0.6, metadata={"help": "Length penalty in evaluation (paper 6.1)."})
+    predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate by translating, for BLEU."})
+    save_strategy: str = field(default="steps", metadata={"help": "When to save: 'no', 'steps', 'epoch' or 'best'."})
+    save_steps: float = field(default=1000, metadata={"help": "Steps between checkpoints."})
+    save_total_limit: int | None = field(
+        default=None,
+        metadata={"help": "Checkpoints to keep; unset, as many as are averaged."},
+    )
+    report_to: str | list[str] = field(
+        default="none",
+        metadata={"help": "Where to log, for example 'tensorboard'."},
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False,
+        metadata={"help": "A loss that is not finite stops the run, so there is nothing to filter."},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("max_tokens_per_batch", 2), ("average_last", 1), ("num_beams", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if self.learning_rate is not None and self.learning_rate <= 0:
+            raise ValueError(f"learning_rate must be positive, or unset for the paper's, got {self.learning_rate}.")
+        if self.save_total_limit is None:
+            self.save_total_limit = self.average_last
+        elif self.save_total_limit < self.average_last and self.save_strategy != "no":
+            raise ValueError(
+                f"save_total_limit must be at least average_last={self.average_last}, got {self.save_total_limit}."
+            )

@@ -1,0 +1,133 @@
+"""Parallel text: every kind of file, and every kind of broken line."""
+
+import json
+
+import pytest
+
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.training import ParallelText, load_pairs, tokenize_pairs
+
+PAIRS = [("one dog", "un perro"), ("two  dogs", "dos  perros"), ("a cat\u2028here", "un gato\x0baquí"), ("¿?", "…")]
+
+
+def write(folder, kind, pairs=PAIRS):
+    if kind == "aligned":
+        for name, side in (("a.en", 0), ("a.es", 1)):
+            (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8", newline="")
+        return ParallelText(folder / "a.en", folder / "a.es")
+    if kind == "tsv":
+        rows = [f"{source}\t{target}\r\n" for source, target in pairs]
+    else:
+        rows = [json.dumps({"source": source, "target": target}) + "\n" for source, target in pairs]
+    (folder / f"a.{kind}").write_text("".join(rows), encoding="utf-8", newline="")
+    return ParallelText(folder / f"a.{kind}")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return RandomTransformerTokenizer.train([side for pair in PAIRS for side in pair], vocab_size=270)
+
+
+@pytest.mark.parametrize("kind", ["aligned", "tsv", "jsonl"])
+def test_every_kind_of_file_gives_the_same_pairs(kind, tmp_path):
+    dataset, report = load_pairs(write(tmp_path, kind), cache_dir=tmp_path / "cache")
+    assert [(row["source"], row["target"]) for row in dataset] == PAIRS
+    assert dataset["line"][:] == [1, 2, 3, 4]
+    assert (report.lines, report.broken) == (4, 0)
+    assert "none broken" in str(report)
+
+
+def test_keys_of_ones_own(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"en": "dog", "es": "perro"}\n')
+    text = ParallelText(path, source_key="en", target_key="es")
+    assert load_pairs(text, cache_dir=tmp_path / "cache")[0][0]["target"] == "perro"
+
+
+def broken_files(folder):
+    (folder / "a.en").write_bytes(b"good\n\ncaf\xe9\n  \nlonely\nmore\n")
+    (folder / "a.es").write_bytes("bueno\nvacío\ncafé\nblanco\n".encode())
+    return ParallelText(folder / "a.en", folder / "a.es")
+
+
+def test_broken_lines_are_counted_by_kind_and_number(tmp_path):
+    report = broken_files(tmp_path).check()
+    assert report.lines == 6
+    assert report.counts == {"with an empty side": 2, "not UTF-8": 1, "without a partner": 2}
+    assert report.first == {"with an empty side": [2, 4], "not UTF-8": [3], "without a partner": [5, 6]}
+    assert "5 of 6 lines are broken" in str(report)
+    assert "2 without a partner (line 5, 6)" in str(report)
+
+
+def test_broken_lines_are_refused_or_dropped(tmp_path):
+    text = broken_files(tmp_path)
+    with pytest.raises(ValueError, match=r"5 of 6 lines are broken.*drop them with on_broken='drop'"):
+        load_pairs(text, cache_dir=tmp_path / "cache")
+    dataset, report = load_pairs(text, on_broken="drop", cache_dir=tmp_path / "cache")
+    assert [(row["line"], row["source"]) for row in dataset] == [(1, "good")]
+    assert report.broken == 5
+    with pytest.raises(ValueError, match="on_broken must be 'refuse' or 'drop', got 'ignore'"):
+        load_pairs(text, on_broken="ignore")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "no tab\na\tb\tc\nx\ty\n"),
+        ("a.jsonl", '{"source": 1, "target": "b"}\n[]\n{"source": "x", "target": "y"}\n'),
+    ],
+)
+def test_lines_of_other_than_two_sides(name, content, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    assert ParallelText(path).check().first == {"not of two sides": [1, 2]}
+
+
+def test_nothing_left_is_refused(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("\t\n")
+    with pytest.raises(ValueError, match="nothing to train on"):
+        load_pairs(ParallelText(path), on_broken="drop")
+
+
+def test_wrong_files_are_refused(tmp_path):
+    (tmp_path / "a.en").touch()
+    (tmp_path / "a.tsv").touch()
+    with pytest.raises(ValueError, match=r"source must be a file, got .*b\.en"):
+        ParallelText(tmp_path / "b.en", tmp_path / "a.en")
+    with pytest.raises(ValueError, match="takes no target, any other takes one"):
+        ParallelText(tmp_path / "a.en")
+    with pytest.raises(ValueError, match="takes no target"):
+        ParallelText(tmp_path / "a.tsv", tmp_path / "a.en")
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    text = write(tmp_path, "tsv")
+    assert len(load_pairs(text, cache_dir=tmp_path / "cache")[0]) == 4
+    write(tmp_path, "tsv", PAIRS[:2])
+    assert len(load_pairs(text, cache_dir=tmp_path / "cache")[0]) == 2
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_tokenised_pairs(num_proc, tokenizer, tmp_path):
+    pairs, _ = load_pairs(write(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
+    tokens, report = tokenize_pairs(pairs, tokenizer, num_proc=num_proc)
+    assert report.broken == 0
+    for row, (source, target) in zip(tokens, PAIRS, strict=True):
+        assert tokenizer.decode(row["input_ids"], skip_special_tokens=True) == source
+        assert tokenizer.decode(row["labels"], skip_special_tokens=True) == target
+        assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
+        assert (row["source_length"], row["target_length"]) == (len(row["input_ids"]), len(row["labels"]))
+
+
+def test_over_long_pairs(tokenizer, tmp_path):
+    pairs, _ = load_pairs(write(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
+    lengths = tokenize_pairs(pairs, tokenizer)[0]["source_length"][:]
+    limit = max(lengths) - 1
+    kept, report = tokenize_pairs(pairs, tokenizer, max_source_length=limit)
+    assert report.first == {"over-long": [i + 1 for i, length in enumerate(lengths) if length > limit]}
+    assert len(kept) == len(PAIRS) - report.broken
+    with pytest.raises(ValueError, match="over-long"):
+        tokenize_pairs(pairs, tokenizer, max_source_length=limit, on_broken="refuse")
+    with pytest.raises(ValueError, match="nothing to train on"):
+        tokenize_pairs(pairs, tokenizer, max_target_length=1)

@@ -1,0 +1,69 @@
+"""The paper's recipe: its numbers, and the loss."""
+
+import pytest
+import torch
+from torch.nn import Parameter
+from transformers import HfArgumentParser, get_scheduler
+
+from modeling_random_transformer.training import SmoothedCrossEntropy, TranslationTrainingArguments, paper_peak_rate
+
+
+def recipe(tmp_path, **options):
+    return TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
+
+
+def test_the_defaults_are_the_papers(tmp_path):
+    args = recipe(tmp_path)
+    assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon, args.weight_decay) == (0.9, 0.98, 1e-9, 0.0)
+    assert (args.warmup_steps, args.max_steps, args.label_smoothing_factor) == (4000, 100_000, 0.1)
+    assert (args.num_beams, args.length_penalty, args.average_last) == (4, 0.6, 5)
+    assert args.learning_rate is None
+
+
+@pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (128, 400)])
+def test_the_librarys_schedule_is_the_papers_formula(d_model, warmup):
+    """d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), for a scheduler that counts finished steps."""
+    optimizer = torch.optim.Adam([Parameter(torch.zeros(1))], lr=paper_peak_rate(d_model, warmup))
+    scheduler = get_scheduler("inverse_sqrt", optimizer, num_warmup_steps=warmup, num_training_steps=10 * warmup)
+    for step in range(1, 3 * warmup):
+        optimizer.step()
+        scheduler.step()
+        expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert scheduler.get_last_lr()[0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
+def test_the_loss_by_hand(smoothing):
+    logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
+    log_probabilities = logits.log_softmax(-1)
+    by_hand = 0.0
+    for row, column in ((0, 0), (0, 1), (1, 0)):
+        target = torch.full((7,), smoothing / 7)
+        target[labels[row, column]] += 1 - smoothing
+        by_hand -= (target * log_probabilities[row, column]).sum()
+    loss = SmoothedCrossEntropy(smoothing)
+    torch.testing.assert_close(loss({"logits": logits}, labels), by_hand / 3)
+    torch.testing.assert_close(loss({"logits": logits}, labels, num_items_in_batch=12), by_hand / 12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 2, got 0"),
+        ({"average_last": 0}, "average_last must be at least 1, got 0"),
+        ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive"),
+        ({"save_total_limit": 2}, "save_total_limit must be at least average_last=5, got 2"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        recipe(tmp_path, **options)
+
+
+def test_a_command_line_sets_them(tmp_path):
+    parser = HfArgumentParser(TranslationTrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses(
+        ["--output_dir", str(tmp_path), "--learning_rate", "1.5e-3", "--max_tokens_per_batch", "2048", "--use_cpu"]
+    )
+    assert (args.learning_rate, args.max_tokens_per_batch, args.average_last) == (1.5e-3, 2048, 5)
