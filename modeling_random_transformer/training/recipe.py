@@ -83,10 +83,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={"help": "Checkpoints to keep; unset, as many as are averaged."},
     )
-    report_to: str | list[str] = field(
-        default="none",
-        metadata={"help": "Where to log, for example 'tensorboard'."},
-    )
     logging_nan_inf_filter: bool = field(
         default=False,
         metadata={"help": "A loss that is not finite stops the run, so there is nothing to filter."},

@@ -1,0 +1,58 @@
+"""The command line's words about data and model."""
+
+import pytest
+
+from modeling_random_transformer.training.arguments import DataArguments, ModelArguments, parse_overrides
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name in ("a.en", "a.es", "a.tsv"):
+        (tmp_path / name).write_text("x\ty\n")
+    return {name: str(tmp_path / name) for name in ("a.en", "a.es", "a.tsv")}
+
+
+def test_either_kind_of_file(files):
+    data = DataArguments(source_file=files["a.en"], target_file=files["a.es"], test_file=files["a.tsv"])
+    assert str(data.text("train").target) == files["a.es"]
+    assert data.text("test").target is None
+    assert data.text("validation") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "source_file and target_file, or train_file, must be given"),
+        ({"source_file": "a.en"}, "source_file and target_file belong together"),
+        ({"train_file": "a.tsv", "source_file": "a.en", "target_file": "a.es"}, "train_file stands in for"),
+        ({"train_file": "missing.tsv"}, r"source must be a file, got missing\.tsv"),
+        ({"train_file": "a.tsv", "max_target_length": 1}, "max_target_length must be at least 2"),
+    ],
+)
+def test_wrong_data_arguments_are_refused(options, message, files):
+    with pytest.raises(ValueError, match=message):
+        DataArguments(**{name: files.get(value, value) for name, value in options.items()})
+
+
+def test_overrides():
+    text = " d_model=64, dropout=0.2,norm_order=pre,share_embeddings=False,final_layer_norm=none"
+    assert parse_overrides(text) == {
+        "d_model": 64,
+        "dropout": 0.2,
+        "norm_order": "pre",
+        "share_embeddings": False,
+        "final_layer_norm": None,
+    }
+    config = ModelArguments(config_overrides=text).config(vocab_size=300)
+    assert (config.d_model, config.vocab_size, config.encoder_layers, config.final_layer_norm) == (64, 300, 4, True)
+
+
+@pytest.mark.parametrize("text", ["d_model", "d_modle=4", "=3"])
+def test_wrong_overrides_are_refused(text):
+    with pytest.raises(ValueError, match="config_overrides must be like"):
+        parse_overrides(text)
+
+
+def test_a_wrong_value_is_the_configurations_to_refuse():
+    with pytest.raises(ValueError, match="dropout must be a rate"):
+        ModelArguments(config_overrides="dropout=2").config(vocab_size=300)

@@ -1,0 +1,159 @@
+"""A whole run: from files to a scored folder, and on after a kill at any moment."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer.training import TranslationTrainingArguments, average_weights, is_complete
+from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
+from modeling_random_transformer.training.checkpoints import MARKER, all_checkpoints, newest_complete
+from modeling_random_transformer.training.run import train_translation
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
+LETTERS = "abcdefgh"
+STEPS = 12
+
+
+def write_corpus(folder: Path) -> None:
+    """Words of letters, and the same words backwards."""
+    random_words = random.Random(0)
+    for name, size in (("train", 120), ("test", 12)):
+        words = ["".join(random_words.choices(LETTERS, k=2 + i % 5)) for i in range(size)]
+        (folder / f"{name}.a").write_text("\n".join(words) + "\n")
+        (folder / f"{name}.b").write_text("\n".join(word[::-1] for word in words) + "\n")
+
+
+def arguments(folder: Path, output: str, **options) -> dict:
+    return {
+        "source_file": str(folder / "train.a"),
+        "target_file": str(folder / "train.b"),
+        "test_source_file": str(folder / "test.a"),
+        "test_target_file": str(folder / "test.b"),
+        "vocab_size": 280,
+        "config_overrides": "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16",
+        "output_dir": str(folder / output),
+        "max_steps": STEPS,
+        "save_steps": 2,
+        "logging_steps": 4,
+        "learning_rate": 3e-3,
+        "warmup_steps": 4,
+        "max_tokens_per_batch": 200,
+        "average_last": 2,
+        "use_cpu": True,
+        **options,
+    }
+
+
+def run(folder: Path, output: str, **options):
+    given = arguments(folder, output, **options)
+    kinds = (DataArguments, ModelArguments, TranslationTrainingArguments)
+    return train_translation(
+        *(kind(**{name: given[name] for name in given if name in kind.__dataclass_fields__}) for kind in kinds)
+    )
+
+
+def test_from_files_to_a_scored_folder(tmp_path):
+    write_corpus(tmp_path)
+    result = run(tmp_path, "out")
+    assert result.steps == STEPS
+    assert set(result.scores) == {"test"}
+    card = (result.folder / "README.md").read_text()
+    assert "120 lines, none broken" in card
+    assert result.scores["test"]["bleu"]["signature"].replace("|", "\\|") in card
+    model, tokenizer = (kind.from_pretrained(result.folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (4, 0.6)
+    assert model.config.decoder_start_token_id == tokenizer.bos_token_id
+    assert tokenizer.decode(model.generate(**tokenizer("abc", return_tensors="pt"))[0]).startswith("<s>")
+    # What was saved is the mean of the last two checkpoints.
+    kept = all_checkpoints(result.folder)
+    assert [path.name for path in kept] == ["checkpoint-10", "checkpoint-12"]
+    mean = average_weights(kept)
+    for name, weight in load_file(result.folder / "model.safetensors").items():
+        torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
+
+
+def test_an_average_is_the_mean(tmp_path):
+    write_corpus(tmp_path)
+    run(tmp_path, "out")
+    first, last = (load_file(path / "model.safetensors") for path in all_checkpoints(tmp_path / "out"))
+    for name, weight in average_weights(all_checkpoints(tmp_path / "out")).items():
+        torch.testing.assert_close(weight, (first[name] + last[name]) / 2)
+    with pytest.raises(ValueError, match="at least one folder"):
+        average_weights([])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    write_corpus(tmp_path)
+    with pytest.raises(FloatingPointError, match=r"the loss is nan at step \d+, in a batch of input_ids \["):
+        run(tmp_path, "out", learning_rate=1e30, warmup_steps=1, max_grad_norm=0.0)
+
+
+def test_half_a_checkpoint_does_not_count(tmp_path):
+    write_corpus(tmp_path)
+    run(tmp_path, "out", max_steps=6)
+    newest = newest_complete(tmp_path / "out")
+    assert newest.name == "checkpoint-6"
+    (newest / "optimizer.pt").write_bytes(b"half")
+    assert not is_complete(newest)
+    (all_checkpoints(tmp_path / "out")[0] / MARKER).write_text("{")
+    assert newest_complete(tmp_path / "out") is None
+    assert run(tmp_path, "out", max_steps=6).steps == 6  # anew, from the start
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    save, calls = torch.save, []
+
+    def full_at_the_second(*args, **kwargs):
+        calls.append(args)
+        if len(calls) > 4:
+            raise OSError(28, "No space left on device")
+        return save(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", full_at_the_second)
+    with pytest.raises(OSError, match=r"could not be saved \(.*No space left.*\); .*checkpoint-2 is complete"):
+        run(tmp_path, "out")
+    assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
+    monkeypatch.undo()
+    assert run(tmp_path, "out").steps == STEPS
+
+
+def start(folder: Path, output: str) -> subprocess.Popen:
+    given = arguments(folder, output)
+    command = [sys.executable, str(SCRIPT)]
+    for name, value in given.items():
+        command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return subprocess.Popen(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.slow
+def test_kills_at_ten_moments_change_nothing(tmp_path):
+    """SIGKILL, ten times, wherever it hits: in the end there is what an uninterrupted run gives, bit by bit."""
+    write_corpus(tmp_path)
+    began = time.perf_counter()
+    assert start(tmp_path, "whole").wait() == 0
+    whole_run = time.perf_counter() - began
+    moments = random.Random(0)
+    for _ in range(10):
+        process = start(tmp_path, "killed")
+        try:
+            # Mostly after the imports, which take most of so small a run.
+            process.wait(timeout=whole_run * moments.uniform(0.6, 1.0))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    assert start(tmp_path, "killed").wait() == 0
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed")]
+    for name, weight in weights[0].items():
+        assert torch.equal(weights[1][name], weight), name
