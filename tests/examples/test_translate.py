@@ -1,0 +1,362 @@
+"""`examples/translate.py`, in this process where that will do, and as its users start it where it will not."""
+
+import contextlib
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from accelerate import PartialState
+from transformers.utils import logging
+from translation_support import random_tokenizer, random_translator, some_texts
+
+from examples import translate as example
+from modeling_random_transformer.translation import encode_lines, translate
+
+TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "translate.py"
+# Two processes on a machine without accelerators: `--cpu` would start one.
+TWO = ["--multi_gpu", "--num_processes", "2"]
+LAUNCHER = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
+SETTINGS = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer):
+    path = tmp_path_factory.mktemp("saved")
+    random_translator().save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_state_left():
+    yield
+    PartialState._reset_state()
+    logging.enable_progress_bar()
+
+
+@pytest.fixture
+def run(folder, capsysbinary):
+    """Run the example in this process: its exit status, and the lines on stdout and stderr."""
+
+    def run(*arguments):
+        try:
+            status = example.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
+        except SystemExit as exit_of_argparse:
+            status = exit_of_argparse.code
+        captured = capsysbinary.readouterr()
+        return status, captured.out.decode().split("\n")[:-1], captured.err.decode().splitlines()
+
+    return run
+
+
+class Stdin(io.TextIOWrapper):
+    def __init__(self, content: bytes, typed: bool = False):
+        super().__init__(io.BytesIO(content))
+        self.typed = typed
+
+    def isatty(self):
+        return self.typed
+
+
+class TestWhatIsTranslated:
+    @pytest.fixture
+    def expected(self, model, tokenizer):
+        return [line.decode()[:-1] for line in encode_lines(translate(TEXTS, model, tokenizer))]
+
+    def test_sentences(self, run, expected):
+        assert run(*TEXTS) == (0, expected, [])
+
+    def test_sentences_between_options(self, run, model, tokenizer):
+        expected = translate(["the boy", "el niño"], model, tokenizer, num_beams=2, length_penalty=1.5)
+        assert run("the boy", "--num_beams", 2, "el niño", "--length_penalty", 1.5) == (0, expected, [])
+
+    def test_stdin(self, run, expected, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(TEXTS).encode()))
+        assert run() == (0, expected, [])
+
+    def test_a_file_to_stdout(self, run, expected, tmp_path):
+        (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+        assert run("--input", tmp_path / "in.txt", "--chunk_size", 2) == (0, expected, [])
+
+    def test_a_file_to_a_file(self, run, expected, tmp_path):
+        (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+        assert run("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt") == (0, [], [])
+        assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
+
+    def test_stdin_to_a_file(self, run, expected, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", Stdin("\n".join(TEXTS).encode()))
+        assert run("--output", tmp_path / "out.txt") == (0, [], [])
+        assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
+
+    def test_a_pipe_to_a_file(self, run, expected, tmp_path):
+        """What cannot be read twice is translated as it comes."""
+        os.mkfifo(tmp_path / "pipe")
+        writer = subprocess.Popen(["sh", "-c", 'printf "%s" "$1" > "$0"', tmp_path / "pipe", "\n".join(TEXTS)])
+        assert run("--input", tmp_path / "pipe", "--output", tmp_path / "out.txt") == (0, [], [])
+        assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
+        writer.wait()
+
+    def test_what_is_typed_is_answered_line_by_line(self, run, expected, monkeypatch):
+        """The answer to a line is there before the next line is read."""
+        stdin = Stdin("\n".join(TEXTS).encode(), typed=True)
+        lines, read = list(stdin.buffer), []
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(example, "sys", Recorder(stdin, lines, read))
+        status, _, errors = run()
+        answers = [line.decode()[:-1] for kind, line in read if kind == "answer"]
+        assert (status, answers) == (0, expected)
+        assert [kind for kind, _ in read] == ["line", "answer"] * 4
+        assert errors == ["Type a line to translate it; end with Ctrl-D."]
+
+    def test_samples(self, run):
+        sampled = run("--sample", "--seed", 1, *TEXTS)
+        assert sampled == run("--sample", "--seed", 1, *TEXTS)
+        assert sampled != run("--sample", "--seed", 2, *TEXTS)
+        greedy = run("--num_beams", 1, *TEXTS)
+        assert run("--sample", "--temperature", 1e-6, *TEXTS) == greedy != sampled
+
+    def test_dtype(self, run, monkeypatch):
+        dtypes = []
+        monkeypatch.setattr(example, "translate_as_it_comes", lambda _, model, *__: dtypes.append(str(model.dtype)))
+        for dtype in ("auto", "float32", "bfloat16"):
+            assert run("--dtype", dtype, "the boy") == (0, [], [])
+        assert dtypes == ["torch.float32", "torch.float32", "torch.bfloat16"]
+
+    def test_long_sources_are_cut_on_demand(self, run):
+        cut = run("--max_source_tokens", 4, "the the the the", "the the the the the")
+        assert cut[1][0] == cut[1][1]
+
+
+class Recorder:
+    """`sys` with a stdin and stdout that write down what happens in which order."""
+
+    def __init__(self, stdin, lines, read):
+        self.stdin = self.stdout = self
+        self.buffer = self
+        self.lines, self.read = iter(lines), read
+        self.isatty, self.stderr = stdin.isatty, sys.stderr
+
+    def __iter__(self):
+        for line in self.lines:
+            self.read.append(("line", line))
+            yield line
+
+    def write(self, line):
+        self.read.append(("answer", line))
+
+    def flush(self):
+        pass
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--num_beams", "0"], "argument --num_beams: must be a positive integer, got '0'."),
+            (["--num_beams", "two"], "argument --num_beams: must be a positive integer, got 'two'."),
+            (["--max_batch_tokens", "-5"], "argument --max_batch_tokens: must be a positive integer, got '-5'."),
+            (["--temperature", "0", "--sample"], "argument --temperature: must be a positive number, got '0'."),
+            (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without."),
+            (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
+            (["--input", "missing"], "argument --input: must be a file that exists, got 'missing'."),
+            (["--output", "missing/out"], "argument --output: must lie in a folder that exists, got 'missing/out'."),
+            (["--output", "FOLDER"], "argument --output: must be a file, new or not, got 'FOLDER'."),
+            (["--output", "/dev/null"], "argument --output: must be a file, new or not, got '/dev/null'."),
+            (["--model", "missing"], "argument --model: must be a folder with a saved model and its tokenizer, got"),
+            (["--dtype", "float8"], "argument --dtype: invalid choice: 'float8' (choose from"),
+            (["--input", "INPUT", "a"], "sentences and --input must not be given together, got ['a'] and INPUT."),
+            (["--input", "INPUT", "--output", "INPUT"], "--output must differ from --input, got INPUT for both."),
+            (["--beams=2"], "unrecognized arguments: --beams=2"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_at_once_in_one_sentence(self, run, folder, monkeypatch, arguments, message):
+        monkeypatch.setattr(example, "run", None)
+        names = {"FOLDER": str(folder), "INPUT": str(folder / "config.json")}
+        for name, path in names.items():
+            arguments = [argument.replace(name, path) for argument in arguments]
+            message = message.replace(name, path)
+        status, output, errors = run(*arguments)
+        assert (status, output, len(errors)) == (2, [], 1)
+        assert errors[0].startswith(f"translate.py: error: {message}")
+
+    def test_a_device_that_there_is_not(self, run):
+        status, _, errors = run("--device", "nonsense", "a")
+        assert (status, len(errors)) == (2, 1)
+        assert "--device must be a device of this machine, got nonsense:" in errors[0]
+
+    @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json"])
+    def test_a_folder_that_is_not_what_it_seems(self, run, folder, tmp_path, name):
+        for path in folder.iterdir():
+            (tmp_path / path.name).write_bytes(b"{" if path.name == name else path.read_bytes())
+        status, _, errors = run("--model", tmp_path, "a")
+        assert status == 2
+        assert f"--model must hold a sequence-to-sequence model and its tokenizer, got {tmp_path}:" in errors[-1]
+
+    def test_bytes_that_are_not_utf8(self, run, tmp_path, monkeypatch):
+        content = b"the boy\n" * 3 + b"the \xff boy\n"
+        (tmp_path / "in.txt").write_bytes(content)
+        status, output, errors = run("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
+        assert (status, output) == (2, [])
+        assert "in.txt must be UTF-8 text, but line 4 is not:" in errors[0]
+        monkeypatch.setattr(sys, "stdin", Stdin(content))
+        status, output, errors = run("--chunk_size", 3)
+        assert (status, len(output)) == (2, 3), "the chunk before is translated"
+        assert "stdin must be UTF-8 text, but line 4 is not:" in errors[0]
+
+    def test_a_sentence_that_is_not_utf8(self, run):
+        status, _, errors = run("the boy", b"\xff".decode(errors="surrogateescape"))
+        assert status == 2
+        assert "texts must be Unicode, but text 2 is not:" in errors[0]
+
+    def test_going_on_with_something_else(self, run, tmp_path, monkeypatch):
+        (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
+        files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+
+        def stopped(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("modeling_random_transformer.translation.files.read_chunk", stopped)
+            assert run(*files)[0] == 130
+        status, _, errors = run(*files, "--num_beams", 2)
+        assert status == 2
+        assert "out.txt.parts holds the beginnings of a translation that differs in num_beams: " in errors[0]
+        assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
+
+
+def environment():
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def start(*command, **options):
+    return subprocess.Popen(list(map(str, command)), env=environment(), stderr=subprocess.PIPE, **options)
+
+
+def finish(*command):
+    process = start(*command)
+    errors = process.communicate(timeout=120)[1].decode()
+    assert process.returncode == 0, errors[-3000:]
+
+
+def test_head_has_seen_enough(folder, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(some_texts(2000)))
+    arguments = ["--model", folder, "--input", tmp_path / "in.txt", "--num_beams", 1, "--chunk_size", 5]
+    process = start(sys.executable, SCRIPT, *arguments, stdout=subprocess.PIPE)
+    assert process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read().decode()
+    assert process.wait(60) == 0
+    assert "Traceback" not in errors
+    assert "Broken" not in errors
+
+
+@pytest.mark.slow
+class TestFilesByProcesses:
+    OPTIONS = ["--num_beams", 1, "--chunk_size", 3]
+
+    @pytest.fixture
+    def source(self, tmp_path):
+        path = tmp_path / "in.txt"
+        path.write_text("\n".join(some_texts(150, seed=7)) + "\n")
+        return path
+
+    @pytest.fixture
+    def expected(self, model, tokenizer):
+        return b"".join(encode_lines(translate(some_texts(150, seed=7), model, tokenizer, num_beams=1)))
+
+    @pytest.fixture
+    def output(self, tmp_path):
+        return tmp_path / "out.txt"
+
+    @pytest.fixture
+    def work(self, folder, source, output):
+        """Everything of the command line behind the interpreter or launcher."""
+        return [SCRIPT, "--model", folder, "--input", source, "--output", output, *self.OPTIONS]
+
+    def test_the_output_of_two_is_that_of_one(self, work, source, output, expected):
+        finish(*LAUNCHER, *TWO, *SETTINGS, *work)
+        assert output.read_bytes() == expected
+        assert sorted(output.parent.iterdir()) == [source, output]
+
+    def test_one_process_killed_at_random(self, work, source, output, expected):
+        draw = random.Random(2017)
+        for _ in range(3):
+            process = start(sys.executable, *work)
+            wait_for_parts(output, draw.randint(1, 12), process)
+            time.sleep(draw.uniform(0, 0.2))
+            process.kill()
+            process.communicate()
+            assert not output.exists()
+        finish(sys.executable, *work)
+        assert output.read_bytes() == expected
+        assert sorted(output.parent.iterdir()) == [source, output]
+
+    def test_two_processes_killed_together_then_one_goes_on(self, work, output, expected):
+        process = start(*LAUNCHER, *TWO, *SETTINGS, *work)
+        wait_for_parts(output, 10, process)
+        kill_all(process)
+        finish(sys.executable, *work)
+        assert output.read_bytes() == expected
+
+    @pytest.mark.parametrize("processes", [TWO, ["--cpu", "--num_processes", "2"]], ids=["two", "--cpu"])
+    def test_a_killed_launcher_takes_its_processes_along(self, work, output, expected, processes):
+        process = start(*LAUNCHER, *processes, *SETTINGS, *work)
+        wait_for_parts(output, 3, process)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.stderr.close()
+        _, alive = psutil.wait_procs(children, timeout=5)
+        assert children
+        assert not alive
+        finish(*LAUNCHER, *processes, *SETTINGS, *work)
+        assert output.read_bytes() == expected
+
+    def test_several_processes_need_files(self, folder):
+        process = start(*LAUNCHER, *TWO, *SETTINGS, SCRIPT, "--model", folder, "the boy")
+        errors = process.communicate(timeout=120)[1].decode()
+        assert process.returncode != 0
+        assert "--input and --output must both be files to be shared by 2 processes." in errors
+
+
+def parts_of(output):
+    with contextlib.suppress(FileNotFoundError):
+        return [path for path in output.with_name(f"{output.name}.parts").iterdir() if path.suffix == ".txt"]
+    return []
+
+
+def wait_for_parts(output, more, process):
+    """Wait until there are so many parts more than now."""
+    before = len(parts_of(output))
+    while len(parts_of(output)) < before + more:
+        assert process.poll() is None, process.stderr.read().decode()[-3000:]
+        time.sleep(0.005)
+
+
+def kill_all(process):
+    """As when the machine loses its power."""
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.send_signal(signal.SIGKILL)
+    process.communicate()
