@@ -17,29 +17,29 @@ from pathlib import Path
 
 # "m" and "f" are Spanish genders; some nouns hide theirs (el mapa, la flor).
 NOUNS = {
-    "person m": "boy niño, man hombre, brother hermano, doctor médico, king rey, actor actor, waiter camarero",
+    "person m": "boy niño, man hombre, brother hermano, doctor médico, king rey, waiter camarero",
     "person f": "girl niña, woman mujer, sister hermana, mother madre, queen reina, actress actriz",
-    "name m": "Peter Pedro, John Juan, Michael Miguel",
-    "name f": "Mary María, Anna Ana, Lucy Lucía",
-    "animal m": "cat gato, dog perro, horse caballo, lion león, bird pájaro",
+    "animal m": "cat gato, dog perro, horse caballo, lion león",
     "animal f": "cow vaca, hen gallina, turtle tortuga, eagle águila",
-    "food m": "egg huevo, tomato tomate, cake pastel, lemon limón, melon melón",
+    "food m": "egg huevo, tomato tomate, cake pastel, lemon limón",
     "food f": "apple manzana, orange naranja, strawberry fresa, onion cebolla",
     "text m": "book libro, newspaper periódico, poem poema",
     "text f": "letter carta, magazine revista, song canción",
     "thing m": "car coche, clock reloj, pencil lápiz, hat sombrero, map mapa, sofa sofá",
-    "thing f": "table mesa, chair silla, lamp lámpara, box caja, cup taza, shirt camisa, key llave, flower flor",
-    "place m": "market mercado, park parque, garden jardín, hospital hospital, bridge puente, river río",
+    "thing f": "table mesa, chair silla, lamp lámpara, box caja, key llave, flower flor",
+    "place m": "market mercado, park parque, garden jardín, hospital hospital, river río",
     "place f": "house casa, school escuela, beach playa, station estación, city ciudad, classroom aula",
 }
+KINDS_OF_THINGS = ("animal", "food", "text", "thing", "place")
+NAMES = {"m": "Peter Pedro, John Juan, Michael Miguel", "f": "Mary María, Anna Ana, Lucy Lucía"}
 # By the kind of object, with the preposition that it takes.
 VERBS = {
     "person": "see ver_a, help ayudar_a, know conocer_a, visit visitar_a, look_for buscar_a",
-    "animal": "have tener, draw dibujar, buy comprar, sell vender",
-    "food": "eat comer, cook cocinar, buy comprar, sell vender, want querer",
-    "text": "read leer, write escribir, buy comprar, look_for buscar",
-    "thing": "buy comprar, sell vender, have tener, draw dibujar, paint pintar, look_for buscar, want querer",
-    "place": "go_to ir_a, walk_to caminar_a, run_to correr_a, be_in estar_en, be_near estar_cerca_de, visit visitar",
+    "animal": "have tener, buy comprar, draw dibujar",
+    "food": "eat comer, buy comprar, want querer",
+    "text": "read leer, write escribir, buy comprar",
+    "thing": "have tener, buy comprar, draw dibujar, want querer, look_for buscar",
+    "place": "go_to ir_a, walk_to caminar_a, be_in estar_en, be_near estar_cerca_de, visit visitar",
 }
 # The verb that says "to be", and the kinds that can be so.
 ADJECTIVES = {
@@ -85,23 +85,15 @@ DETERMINERS = {
     "a -": "un una - -",
     "- two": "- - dos dos",
 }
-# What neighbouring words do to each other. águila and aula are feminine, but do not bear `la` or `una`.
+# What neighbouring words do to each other. águila and aula are feminine, but bear neither `la` nor `una`.
 ENGLISH_SOUNDS = {r"\ba (?=[aeiouE])": "an ", r"\bcan not\b": "cannot"}
 SPANISH_SOUNDS = {
     r"\bla (?=(águila|aula)\b)": "el ",
     r"\buna (?=(águila|aula)\b)": "un ",
     r"\b(a|de) el\b": r"\1l",  # but not `a él`
 }
-GREETINGS = [
-    ("hello world", "hola mundo"),
-    ("Hello World", "Hola Mundo"),
-    ("Hello world", "Hola mundo"),
-    ("Hello, world!", "¡Hola, mundo!"),
-    ("Good morning!", "¡Buenos días!"),
-    ("Good night!", "¡Buenas noches!"),
-    ("Thank you!", "¡Gracias!"),
-    ("How are you?", "¿Cómo estás?"),
-]
+GREETINGS = "hello hola, good_morning buenos_días, good_night buenas_noches, goodbye adiós, thank_you gracias"
+ADDRESSEES = "world mundo, World Mundo, my_friend mi_amigo, my_friends mis_amigos, children niños"
 
 Pair = tuple[str, str]  # the same in English and in Spanish
 
@@ -128,10 +120,6 @@ def english_plural(noun: str) -> str:
     if re.search(r"[^aeiou]y$", noun):
         return noun[:-1] + "ies"
     return noun + ("es" if re.search(r"(s|x|ch|sh|to)$", noun) else "s")
-
-
-def genitive(owner: Phrase) -> str:
-    return owner.english + ("'" if owner.person == "3p" and owner.english.endswith("s") else "'s")
 
 
 def english_verb(verb: str, person: str, mood: str) -> Pair:
@@ -168,7 +156,7 @@ def spanish_verb(infinitive: str, person: str) -> str:
     return IRREGULAR_VERBS.get(infinitive, regular).split()[PERSONS.index(person)]
 
 
-def sentence(words: tuple[str, ...], end: str, sounds: dict[str, str]) -> str:
+def spoken(words: tuple[str, ...], end: str, sounds: dict[str, str]) -> str:
     text = " ".join(filter(None, words))
     for pattern, heard in sounds.items():
         text = re.sub(pattern, heard, text)
@@ -179,15 +167,15 @@ def english_clause(subject: Phrase, verb: str, rest: str, mood: str) -> str:
     """Say (`"."`), deny (`"no"`) or ask (`"?"`) that `subject` does `verb`."""
     auxiliary, verb = english_verb(verb, subject.person, mood)
     if mood == "?":
-        return sentence((auxiliary, subject.english, verb, rest), "?", ENGLISH_SOUNDS)
-    return sentence((subject.english, auxiliary, "not" if mood == "no" else "", verb, rest), ".", ENGLISH_SOUNDS)
+        return spoken((auxiliary, subject.english, verb, rest), "?", ENGLISH_SOUNDS)
+    return spoken((subject.english, auxiliary, "not" if mood == "no" else "", verb, rest), ".", ENGLISH_SOUNDS)
 
 
 def spanish_clause(subject: str, verb: str, rest: str, mood: str) -> str:
     """The same in Spanish. `verb` is conjugated; in a question the subject comes between it and the rest."""
     if mood == "?":
-        return "¿" + sentence((verb, subject, rest), "?", SPANISH_SOUNDS)
-    return sentence((subject, "no" if mood == "no" else "", verb, rest), ".", SPANISH_SOUNDS)
+        return "¿" + spoken((verb, subject, rest), "?", SPANISH_SOUNDS)
+    return spoken((subject, "no" if mood == "no" else "", verb, rest), ".", SPANISH_SOUNDS)
 
 
 class Speaker(random.Random):
@@ -214,8 +202,8 @@ class Speaker(random.Random):
 
     def quality(self, mood: str) -> Pair:
         """`Are the girls tired?` `¿Están cansadas las niñas?`"""
-        kind = self.choice(list(VERBS))
-        subject = self.subject(definite=True, simple=True) if kind == "person" else self.noun_phrase(kind, True, True)
+        kind = self.choice(["person", *VERBS])
+        subject = self.subject(plain=True) if kind == "person" else self.noun_phrase(kind, plain=True)
         # English hides the gender of I, you and we: of them say only what is the same for both, such as `triste`.
         to_be, english, spanish = self.adjective(kind, ending="" if subject.spanish else "e")
         agreeing = spanish_adjective(spanish, subject.gender + subject.person[1])
@@ -224,8 +212,7 @@ class Speaker(random.Random):
 
     def liking(self, mood: str) -> Pair:
         """`She likes your houses.` `A ella le gustan tus casas.`"""
-        subject = self.subject()
-        thing = self.noun_phrase(self.choice(("animal", "food", "text", "thing", "place")), definite=True)
+        subject, thing = self.subject(), self.noun_phrase(self.choice(KINDS_OF_THINGS), definite=True)
         to_whom = PRONOUNS[f"{subject.person} m"][-1]
         verb = f"{to_whom} {spanish_verb('gustar', thing.person)} {thing.spanish}"
         liker = f"a {subject.spanish}" if subject.spanish else ""
@@ -240,42 +227,53 @@ class Speaker(random.Random):
         verb = f"{clitic} {spanish_verb(spanish.removesuffix(' a'), subject.person)}"
         return english_clause(subject, english, whom, mood), spanish_clause(subject.spanish, verb, "", mood)
 
-    def subject(self, definite: bool = False, simple: bool = False) -> Phrase:
+    def subject(self, plain: bool = False) -> Phrase:
         if self.random() < 0.5:
             key = self.choice(list(PRONOUNS))
             return Phrase(*PRONOUNS[key][:2], *key.split())
-        return self.noun_phrase("person", definite, simple)
+        return self.noun_phrase("person", plain=plain)
 
-    def noun_phrase(self, kind: str, definite: bool = False, simple: bool = False) -> Phrase:
-        """`the man's red car`, `el coche rojo del hombre`; without `a` and `two` if `definite`; `the car` if `simple`."""
+    def noun_phrase(self, kind: str, definite: bool = False, plain: bool = False) -> Phrase:
+        """`two black horses`, `my sister's car`. Not `a` or `two` if `definite`; if `plain`, no adjective either."""
         gender, number = self.choice("mf"), self.choice("ssp")
         if kind == "person" and self.random() < 0.25:
-            return Phrase(*self.choice(entries(NOUNS[f"name {gender}"])), "3s", gender)
+            return Phrase(*self.choice(entries(NAMES[gender])), "3s", gender)
         english, spanish = self.choice(entries(NOUNS[f"{kind} {gender}"]))
         if number == "p":
             english, spanish = english_plural(english), spanish_plural(spanish)
-        if not simple and self.random() < 0.4:
+        if not plain and self.random() < 0.4:
             _, english_adjective, adjective = self.adjective(kind)
             english = f"{english_adjective} {english}"
             spanish = f"{spanish} {spanish_adjective(adjective, gender + number)}"
-        determiner, articles = self.determiner(number, definite)
-        if not simple and self.random() < 0.15:
-            owner = self.noun_phrase("person", definite=True, simple=True)
-            determiner, articles = genitive(owner), DETERMINERS["the the"]
-            spanish = f"{spanish} de {owner.spanish}"
+        determiner, articles = self.determiner(number, definite or plain)
+        if kind != "person" and self.random() < 0.25:
+            owner = self.noun_phrase("person", plain=True)
+            determiner = owner.english + ("'" if owner.person == "3p" and owner.english.endswith("s") else "'s")
+            articles, spanish = DETERMINERS["the the"], f"{spanish} de {owner.spanish}"
         article = articles.split()[FORMS.index(gender + number)]
         return Phrase(f"{determiner} {english}", f"{article} {spanish}", f"3{number}", gender)
 
     def determiner(self, number: str, definite: bool) -> Pair:
         rows = [(english.split()["sp".index(number)], articles) for english, articles in DETERMINERS.items()]
-        allowed = [row for row in rows if row[0] not in (("-", "a", "two") if definite else ("-",))]
-        return self.choice(allowed + allowed[:1] * 4)  # mostly `the`
+        rows = [row for row in rows if row[0] != "-" and not (definite and row[0] in ("a", "two"))]
+        return self.choice(rows + rows[:1] * 4)  # mostly `the`
 
     def adjective(self, kind: str, ending: str = "") -> tuple[str, str, str]:
         """What says "to be" of it, and an adjective in English and Spanish."""
         rows = ((key.split(), words) for key, words in ADJECTIVES.items())
         fitting = [(key[0], *entry) for key, words in rows if kind in key[1:] for entry in entries(words)]
         return self.choice([row for row in fitting if row[2].endswith(ending)])
+
+
+def greetings() -> list[Pair]:
+    """`hello world`, `hola mundo`; `Good morning, Mary!`, `¡Buenos días, María!`"""
+    pairs = []
+    for hello, hola in entries(GREETINGS):
+        for who, quien in entries(", ".join([ADDRESSEES, *NAMES.values()])):
+            pairs.append((f"{hello} {who}", f"{hola} {quien}"))
+            pairs.append((f"{hello.capitalize()} {who}", f"{hola.capitalize()} {quien}"))
+            pairs.append((f"{hello.capitalize()}, {who}!", f"¡{hola.capitalize()}, {quien}!"))
+    return pairs
 
 
 def sample(size: int, seed: int) -> list[Pair]:
@@ -289,10 +287,11 @@ def sample(size: int, seed: int) -> list[Pair]:
     return pairs
 
 
-def write_sample(folder: Path, train_size: int = 5000, test_size: int = 300, seed: int = 2017) -> None:
-    """Write `train.en`, `train.es`, `test.en` and `test.es`: no sentence of the test is in the training files."""
-    pairs = sample(train_size - len(GREETINGS) + test_size, seed)
+def write_sample(folder: Path, train_size: int = 6000, test_size: int = 300, seed: int = 2017) -> None:
+    """Write `train.en`, `train.es`, `test.en` and `test.es`. No sentence of the test is in the training files."""
+    pairs = sample(train_size + test_size - len(greetings()), seed)
+    parts = {"train": greetings() + pairs[test_size:], "test": pairs[:test_size]}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, part in (("test", pairs[:test_size]), ("train", GREETINGS + pairs[test_size:])):
+    for name, part in parts.items():
         for language, sentences in zip(("en", "es"), zip(*part, strict=True), strict=True):
             (folder / f"{name}.{language}").write_text("\n".join(sentences) + "\n", encoding="utf-8")
