@@ -1,0 +1,166 @@
+"""The quickstart: its sample sentences, its reading of files, and whole runs of it."""
+
+import itertools
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import quickstart  # noqa: E402
+import sample_data  # noqa: E402
+
+PAIRS = sample_data.sample(2000, seed=1)
+
+
+# The sample sentences
+
+
+def test_the_seed_fixes_the_sample():
+    assert sample_data.sample(50, seed=3) == sample_data.sample(50, seed=3) != sample_data.sample(50, seed=4)
+
+
+def test_a_source_has_one_translation():
+    assert len(PAIRS) == len({source for source, _ in PAIRS}) == 2000
+
+
+def test_sentences_are_sentences():
+    for english, spanish in PAIRS:
+        assert re.fullmatch(r"[A-Z][A-Za-z' ]*[.?]", english), english
+        assert re.fullmatch(r"¿[A-ZÁÉÍÓÚ].*\?|[A-ZÁÉÍÓÚ][^¿?]*\.", spanish), spanish
+        assert english.endswith("?") == spanish.endswith("?")
+        assert "  " not in english + spanish
+
+
+def test_articles_agree_with_their_nouns():
+    """Checked word by word against a list made without the generator."""
+    gender = {"gato": "m", "perro": "m", "libro": "m", "mapa": "m", "mesa": "f", "flor": "f", "casa": "f", "llave": "f"}
+    singular = {"el": "m", "un": "m", "este": "m", "la": "f", "una": "f", "esta": "f"}
+    plural = {"los": "m", "estos": "m", "las": "f", "estas": "f"}
+    seen = Counter()
+    for _, spanish in PAIRS:
+        for article, word in itertools.pairwise(re.findall(r"\w+", spanish.lower())):
+            for articles, noun in ((singular, word), (plural, word.removesuffix("s"))):
+                if article in articles and noun in gender:
+                    assert articles[article] == gender[noun], spanish
+                    seen[noun] += 1
+    assert len(seen) == len(gender), f"not all nouns were met: {seen}"
+
+
+def test_adjectives_agree_with_their_nouns():
+    endings = {"el": "o", "la": "a", "los": "os", "las": "as"}
+    pattern = re.compile(r"\b(el|la|los|las) (\w+) (roj|negr|blanc|viej|modern|cansad|enferm)(o|a|os|as)\b")
+    found = [(match, spanish) for _, spanish in PAIRS for match in pattern.finditer(spanish.lower())]
+    assert len(found) > 50
+    for match, spanish in found:
+        if match[2] not in ("águila", "aula"):  # feminine nouns with a masculine article
+            assert endings[match[1]] == match[4], spanish
+
+
+def test_the_hidden_rules_are_in_the_sample():
+    text = "\n".join(spanish for _, spanish in PAIRS)
+    for example in (" al ", " del ", "¿", "gusta", "gustan", " no "):
+        assert example in text
+    assert not re.search(r"\b(a|de) el\b", text)
+
+
+def test_held_out_sentences_are_new(tmp_path):
+    sample_data.write_sample(tmp_path)
+    sources = {name: (tmp_path / f"{name}.en").read_text().splitlines() for name in ("train", "test")}
+    assert len(sources["train"]) == 6000
+    assert len(sources["test"]) == len(set(sources["test"])) == 300
+    assert not set(sources["train"]) & set(sources["test"])
+    targets = (tmp_path / "train.es").read_text().splitlines()
+    assert ("hello world", "hola mundo") in zip(sources["train"], targets, strict=True)
+
+
+# A user's own files
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "a.en").write_text("".join(f"number {i}\n" for i in range(40)))
+    (tmp_path / "a.es").write_text("".join(f"número {i}\n" for i in range(40)))
+    (tmp_path / "a.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(40)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("names", [["--source", "a.en", "--target", "a.es"], ["--tsv", "a.tsv"]])
+def test_own_files(names, files):
+    args = quickstart.parse_arguments([str(files / name) if "." in name else name for name in names])
+    assert len(args.train) == 36
+    assert len(args.test) == 4
+    assert not {source for source, _ in args.train} & {source for source, _ in args.test}
+    assert all(target == source.replace("number", "número") for source, target in args.train + args.test)
+
+
+BROKEN = {
+    "unequal": ("x\n" * 30, "y\n" * 29, "got 30 in .* and 29 in"),
+    "empty": ("", "", "got"),
+    "few": ("".join(f"{i}\n" for i in range(5)), "y\n" * 5, "at least 20 different sentences .* got 5"),
+    "blank side": ("".join(f"{i}\n" for i in range(30)), "y\n" * 29 + "\n", r"with an empty side \(line 30\)"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_files_are_refused(case, tmp_path, capsys):
+    source, target, message = BROKEN[case]
+    (tmp_path / "a.en").write_text(source)
+    (tmp_path / "a.es").write_text(target)
+    with pytest.raises(SystemExit) as exit_:
+        quickstart.main(["--source", str(tmp_path / "a.en"), "--target", str(tmp_path / "a.es")])
+    assert exit_.value.code == 2
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source", "a.en"], "--target"),
+        (["--source", "missing.en", "--target", "missing.es"], "missing.en"),
+        (["--tsv", "missing.tsv"], "missing.tsv"),
+        (["--epochs", "0"], "--epochs"),
+        (["--max_steps", "-3"], "--max_steps"),
+        (["--translate_only"], "--translate_only"),
+        (["--translate_only", "hello", "--output_dir", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        quickstart.main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# Whole runs
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(EXAMPLES / "quickstart.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_too_short_says_so(tmp_path):
+    done = run("--output_dir", str(tmp_path), "--max_steps", "3")
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "falls short" in done.stdout
+    assert {"loss.png", "attention.png", "model.safetensors", "tokenizer.json"} <= {p.name for p in tmp_path.iterdir()}
+    asked = run("--output_dir", str(tmp_path), "--translate_only", "I see her.")
+    assert asked.returncode == 0, asked.stderr[-2000:]
+    assert "I see her." in asked.stdout
+
+
+@pytest.mark.slow
+def test_the_whole_story(tmp_path):
+    """What `make demo` shows: a model that was random translates sentences that it has never seen."""
+    done = run("--output_dir", str(tmp_path))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    exact = float(re.search(r"greedy\s+([\d.]+)%", done.stdout)[1])
+    assert exact >= 95
+    assert "'hello world' → 'hola mundo'" in done.stdout
