@@ -1,11 +1,9 @@
 """Tensor parallelism and FSDP2 by `DistributedConfig`, on two CPU processes, against the whole model in one."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run_on_two_processes
 from support import tiny_model
 
 TESTS = Path(__file__).parent
@@ -20,19 +18,6 @@ VARIANTS = {
     "separate embeddings": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
     "tied to the decoder's own": {"share_embeddings": False},
 }
-
-
-def run_on_two_processes(script: Path, *arguments: str) -> subprocess.CompletedProcess:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    return subprocess.run(
-        [*launcher, str(script), *arguments],
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
 
 
 @pytest.mark.slow
