@@ -37,8 +37,8 @@ VERBS = {
     "person": "see ver_a, help ayudar_a, know conocer_a, visit visitar_a, look_for buscar_a",
     "animal": "have tener, buy comprar, draw dibujar",
     "food": "eat comer, buy comprar, want querer",
-    "text": "read leer, write escribir, buy comprar",
-    "thing": "have tener, buy comprar, draw dibujar, want querer, look_for buscar",
+    "text": "read leer, buy comprar, look_for buscar",
+    "thing": "have tener, buy comprar, draw dibujar, want querer",
     "place": "go_to ir_a, walk_to caminar_a, be_in estar_en, be_near estar_cerca_de, visit visitar",
 }
 # The verb that says "to be", and the kinds that can be so.
@@ -182,7 +182,7 @@ class Speaker(random.Random):
     """Draws sentences, the same ones for the same seed."""
 
     def sentence(self) -> Pair:
-        draw = self.choices((self.action, self.quality, self.liking, self.object_pronoun), weights=(50, 22, 16, 12))[0]
+        draw = self.choices((self.action, self.quality, self.liking, self.object_pronoun), weights=(46, 22, 20, 12))[0]
         return draw(mood=self.choice((".", ".", "no", "?")))
 
     def action(self, mood: str) -> Pair:
@@ -190,7 +190,7 @@ class Speaker(random.Random):
         kind = self.choice(list(VERBS))
         subject, thing = self.subject(), self.noun_phrase(kind)
         english, spanish = self.choice(entries(VERBS[kind]))
-        if spanish != "querer" and self.random() < 0.3:
+        if spanish != "querer" and self.random() < 0.25:
             helper = self.choice((("can", "poder"), ("want to", "querer")))
             english, spanish = f"{helper[0]} {english}", f"{helper[1]} {spanish}"
         infinitive, *rest = spanish.split()
@@ -203,9 +203,9 @@ class Speaker(random.Random):
     def quality(self, mood: str) -> Pair:
         """`Are the girls tired?` `¿Están cansadas las niñas?`"""
         kind = self.choice(["person", *VERBS])
-        subject = self.subject(plain=True) if kind == "person" else self.noun_phrase(kind, plain=True)
+        subject = self.subject(definite=True) if kind == "person" else self.noun_phrase(kind, definite=True)
         # English hides the gender of I, you and we: of them say only what is the same for both, such as `triste`.
-        to_be, english, spanish = self.adjective(kind, ending="" if subject.spanish else "e")
+        to_be, english, spanish = self.adjective(kind, ending="" if subject.spanish else "e", besides=subject.english)
         agreeing = spanish_adjective(spanish, subject.gender + subject.person[1])
         verb = f"{spanish_verb(to_be, subject.person)} {agreeing}"
         return english_clause(subject, "be", english, mood), spanish_clause(subject.spanish, verb, "", mood)
@@ -227,27 +227,27 @@ class Speaker(random.Random):
         verb = f"{clitic} {spanish_verb(spanish.removesuffix(' a'), subject.person)}"
         return english_clause(subject, english, whom, mood), spanish_clause(subject.spanish, verb, "", mood)
 
-    def subject(self, plain: bool = False) -> Phrase:
-        if self.random() < 0.5:
+    def subject(self, definite: bool = False) -> Phrase:
+        if self.random() < 0.6:
             key = self.choice(list(PRONOUNS))
             return Phrase(*PRONOUNS[key][:2], *key.split())
-        return self.noun_phrase("person", plain=plain)
+        return self.noun_phrase("person", definite)
 
-    def noun_phrase(self, kind: str, definite: bool = False, plain: bool = False) -> Phrase:
-        """`two black horses`, `my sister's car`. Not `a` or `two` if `definite`; if `plain`, no adjective either."""
+    def noun_phrase(self, kind: str, definite: bool = False, adjectives: float = 0.4) -> Phrase:
+        """`two black horses`, `my sister's car`. Neither `a` nor `two` if `definite`."""
         gender, number = self.choice("mf"), self.choice("ssp")
         if kind == "person" and self.random() < 0.25:
             return Phrase(*self.choice(entries(NAMES[gender])), "3s", gender)
         english, spanish = self.choice(entries(NOUNS[f"{kind} {gender}"]))
         if number == "p":
             english, spanish = english_plural(english), spanish_plural(spanish)
-        if not plain and self.random() < 0.4:
+        if self.random() < adjectives:
             _, english_adjective, adjective = self.adjective(kind)
             english = f"{english_adjective} {english}"
             spanish = f"{spanish} {spanish_adjective(adjective, gender + number)}"
-        determiner, articles = self.determiner(number, definite or plain)
+        determiner, articles = self.determiner(number, definite)
         if kind != "person" and self.random() < 0.25:
-            owner = self.noun_phrase("person", plain=True)
+            owner = self.noun_phrase("person", definite=True, adjectives=0.0)
             determiner = owner.english + ("'" if owner.person == "3p" and owner.english.endswith("s") else "'s")
             articles, spanish = DETERMINERS["the the"], f"{spanish} de {owner.spanish}"
         article = articles.split()[FORMS.index(gender + number)]
@@ -258,17 +258,18 @@ class Speaker(random.Random):
         rows = [row for row in rows if row[0] != "-" and not (definite and row[0] in ("a", "two"))]
         return self.choice(rows + rows[:1] * 4)  # mostly `the`
 
-    def adjective(self, kind: str, ending: str = "") -> tuple[str, str, str]:
+    def adjective(self, kind: str, ending: str = "", besides: str = "") -> tuple[str, str, str]:
         """What says "to be" of it, and an adjective in English and Spanish."""
         rows = ((key.split(), words) for key, words in ADJECTIVES.items())
         fitting = [(key[0], *entry) for key, words in rows if kind in key[1:] for entry in entries(words)]
-        return self.choice([row for row in fitting if row[2].endswith(ending)])
+        return self.choice([row for row in fitting if row[2].endswith(ending) and row[1] not in besides])
 
 
 def greetings() -> list[Pair]:
     """`hello world`, `hola mundo`; `Good morning, Mary!`, `¡Buenos días, María!`"""
     pairs = []
     for hello, hola in entries(GREETINGS):
+        pairs += [(hello, hola), (f"{hello.capitalize()}!", f"¡{hola.capitalize()}!")]
         for who, quien in entries(", ".join([ADDRESSEES, *NAMES.values()])):
             pairs.append((f"{hello} {who}", f"{hola} {quien}"))
             pairs.append((f"{hello.capitalize()} {who}", f"{hola.capitalize()} {quien}"))
