@@ -346,7 +346,8 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         if inputs_embeds is not None:
             return check_shape(embeds_name, inputs_embeds, "batch", "length", self.config.d_model)
         assert input_ids is not None
-        check_shape(ids_name, input_ids, "batch", "length")
+        if check_shape(ids_name, input_ids, "batch", "length").is_floating_point():
+            raise ValueError(f"{ids_name} must be integers, got {input_ids.dtype}.")
         try:
             return self.embed_tokens(input_ids)
         except IndexError as error:
@@ -362,17 +363,20 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
 
 
 def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """Refuse a tensor of another shape, where a string is the name of a size that may be any."""
-    wrong = (isinstance(n, int) and n != m for n, m in zip(shape, tensor.shape, strict=False))
-    if tensor.dim() != len(shape) or any(wrong):
+    """Refuse a tensor of another shape. A string names a size that may be any, but no sequence may be empty."""
+
+    def fits(size: int, wanted: int | str) -> bool:
+        return size == wanted if isinstance(wanted, int) else size > 0 or wanted == "batch"
+
+    if tensor.dim() != len(shape) or not all(map(fits, tensor.shape, shape)):
         raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
     return tensor
 
 
-def check_padding_mask(mask: Tensor | None, batch: int, length: int) -> None:
+def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) -> None:
     """Refuse a padding mask that does not fit its tokens; four dimensions are a mask that the caller made."""
     if mask is not None and mask.dim() != 4:
-        check_shape("attention_mask", mask, batch, length)
+        check_shape(name, mask, batch, length)
 
 
 def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
@@ -400,7 +404,7 @@ class RandomTransformerEncoder(RandomTransformerStack):
     ) -> BaseModelOutput:
         """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
-        check_padding_mask(attention_mask, *inputs_embeds.shape[:2])
+        check_padding_mask("attention_mask", attention_mask, *inputs_embeds.shape[:2])
         hidden_states = self.embed(inputs_embeds, start=0, end=inputs_embeds.shape[1])
         mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
         for layer in self.layers:
@@ -443,7 +447,10 @@ class RandomTransformerDecoder(RandomTransformerStack):
         """
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
         cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
-        hidden_states = self.embed(inputs_embeds, *token_range(cache, inputs_embeds.shape[1]))
+        start, end = token_range(cache, inputs_embeds.shape[1])
+        if isinstance(start, int):
+            check_padding_mask("decoder_attention_mask", attention_mask, len(inputs_embeds), end)
+        hidden_states = self.embed(inputs_embeds, start, end)
         seen = None if cache is None else cache.self_attention_cache
         mask = create_causal_mask(self.config, hidden_states, attention_mask, seen)
         source_mask = None
@@ -457,12 +464,13 @@ class RandomTransformerDecoder(RandomTransformerStack):
 
     def source_mask(self, states: Tensor, source_states: Tensor, padding_mask: Tensor | None) -> Tensor | None:
         """The mask of cross-attention, for queries grouped by source."""
+        check_shape("encoder_outputs", source_states, "batch", "length", self.config.d_model)
         sources, source_len, _ = source_states.shape
         if len(states) % max(sources, 1):
             raise ValueError(
                 f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {len(states)}."
             )
-        check_padding_mask(padding_mask, sources, source_len)
+        check_padding_mask("attention_mask", padding_mask, sources, source_len)
         return create_bidirectional_mask(self.config, group_by_source(states, sources), padding_mask, source_states)
 
 
@@ -636,6 +644,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
+            check_shape("labels", labels, *logits.shape[:2])
             try:
                 loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
             except IndexError as error:

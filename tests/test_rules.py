@@ -162,6 +162,16 @@ BAD_INPUT = {
         r"decoder_input_ids .* multiple .* 2 rows, got 3",
     ),
     "label too large": ({"labels": TARGET + VOCAB_SIZE}, r"labels .* 0 to 60"),
+    "ids that are no integers": ({"input_ids": IDS.float()}, r"input_ids must be integers, got torch.float32"),
+    "empty source": ({"input_ids": IDS[:, :0]}, r"input_ids must have shape \[batch, length\], got \[2, 0\]"),
+    "empty target": ({"decoder_input_ids": TARGET[:, :0]}, r"decoder_input_ids must have shape .* got \[2, 0\]"),
+    "short target mask": ({"decoder_attention_mask": torch.ones(2, 3)}, r"decoder_attention_mask .* \[2, 4\], got"),
+    "long target mask": ({"decoder_attention_mask": torch.ones(2, 5)}, r"decoder_attention_mask .* \[2, 4\], got"),
+    "narrow encoder outputs": (
+        {"encoder_outputs": (torch.zeros(2, 5, 8),)},
+        r"encoder_outputs must have shape \[batch, length, 16\], got \[2, 5, 8\]",
+    ),
+    "labels of another length": ({"labels": random_ids(2, 5)}, r"labels must have shape \[2, 4\], got \[2, 5\]"),
     "flat labels": ({"decoder_input_ids": None, "labels": TARGET[0]}, r"labels must have shape"),
 }
 
