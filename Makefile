@@ -4,7 +4,6 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 LOWEST := .venv-lowest
-LOWEST_TRANSFORMERS := 5.17.0
 WORKERS ?= 2
 QUIET := --quiet --disable-pip-version-check
 PYTEST := -m pytest -n $(WORKERS) --dist loadscope
@@ -33,8 +32,8 @@ clean:
 	rm -rf $(VENV) $(LOWEST) .cache outputs
 
 # Torch first, by exact pin: what depends on it would otherwise fetch a build with gigabytes of CUDA packages.
-# `make test-lowest` differs in one pin, that of transformers.
-$(LOWEST)/.ready: REPIN := s/^transformers==.*/transformers==$(LOWEST_TRANSFORMERS)/
+# `make test-lowest` differs in two pins: transformers, and huggingface_hub, of which it wants the first major version.
+$(LOWEST)/.ready: REPIN := s/^transformers==.*/transformers==5.17.0/; s/^huggingface_hub==.*/huggingface_hub==1.33.0/
 %/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is " + sys.version'
 	$(PYTHON) -m venv $*

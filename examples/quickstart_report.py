@@ -68,12 +68,11 @@ def least_loss(vocab_size: int, label_smoothing: float) -> float:
     return -right * math.log(right) - (vocab_size - 1) * wrong * math.log(wrong)
 
 
-def draw_attention(model: Any, tokenizer: Any, sentences: Sequence[str], path: Path) -> None:
-    """What the decoder looks at as it translates one of the sentences, in the layer that looks most sharply, as a PNG.
+def draw_attention(model: Any, tokenizer: Any, sentence: str, path: Path) -> None:
+    """What the decoder looks at as it translates `sentence`, in the layer that looks most sharply, as a PNG.
 
     `model` must use eager attention: the other implementations do not give their weights.
     """
-    sentence = min(sentences, key=lambda words: abs(len(words.split()) - 9))  # about nine words fit a picture
     inputs = tokenizer(sentence, truncation=True, return_tensors="pt")
     output = model.generate(**inputs, do_sample=False)
     with torch.no_grad():
@@ -103,8 +102,6 @@ def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], 
     axes.set_yticks(middles(rows), rows)
     axes.invert_yaxis()
     axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.set(xlabel="source", ylabel="translation")
     axes.tick_params(length=0, labelsize=11)
     axes.spines[:].set_visible(False)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, pad=12)

@@ -30,6 +30,7 @@ NOUNS = {
     "place m": "market mercado, park parque, garden jardín, hospital hospital, river río",
     "place f": "house casa, school escuela, beach playa, station estación, city ciudad, classroom aula",
 }
+KINDS_OF_THINGS = ("animal", "food", "text", "thing", "place")
 NAMES = {"m": "Peter Pedro, John Juan, Michael Miguel", "f": "Mary María, Anna Ana, Lucy Lucía"}
 # By the kind of object, with the preposition that it takes.
 VERBS = {
@@ -211,8 +212,7 @@ class Speaker(random.Random):
 
     def liking(self, mood: str) -> Pair:
         """`She likes your houses.` `A ella le gustan tus casas.`"""
-        kind = self.choice([kind for kind in VERBS if kind != "person"])
-        subject, thing = self.subject(), self.noun_phrase(kind, definite=True)
+        subject, thing = self.subject(), self.noun_phrase(self.choice(KINDS_OF_THINGS), definite=True)
         to_whom = PRONOUNS[f"{subject.person} m"][-1]
         verb = f"{to_whom} {spanish_verb('gustar', thing.person)} {thing.spanish}"
         liker = f"a {subject.spanish}" if subject.spanish else ""
@@ -259,7 +259,7 @@ class Speaker(random.Random):
         return self.choice(rows + rows[:1] * 4)  # mostly `the`
 
     def adjective(self, kind: str, ending: str = "", besides: str = "") -> tuple[str, str, str]:
-        """An adjective in English and Spanish, behind the verb that says "to be" with it."""
+        """What says "to be" of it, and an adjective in English and Spanish."""
         rows = ((key.split(), words) for key, words in ADJECTIVES.items())
         fitting = [(key[0], *entry) for key, words in rows if kind in key[1:] for entry in entries(words)]
         return self.choice([row for row in fitting if row[2].endswith(ending) and row[1] not in besides])
