@@ -1,7 +1,6 @@
 """`Seq2SeqTrainer` with the paper's recipe, batches by tokens, and checkpoints that survive anything."""
 
 import errno
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .batches import TokenBudgetSampler
-from .checkpoints import all_checkpoints, keep_newest, mark_complete, newest_complete, remove_incomplete
+from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
 from .progress import TranslationProgress
 from .recipe import SmoothedCrossEntropy, TranslationTrainingArguments, paper_peak_rate
 
@@ -159,7 +158,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def last_checkpoints(self, count: int) -> list[Path]:
         """The newest complete checkpoints, at most `count` of them, oldest first."""
-        return [path for path in all_checkpoints(self.args.output_dir) if (path / "complete.json").exists()][-count:]
+        return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
 
     # Progress
 
@@ -182,8 +181,3 @@ class _ChooseEpoch(TrainerCallback):
 
 def _count_tokens(batch: dict[str, Tensor]) -> int:
     return int(batch["attention_mask"].sum() + (batch["labels"] != -100).sum())
-
-
-def run_exists(output_dir: str | os.PathLike) -> bool:
-    """Whether a folder holds checkpoints of an earlier run."""
-    return Path(output_dir).is_dir() and bool(all_checkpoints(output_dir))
