@@ -191,3 +191,24 @@ def test_learned_positions_have_an_end_and_sinusoids_none():
     with torch.no_grad():
         logits = [model(input_ids=long, decoder_input_ids=long).logits for model in (short_table, long_table)]
     torch.testing.assert_close(*logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_in_half_precision_takes_the_products_that_eager_takes(dtype, padded, monkeypatch):
+    """PyTorch's fused kernel is slow to go back through on a CPU; what stands in for it sees the same masks."""
+    model = tiny_model().to(dtype).train()
+    inputs = {"input_ids": random_ids(2, 5), "decoder_input_ids": random_ids(2, 4, seed=1)}
+    if padded:
+        inputs["attention_mask"] = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+        inputs["decoder_attention_mask"] = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    logits = {}
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # not to be called
+            logits[implementation] = model(**inputs).logits
+    torch.testing.assert_close(logits["sdpa"], logits["eager"], rtol=0, atol=0)
+    model.set_attn_implementation("sdpa")
+    with torch.no_grad():  # by the fused kernel
+        torch.testing.assert_close(model(**inputs).logits, logits["eager"], rtol=0, atol=6e-2)

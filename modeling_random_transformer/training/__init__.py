@@ -4,7 +4,8 @@ from .averaging import average_weights, load_average
 from .batches import TokenBudgetSampler
 from .checkpoints import is_complete, newest_complete
 from .corpus import ParallelText, Report, load_pairs, tokenize_pairs
-from .recipe import SmoothedCrossEntropy, TranslationTrainingArguments, paper_peak_rate
+from .loss import SmoothedCrossEntropy
+from .recipe import TranslationTrainingArguments, paper_peak_rate
 from .trainer import TranslationTrainer
 
 __all__ = [

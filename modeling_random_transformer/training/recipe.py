@@ -1,51 +1,13 @@
 """The paper's training recipe (section 5) as the defaults of transformers' `Seq2SeqTrainingArguments`."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import Seq2SeqTrainingArguments
 
 
 def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
     """The learning rate at the end of the warm-up, d_model^-0.5 · warmup_steps^-0.5 (paper 5.3)."""
     return (d_model * warmup_steps) ** -0.5
-
-
-class SmoothedCrossEntropy:
-    """Cross-entropy with label smoothing (paper 5.4), averaged over all target tokens of an optimizer step.
-
-    A target is `1 - smoothing` on the right token and `smoothing` spread evenly over the vocabulary. Labels of -100 are
-    left out, from the count too.
-
-    Args:
-        smoothing: the share that is spread, 0 to 1; the paper's 0.1.
-    """
-
-    def __init__(self, smoothing: float = 0.1):
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"label_smoothing_factor must be at least 0 and below 1, got {smoothing}.")
-        self.smoothing = smoothing
-
-    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss in nats per token.
-
-        Args:
-            outputs: the model's output, with logits `[batch, target_len, vocab_size]`.
-            labels: `[batch, target_len]`.
-            num_items_in_batch: target tokens of the whole step, over all its batches and devices; those of this batch
-                when `None`.
-        """
-        logits = outputs["logits"]
-        reduction = "mean" if num_items_in_batch is None else "sum"
-        loss = cross_entropy(
-            logits.view(-1, logits.shape[-1]).float(),
-            labels.view(-1),
-            label_smoothing=self.smoothing,
-            reduction=reduction,
-        )
-        return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
 @dataclass

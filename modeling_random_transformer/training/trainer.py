@@ -15,8 +15,9 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .batches import TokenBudgetSampler
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
+from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
-from .recipe import SmoothedCrossEntropy, TranslationTrainingArguments, paper_peak_rate
+from .recipe import TranslationTrainingArguments, paper_peak_rate
 
 
 class TranslationTrainer(Seq2SeqTrainer):

@@ -1,0 +1,55 @@
+"""The smoothed cross-entropy against its formula and against PyTorch's."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from modeling_random_transformer.training import SmoothedCrossEntropy
+from modeling_random_transformer.training import loss as loss_module
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
+def test_the_loss_by_hand(smoothing):
+    logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
+    log_probabilities = logits.log_softmax(-1)
+    by_hand = 0.0
+    for row, column in ((0, 0), (0, 1), (1, 0)):
+        target = torch.full((7,), smoothing / 7)
+        target[labels[row, column]] += 1 - smoothing
+        by_hand -= (target * log_probabilities[row, column]).sum()
+    loss = SmoothedCrossEntropy(smoothing)
+    torch.testing.assert_close(loss({"logits": logits}, labels), by_hand / 3)
+    torch.testing.assert_close(loss({"logits": logits}, labels, num_items_in_batch=12), by_hand / 12)
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 5, 1000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_and_gradient_are_those_of_pytorch(rows_at_a_time, smoothing, monkeypatch):
+    monkeypatch.setattr(loss_module, "CHUNK", rows_at_a_time * 11)
+    logits = torch.randn(3, 6, 11).mul(5).requires_grad_()
+    labels = torch.randint(0, 11, (3, 6)).index_fill(1, torch.tensor([5]), -100)
+    theirs = cross_entropy(logits.view(-1, 11), labels.view(-1), label_smoothing=smoothing, reduction="sum") / 24
+    (their_gradient,) = torch.autograd.grad(3 * theirs, logits)
+    ours = SmoothedCrossEntropy(smoothing)({"logits": logits}, labels, num_items_in_batch=torch.tensor(24))
+    (our_gradient,) = torch.autograd.grad(3 * ours, logits)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(our_gradient, their_gradient)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_precision_gradient_is_the_exact_one_rounded(dtype):
+    """Also over 3,000 tokens, whose reciprocal is no power of two, and where float16 would round to nothing."""
+    logits = torch.randn(2, 4, 50, dtype=dtype)
+    labels = torch.randint(0, 50, (2, 4))
+    gradients = []
+    for precise in (logits.double().requires_grad_(), logits.clone().requires_grad_()):
+        loss = SmoothedCrossEntropy(0.1)({"logits": precise}, labels, num_items_in_batch=3000)
+        gradients.append(torch.autograd.grad(loss * 2.0**14, precise)[0])  # as float16's loss is scaled
+    torch.testing.assert_close(gradients[1].double(), gradients[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_the_logits_are_left_as_they_are():
+    logits = torch.randn(2, 3, 7, requires_grad=True)
+    before = logits.detach().clone()
+    SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(2, 3, dtype=torch.long)).backward()
+    torch.testing.assert_close(logits.detach(), before, rtol=0, atol=0)
