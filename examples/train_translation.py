@@ -3,8 +3,8 @@
     python examples/train_translation.py --source_file train.en --target_file train.de \\
         --validation_source_file val.en --validation_target_file val.de \\
         --test_source_file test.en --test_target_file test.de --output_dir outputs/en-de
-    python examples/train_translation.py recipe.yaml        # the same arguments from a YAML or JSON file
-    accelerate launch examples/train_translation.py …       # on several devices
+    python examples/train_translation.py recipe.yaml --seed 2     # a YAML or JSON file, and what differs from it
+    accelerate launch examples/train_translation.py …             # on several devices
 
 A run that was stopped, in whatever way, goes on with the same command.
 """
@@ -12,7 +12,9 @@ A run that was stopped, in whatever way, goes on with the same command.
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
+import yaml
 from transformers import HfArgumentParser
 
 from modeling_random_transformer.training import TranslationTrainingArguments
@@ -36,13 +38,29 @@ def main() -> int:
 
 
 def parse(arguments: list[str]) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
-    """The command line's arguments, or those of the one file that it names."""
+    """The arguments of the file named first, if there is one, and those of the command line, which override it.
+
+    Raises:
+        ValueError: the file is missing, is not a mapping, or has a name that no argument has.
+    """
     parser = HfArgumentParser((DataArguments, ModelArguments, TranslationTrainingArguments))
-    if len(arguments) == 1 and Path(arguments[0]).suffix in (".yaml", ".yml"):
-        return parser.parse_yaml_file(arguments[0])
-    if len(arguments) == 1 and Path(arguments[0]).suffix == ".json":
-        return parser.parse_json_file(arguments[0])
+    if arguments and Path(arguments[0]).suffix in (".yaml", ".yml", ".json"):
+        parser.set_defaults(**read_recipe(Path(arguments[0]), {action.dest for action in parser._actions}))
+        arguments = arguments[1:]
     return parser.parse_args_into_dataclasses(arguments)
+
+
+def read_recipe(path: Path, known: set[str]) -> dict[str, Any]:
+    """What a YAML or JSON file (which is YAML too) sets."""
+    if not path.is_file():
+        raise ValueError(f"the recipe must be a file, got {path}.")
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path} must hold names and values of arguments, got {type(recipe).__name__}.")
+    unknown = sorted(set(recipe) - known)
+    if unknown:
+        raise ValueError(f"{path} must name arguments only, got {', '.join(unknown)}.")
+    return recipe
 
 
 if __name__ == "__main__":
