@@ -311,6 +311,10 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
+    def post_init(self) -> None:
+        super().post_init()
+        self.__module__ = type(self).__module__  # whose code save_pretrained copies; FSDP2 puts its class before ours
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Xavier for projections, N(0, 1/d_model) for embeddings: times sqrt(d_model) they have unit variance."""
@@ -381,11 +385,9 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
 
 def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
     """Refuse a tensor of another shape. A string names a size that may be any, but no sequence may be empty."""
-
-    def fits(size: int, wanted: int | str) -> bool:
-        return size == wanted if isinstance(wanted, int) else size > 0 or wanted == "batch"
-
-    if tensor.dim() != len(shape) or not all(map(fits, tensor.shape, shape)):
+    sizes = zip(tensor.shape, shape, strict=False)
+    fits = all(size == wanted if isinstance(wanted, int) else size or wanted == "batch" for size, wanted in sizes)
+    if tensor.dim() != len(shape) or not fits:
         raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
     return tensor
 

@@ -3,16 +3,21 @@
 from .averaging import average_weights, load_average
 from .batches import TokenBudgetSampler
 from .checkpoints import is_complete, newest_complete
-from .corpus import ParallelText, Report, load_pairs, tokenize_pairs
+from .corpus import load_pairs, tokenize_pairs
 from .loss import SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments, paper_peak_rate
+from .report import Report
+from .sources import DatasetText, ParallelText
+from .streaming import TokenBudgetStream
 from .trainer import TranslationTrainer
 
 __all__ = [
+    "DatasetText",
     "ParallelText",
     "Report",
     "SmoothedCrossEntropy",
     "TokenBudgetSampler",
+    "TokenBudgetStream",
     "TranslationTrainer",
     "TranslationTrainingArguments",
     "average_weights",

@@ -4,13 +4,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from datasets import load_dataset
+
 from ..configuration_random_transformer import RandomTransformerConfig
-from .corpus import ParallelText
+from .sources import Corpus, DatasetText, ParallelText
 
 
 @dataclass
 class DataArguments:
-    """Where the parallel text is, and what to do with lines that are broken."""
+    """Where the parallel text is, and what to do with lines that are broken.
+
+    Each of the sets, for training, validation and test, is two aligned files, one file of both sides, or a split of a
+    dataset that `datasets.load_dataset` finds.
+    """
 
     source_file: str | None = field(default=None, metadata={"help": "Training sources, one a line, UTF-8."})
     target_file: str | None = field(default=None, metadata={"help": "Their translations, line by line."})
@@ -21,8 +27,15 @@ class DataArguments:
     test_source_file: str | None = field(default=None, metadata={"help": "Test sources."})
     test_target_file: str | None = field(default=None, metadata={"help": "Test targets."})
     test_file: str | None = field(default=None, metadata={"help": "Both in one .tsv or .jsonl file instead."})
-    source_key: str = field(default="source", metadata={"help": "The source's name in a JSON object."})
-    target_key: str = field(default="target", metadata={"help": "The target's name in a JSON object."})
+    dataset_name: str | None = field(default=None, metadata={"help": "What `load_dataset` takes: a name or a folder."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "The dataset's configuration."})
+    train_split: str | None = field(default="train", metadata={"help": "The dataset's split to train on."})
+    validation_split: str | None = field(default=None, metadata={"help": "Its split to validate on."})
+    test_split: str | None = field(default=None, metadata={"help": "Its split to test on."})
+    source_key: str = field(default="source", metadata={"help": "The source's name in a JSON object or a dataset."})
+    target_key: str = field(default="target", metadata={"help": "The target's name in a JSON object or a dataset."})
+    streaming: bool = field(default=False, metadata={"help": "Read the training set as it comes, keep no copy."})
+    buffer_pairs: int = field(default=100_000, metadata={"help": "Pairs shuffled among themselves when streaming."})
     on_broken: str = field(default="refuse", metadata={"help": "'refuse' broken lines, or 'drop' them."})
     max_source_length: int = field(default=256, metadata={"help": "Longer training sources, in tokens, are dropped."})
     max_target_length: int = field(default=256, metadata={"help": "Longer training targets, in tokens, are dropped."})
@@ -32,15 +45,24 @@ class DataArguments:
         for name in ("max_source_length", "max_target_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2, a token and the end, got {getattr(self, name)}.")
-        if self.text("train") is None:
-            raise ValueError("source_file and target_file, or train_file, must be given to train, got none of them.")
+        if not self.has("train"):
+            raise ValueError(
+                "source_file and target_file, train_file, or dataset_name must be given to train, got none of them."
+            )
 
-    def text(self, split: str) -> ParallelText | None:
-        """The files of `"train"`, `"validation"` or `"test"`; `None` where none are named.
+    def has(self, split: str) -> bool:
+        """Whether there is a set for `"train"`, `"validation"` or `"test"`."""
+        return self._file_text(split) is not None or self._dataset_split(split) is not None
+
+    def text(self, split: str) -> Corpus | None:
+        """The set for `"train"`, `"validation"` or `"test"`; `None` where none is named.
 
         Raises:
-            ValueError: a file is missing, or the files named do not belong together.
+            ValueError: a file is missing, the files named do not belong together, or there is no such dataset.
         """
+        return self._file_text(split) or self._dataset_text(split)
+
+    def _file_text(self, split: str) -> ParallelText | None:
         prefix = "" if split == "train" else f"{split}_"
         source, target = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
         single = getattr(self, f"{split}_file")
@@ -53,6 +75,21 @@ class DataArguments:
         return ParallelText(
             Path(single or source), None if target is None else Path(target), self.source_key, self.target_key
         )
+
+    def _dataset_split(self, split: str) -> str | None:
+        return None if self.dataset_name is None else getattr(self, f"{split}_split")
+
+    def _dataset_text(self, split: str) -> DatasetText | None:
+        name = self._dataset_split(split)
+        if name is None:
+            return None
+        streaming = self.streaming and split == "train"
+        try:
+            dataset = load_dataset(self.dataset_name, self.dataset_config_name, split=name, streaming=streaming)
+        except (OSError, ValueError) as error:
+            asked = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
+            raise ValueError(f"{asked} and {split}_split={name!r} must name a dataset: {error}") from error
+        return DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")
 
 
 @dataclass

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig, PreTrainedModel
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -35,7 +36,7 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
 
 def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> PreTrainedModel:
     """Put the mean of several checkpoints' weights into a model of their configuration; returns the model."""
-    missing, unexpected = model.load_state_dict(average_weights(checkpoints), strict=False)
+    missing, unexpected = model.load_state_dict(_shared_out(average_weights(checkpoints), model), strict=False)
     tied = set(model.all_tied_weights_keys)
     if unexpected or set(missing) - tied:
         config = type(AutoConfig.from_pretrained(checkpoints[0])).__name__
@@ -45,6 +46,16 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
         )
     model.tie_weights()
     return model
+
+
+def _shared_out(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
+    """Of each weight that several processes share out, this process's part."""
+    parameters = model.state_dict()
+    for name, weight in weights.items():
+        held = parameters.get(name)
+        if isinstance(held, DTensor):
+            weights[name] = distribute_tensor(weight.to(held.device), held.device_mesh, held.placements)
+    return weights
 
 
 def _load(folder: Path) -> dict[str, Tensor]:

@@ -10,6 +10,9 @@ def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
     return (d_model * warmup_steps) ** -0.5
 
 
+AT_LEAST_ONE = ("average_last", "num_beams", "tp_size", "fsdp_size")
+
+
 @dataclass
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` whose defaults are the paper's, and what the library has no argument for."""
@@ -34,16 +37,33 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
     average_last: int = field(
         default=5,
-        metadata={"help": "The final model is the mean of so many last checkpoints (paper 6.1); 1 for the last alone."},
+        metadata={
+            "help": "The final model is the mean of so many last checkpoints (paper 6.1); 1 for the last alone. With "
+            "load_best_model_at_end it is the best checkpoint instead."
+        },
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={"help": "Stop after so many evaluations in which metric_for_best_model does not get better."},
     )
     num_beams: int = field(default=4, metadata={"help": "Beams in evaluation (paper 6.1)."})
     length_penalty: float = field(default=0.6, metadata={"help": "Length penalty in evaluation (paper 6.1)."})
+    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Pairs in a batch of evaluation."})
     predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate by translating, for BLEU."})
     save_strategy: str = field(default="steps", metadata={"help": "When to save: 'no', 'steps', 'epoch' or 'best'."})
     save_steps: float = field(default=1000, metadata={"help": "Steps between checkpoints."})
     save_total_limit: int | None = field(
         default=None,
         metadata={"help": "Checkpoints to keep; unset, as many as are averaged."},
+    )
+    tp_size: int = field(
+        default=1, metadata={"help": "Devices that share out each weight matrix (tensor parallelism)."}
+    )
+    fsdp_size: int = field(
+        default=1, metadata={"help": "Devices that share out the weights and the data (FSDP2, by transformers)."}
+    )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "Whether DDP looks for weights without a gradient: this model has none."}
     )
     logging_nan_inf_filter: bool = field(
         default=False,
@@ -52,14 +72,27 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("max_tokens_per_batch", 2), ("average_last", 1), ("num_beams", 1)):
+        for name, least in {"max_tokens_per_batch": 2, **dict.fromkeys(AT_LEAST_ONE, 1)}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive, or unset for the paper's, got {self.learning_rate}.")
+        if self.tp_size * self.fsdp_size > 1:
+            self.save_only_model = True  # transformers can save weights that it shared out, but no optimizer for them
+        if self.early_stopping_patience is not None:
+            self._check_early_stopping(self.early_stopping_patience)
         if self.save_total_limit is None:
             self.save_total_limit = self.average_last
         elif self.save_total_limit < self.average_last and self.save_strategy != "no":
             raise ValueError(
                 f"save_total_limit must be at least average_last={self.average_last}, got {self.save_total_limit}."
+            )
+
+    def _check_early_stopping(self, patience: int) -> None:
+        if patience < 1:
+            raise ValueError(f"early_stopping_patience must be at least 1, got {patience}.")
+        if self.eval_strategy == "no" or self.metric_for_best_model is None:
+            raise ValueError(
+                "early_stopping_patience needs eval_strategy and metric_for_best_model, such as 'bleu' or 'loss', "
+                f"got {self.eval_strategy.value!r} and {self.metric_for_best_model!r}."
             )

@@ -1,17 +1,21 @@
-"""A translator from parallel text, from the files to a scored folder: what `examples/train_translation.py` runs."""
+"""A translator from parallel text, from the corpus to a scored folder: what `examples/train_translation.py` runs."""
 
 import logging
+import os
 import shlex
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers.distributed import DistributedConfig
 
 from ..evaluation import score, translation_metrics
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -19,11 +23,16 @@ from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import DataArguments, ModelArguments
 from .averaging import load_average
 from .card import write_card
-from .corpus import Report, load_pairs, tokenize_pairs
+from .corpus import load_pairs, refuse_or_drop, tokenize_pairs
 from .recipe import TranslationTrainingArguments
+from .report import Report
+from .sources import Corpus, ParallelText
+from .streaming import TokenBudgetStream
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
+# A stream may be endless; so many of its pairs are enough to learn a vocabulary from.
+TOKENIZER_PAIRS = 1_000_000
 
 
 @dataclass
@@ -39,11 +48,19 @@ class Result:
     reports: list[Report] = field(default_factory=list)
 
 
+@dataclass
+class PreparedSet:
+    """A set as text and as token ids, row by row."""
+
+    pairs: Dataset
+    tokens: Dataset
+
+
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> Result:
     """Train a translator and score it; goes on where an earlier run in the same folder was stopped.
 
-    The folder `args.output_dir` then holds the model (the mean of the last checkpoints), its tokenizer, its generation
-    settings and a model card. `from_pretrained` loads it.
+    The folder `args.output_dir` then holds the model (the mean of the last checkpoints, or the best one), its
+    tokenizer, its generation settings and a model card. `from_pretrained` loads it.
 
     Args:
         data: the parallel text.
@@ -56,19 +73,20 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         OSError: a checkpoint could not be saved; the one before is whole.
     """
     set_seed(args.seed)
-    folder = Path(args.output_dir)
     reports: list[Report] = []
+    folder = Path(args.output_dir)
     with args.main_process_first(desc="reading the corpus"):
-        pairs = _load(data, "train", reports)
-    tokenizer = _tokenizer(model, pairs, folder)
-    datasets = {"train": _tokens(pairs, tokenizer, data, args, "train", reports)}
-    if data.text("validation") is not None:
-        validation = _load(data, "validation", reports)
-        datasets["validation"] = _tokens(validation, tokenizer, data, args, "validation", reports)
+        texts = {split: text for split in ("train", "validation", "test") if (text := data.text(split)) is not None}
+        kept = {split: text for split, text in texts.items() if split != "train" or not data.streaming}
+        pairs = {split: _load(text, split, data, reports) for split, text in kept.items()}
+    tokenizer = _tokenizer(model, _both_sides(texts["train"]), folder)
+    with args.main_process_first(desc="tokenising"):
+        sets = {split: _tokenize(rows, tokenizer, split, data, reports) for split, rows in pairs.items()}
     for report in reports:
         logger.warning("%s", report)
 
-    trainer = _trainer(model, args, tokenizer, datasets)
+    train = _stream(texts["train"], tokenizer, data, args) if data.streaming else sets["train"].tokens
+    trainer = _trainer(model, args, tokenizer, train, sets.get("validation"))
     start = time.perf_counter()
     trainer.train(resume_from_checkpoint=True)
     result = Result(
@@ -76,69 +94,94 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         seconds=time.perf_counter() - start,
         steps=trainer.state.global_step,
         parameters=trainer.model.num_parameters(),
-        pairs=len(datasets["train"]),
-        reports=reports,
+        pairs=train.report.lines - train.report.broken if isinstance(train, TokenBudgetStream) else len(train),
+        reports=[*reports, train.report] if isinstance(train, TokenBudgetStream) else reports,
     )
     checkpoints = trainer.last_checkpoints(args.average_last)
-    if checkpoints:
+    if checkpoints and not args.load_best_model_at_end:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
-    result.scores = _score(trainer, tokenizer, data, args)
+    result.scores = {split: _score(trainer, tokenizer, sets[split]) for split in sets if split != "train"}
     trainer.save_model()
     if trainer.is_world_process_zero():
         write_card(folder / "README.md", result, model, args, shlex.join([sys.executable, *sys.argv]))
     return result
 
 
-def _load(data: DataArguments, split: str, reports: list[Report]) -> Dataset:
-    text = data.text(split)
-    if text is None:
-        raise ValueError(f"{split} files must be given, got none.")
+def _load(text: Corpus, split: str, data: DataArguments, reports: list[Report]) -> Dataset:
+    logger.info("reading the %s set, %s", split, text)
     pairs, report = load_pairs(text, on_broken=data.on_broken)
     reports.append(report)
     return pairs
 
 
-def _tokenizer(model: ModelArguments, pairs: Dataset, folder: Path) -> PreTrainedTokenizerBase:
+def _both_sides(text: Corpus) -> Iterator[str]:
+    for line in islice(text.lines(), TOKENIZER_PAIRS):
+        yield from line[1:] if len(line) == 3 else ()
+
+
+def _tokenizer(model: ModelArguments, texts: Iterator[str], folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer that is given, that an interrupted run left, or that the corpus trains."""
     if model.tokenizer is not None:
         return AutoTokenizer.from_pretrained(model.tokenizer)
-    state = PartialState()
-    with state.main_process_first():
+    with PartialState().main_process_first():
         if not (folder / "tokenizer.json").is_file():
-            texts = chain.from_iterable((row["source"], row["target"]) for row in pairs)
-            RandomTransformerTokenizer.train(texts, vocab_size=model.vocab_size).save_pretrained(folder)
+            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=model.vocab_size)
+            _save_whole(tokenizer, folder)
     return AutoTokenizer.from_pretrained(folder)
 
 
-def _tokens(
-    pairs: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    data: DataArguments,
-    args: TranslationTrainingArguments,
-    name: str,
-    reports: list[Report],
-) -> Dataset:
+def _save_whole(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save so that `tokenizer.json` appears last and whole, whenever the process may be killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".tokenizer-") as unfinished:
+        tokenizer.save_pretrained(unfinished)
+        for path in sorted(Path(unfinished).iterdir(), key=lambda path: path.name == "tokenizer.json"):
+            os.replace(path, folder / path.name)
+
+
+def _tokenize(
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, split: str, data: DataArguments, reports: list[Report]
+) -> PreparedSet:
     # Nothing is cut from a validation or test set: its scores would be of another set.
-    limits = (data.max_source_length, data.max_target_length) if name == "train" else (None, None)
-    with args.main_process_first(desc="tokenising"):
-        tokens, report = tokenize_pairs(
-            pairs,
-            tokenizer,
-            max_source_length=limits[0],
-            max_target_length=limits[1],
-            num_proc=data.preprocessing_num_workers,
-            name=f"{name} pairs",
-        )
+    limits = (data.max_source_length, data.max_target_length) if split == "train" else (None, None)
+    tokens, report = tokenize_pairs(
+        pairs,
+        tokenizer,
+        max_source_length=limits[0],
+        max_target_length=limits[1],
+        num_proc=data.preprocessing_num_workers,
+        name=f"{split} pairs",
+    )
     if report.broken:
         reports.append(report)
-    return tokens
+    return PreparedSet(pairs, tokens)
+
+
+def _stream(
+    text: Corpus, tokenizer: PreTrainedTokenizerBase, data: DataArguments, args: TranslationTrainingArguments
+) -> TokenBudgetStream:
+    if isinstance(text, ParallelText):  # files are at hand: better to refuse them now than in the middle of a run
+        refuse_or_drop(text.check(), data.on_broken)
+    return TokenBudgetStream(
+        text,
+        tokenizer,
+        args.max_tokens_per_batch,
+        buffer_pairs=data.buffer_pairs,
+        max_source_length=data.max_source_length,
+        max_target_length=data.max_target_length,
+        on_broken=data.on_broken,
+        process_index=args.process_index,
+        num_processes=args.world_size,
+        seed=args.data_seed if args.data_seed is not None else args.seed,
+    )
 
 
 def _trainer(
     model: ModelArguments,
     args: TranslationTrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
-    datasets: dict[str, Dataset],
+    train: Dataset | TokenBudgetStream,
+    validation: PreparedSet | None,
 ) -> TranslationTrainer:
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
     config = model.config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
@@ -147,30 +190,33 @@ def _trainer(
     network.generation_config.update(
         num_beams=args.num_beams, length_penalty=args.length_penalty, max_length=config.max_position_embeddings
     )
+    if args.tp_size * args.fsdp_size > 1:
+        network = _share_out(network, args)
     return TranslationTrainer(
         network,
         args,
-        train_dataset=datasets["train"],
-        eval_dataset=datasets.get("validation"),
+        train_dataset=train,
+        eval_dataset=None if validation is None else validation.tokens,
         processing_class=tokenizer,
         compute_metrics=translation_metrics(tokenizer),
     )
 
 
-def _score(
-    trainer: TranslationTrainer,
-    tokenizer: PreTrainedTokenizerBase,
-    data: DataArguments,
-    args: TranslationTrainingArguments,
-) -> dict[str, dict[str, Any]]:
-    """BLEU and chrF++ of the texts themselves, for each set that there is."""
-    scores = {}
-    for split in ("validation", "test"):
-        if data.text(split) is None:
-            continue
-        pairs = _load(data, split, [])
-        tokens = _tokens(pairs, tokenizer, data, args, split, [])
-        output = trainer.predict(tokens, num_beams=args.num_beams, length_penalty=args.length_penalty)
-        ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
-        scores[split] = score(tokenizer.batch_decode(ids, skip_special_tokens=True), pairs["target"][:])
-    return scores
+def _share_out(
+    network: RandomTransformerForConditionalGeneration, args: TranslationTrainingArguments
+) -> RandomTransformerForConditionalGeneration:
+    """The same weights, each process with its part of them. transformers splits a model as it loads it."""
+    folder = Path(args.output_dir) / "initial"
+    if args.process_index == 0:
+        network.save_pretrained(folder)
+    PartialState().wait_for_everyone()
+    sizes = DistributedConfig(tp_size=args.tp_size, fsdp_size=args.fsdp_size)
+    return RandomTransformerForConditionalGeneration.from_pretrained(folder, distributed_config=sizes)
+
+
+def _score(trainer: TranslationTrainer, tokenizer: PreTrainedTokenizerBase, given: PreparedSet) -> dict[str, Any]:
+    """BLEU and chrF++ of the texts themselves."""
+    args = trainer.args
+    output = trainer.predict(given.tokens, num_beams=args.num_beams, length_penalty=args.length_penalty)
+    ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
+    return score(tokenizer.batch_decode(ids, skip_special_tokens=True), given.pairs["target"][:])

@@ -8,16 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import recursively_apply
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainer, TrainerCallback
+from transformers import (
+    DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    TrainerCallback,
+)
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .batches import TokenBudgetSampler
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
+from .corpus import lengths_of
 from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
 from .recipe import TranslationTrainingArguments, paper_peak_rate
+from .streaming import TokenBudgetStream
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -31,7 +40,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: the model; its configuration gives `d_model` for the paper's learning rate.
         args: the recipe.
         train_dataset: rows of `input_ids` and `labels`, with their numbers of tokens in `source_length` and
-            `target_length`.
+            `target_length`; or a `TokenBudgetStream`.
         processing_class: the tokenizer, which pads.
         **kwargs: the other arguments of `Seq2SeqTrainer`.
     """
@@ -47,6 +56,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             compute_loss_func=SmoothedCrossEntropy(args.label_smoothing_factor),
             **kwargs,
         )
+        if args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
         self.tokens_in_step = 0
         self._replace_progress_bar()
 
@@ -56,11 +67,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Batches of `max_tokens_per_batch`, shared out over the processes."""
         if self.train_dataset is None:
             raise ValueError("train_dataset must be given to train, got None.")
+        if isinstance(self.train_dataset, TokenBudgetStream):
+            # Each process takes its own share of the stream, so there is nothing left for Accelerate to share out.
+            return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
+        source_lengths, target_lengths = lengths_of(self.train_dataset).T
         sampler = TokenBudgetSampler(
-            self.train_dataset["source_length"],
-            self.train_dataset["target_length"],
+            source_lengths,
+            target_lengths,
             self.args.max_tokens_per_batch,
-            num_processes=self.accelerator.num_processes,
+            num_processes=self.accelerator.num_processes // self.get_tp_size(),  # those of a group share their batches
             seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
         )
         self.add_callback(_ChooseEpoch(sampler))
@@ -93,8 +108,22 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Score every pair once: the library's own gathering repeats some to fill the last batch of all processes."""
-        self.gather_function = self.accelerator.gather_for_metrics
+        self.gather_function = self._gather_once
         return super().evaluation_loop(*args, **kwargs)
+
+    def _gather_once(self, tensors: Any) -> Any:
+        """What all processes have, of a tensor-parallel group's equal results one."""
+        group = self.get_tp_size()
+        if group == 1:
+            return self.accelerator.gather_for_metrics(tensors)
+        state = self.accelerator.gradient_state
+        rows = state.remainder if state.end_of_dataloader and state.remainder > 0 else None
+
+        def first_of_each_group(gathered: Tensor) -> Tensor:
+            by_group = gathered.unflatten(0, (self.accelerator.num_processes // group, group, -1))
+            return by_group[:, 0].flatten(0, 1)[:rows]
+
+        return recursively_apply(first_of_each_group, self.accelerator.gather(tensors))
 
     # Loss
 
@@ -124,12 +153,22 @@ class TranslationTrainer(Seq2SeqTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train. `resume_from_checkpoint=True` goes on from the newest complete checkpoint, if there is one."""
         if resume_from_checkpoint is True:
+            self._refuse_to_resume_parts()
             if self.is_world_process_zero():
                 remove_incomplete(self.args.output_dir)
             self.accelerator.wait_for_everyone()
             newest = newest_complete(self.args.output_dir)
             resume_from_checkpoint = None if newest is None else str(newest)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _refuse_to_resume_parts(self) -> None:
+        """Where transformers splits the model itself it cannot save the optimizer, and training would start cold."""
+        newest = newest_complete(self.args.output_dir)
+        if self.is_distributed_loading_by_transformers and newest is not None:
+            raise ValueError(
+                f"output_dir must be new with tp_size or fsdp_size above 1, which cannot go on after a stop, got one "
+                f"with {newest}. Accelerate's FSDP2 can (examples/accelerate/fsdp2.yaml)."
+            )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         limit, self.args.save_total_limit = self.args.save_total_limit, None  # old ones go once the new one counts

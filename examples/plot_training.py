@@ -1,0 +1,94 @@
+"""Draw a training run: loss, scores and learning rate by step, from the `trainer_state.json` of its newest checkpoint.
+
+python examples/plot_training.py outputs/en-de                      # writes outputs/en-de/training.png
+python examples/plot_training.py outputs/a outputs/b --output a_and_b.png
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from modeling_random_transformer.training import newest_complete
+
+matplotlib.use("Agg")  # draws into files, needs no screen
+from matplotlib import pyplot as plt
+
+# Panels from top to bottom: what stands at the axis, and which entries of the log are drawn.
+PANELS = {
+    "loss, nats per token": ("loss", "eval_loss"),
+    "score on the validation set": ("eval_bleu", "eval_chrf"),
+    "learning rate": ("learning_rate",),
+}
+NAMES = {"loss": "training", "eval_loss": "validation", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or trainer_state.json files")
+    parser.add_argument("--output", type=Path, help="the PNG to write; training.png in the first run's folder if unset")
+    options = parser.parse_args()
+    try:
+        logs = {str(run): read_log(run) for run in options.runs}
+        first = options.runs[0]
+        output = options.output or (first if first.is_dir() else first.parent) / "training.png"
+        draw(logs, output)
+    except (ValueError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    print(output)
+    return 0
+
+
+def read_log(run: Path) -> list[dict[str, Any]]:
+    """The log of a run: one mapping for each time that something was logged.
+
+    Raises:
+        ValueError: there is no complete checkpoint, or no log in the file.
+    """
+    path = run
+    if run.is_dir():
+        checkpoint = newest_complete(run)
+        if checkpoint is None:
+            raise ValueError(f"run must be a folder with a complete checkpoint, or a trainer_state.json, got {run}.")
+        path = checkpoint / "trainer_state.json"
+    try:
+        log = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"run must be a folder of a run or a trainer_state.json, got {run}.") from error
+    if not any(set(entry) & set(PANELS["loss, nats per token"]) for entry in log):
+        raise ValueError(f"run must have logged a loss at least once, {run} has not: see logging_steps.")
+    return log
+
+
+def draw(logs: dict[str, list[dict[str, Any]]], output: Path) -> None:
+    """One panel for each kind of number that any of the runs has logged, one colour for each run."""
+    panels = {
+        label: [name for name in names if any(name in entry for log in logs.values() for entry in log)]
+        for label, names in PANELS.items()
+    }
+    panels = {label: names for label, names in panels.items() if names}
+    figure, axes = plt.subplots(len(panels), sharex=True, squeeze=False, figsize=(8, 2.8 * len(panels)))
+    for axis, (label, names) in zip(axes[:, 0], panels.items(), strict=True):
+        for colour, (run, log) in enumerate(logs.items()):
+            for style, name in zip(("-", "--"), names, strict=False):
+                points = [(entry["step"], float(entry[name])) for entry in log if name in entry]
+                shown = " ".join(part for part in (NAMES.get(name), run if len(logs) > 1 else None) if part)
+                marker = "o" if name.startswith("eval") else None
+                steps, values = [point[0] for point in points], [point[1] for point in points]
+                axis.plot(steps, values, style, color=f"C{colour}", marker=marker, ms=3, label=shown or None)
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(fontsize="small")
+    axes[-1, 0].set_xlabel("optimizer step")
+    figure.tight_layout()
+    figure.savefig(output, dpi=120)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

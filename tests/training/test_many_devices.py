@@ -1,0 +1,46 @@
+"""Two processes follow one that sees the same batches in each step, however they share out the work."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from processes import run_on_two_processes, with_tests_on_path
+from test_run import write_corpus
+from transformers import AutoModelForSeq2SeqLM
+
+WORKER = Path(__file__).with_name("many_devices_worker.py")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(corpus):
+    command = [sys.executable, str(WORKER), str(corpus), "alone"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=with_tests_on_path())
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((corpus / "alone.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp"])
+def test_two_processes_follow_one(kind, corpus, alone):
+    done = run_on_two_processes(WORKER, str(corpus), kind)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shared = json.loads((corpus / f"{kind}.json").read_text())
+    assert len(alone["losses"]) == 20
+    assert shared["losses"] == pytest.approx(alone["losses"], abs=1e-4)
+    assert shared["scores"] == pytest.approx(alone["scores"], abs=1e-6)
+    assert (corpus / kind / "modeling_random_transformer.py").is_file()
+    # What is saved is whole, whoever held which part of it.
+    ours, theirs = (AutoModelForSeq2SeqLM.from_pretrained(corpus / name).state_dict() for name in (kind, "alone"))
+    for name, weight in theirs.items():
+        if not name.endswith("k_proj.bias"):  # no output depends on it: its gradient is what rounding leaves
+            torch.testing.assert_close(ours[name], weight, rtol=1e-3, atol=1e-4)
