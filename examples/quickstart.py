@@ -14,6 +14,7 @@ import argparse
 import math
 import random
 import sys
+import tempfile
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -138,10 +139,22 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise ValueError(f"a sentence to translate must not be empty, got {args.sentence}.")
     if args.output_dir.exists() and not args.output_dir.is_dir():
         raise ValueError(f"--output_dir must be a folder, got the file {args.output_dir}.")
+    if not args.translate_only:
+        check_writable(args.output_dir)
     if args.translate_only and not args.sentence:
         raise ValueError("--translate_only must come with at least one sentence, got none.")
     if args.translate_only and not (args.output_dir / "config.json").is_file():
         raise ValueError(f"--output_dir must hold a trained model for --translate_only, got {args.output_dir}.")
+
+
+def check_writable(folder: Path) -> None:
+    """Raises ValueError where no file can be put into the folder: better now than after the training."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"--output_dir must be a folder that can be written to, got {folder}: {error}.") from error
 
 
 def read_data(args: argparse.Namespace) -> tuple[Pairs, Pairs]:
@@ -229,7 +242,8 @@ def make_trainer(
         adam_beta2=0.98,
         adam_epsilon=1e-9,
         label_smoothing_factor=LABEL_SMOOTHING,
-        logging_steps=0.01,
+        logging_steps=0.04,  # of all steps, longer than a stretch of like lengths: else the curve follows these
+        logging_first_step=True,
         eval_strategy="steps",
         eval_steps=0.1,
         save_strategy="no",
@@ -274,6 +288,7 @@ def evaluate(model: Any, tokenizer: Any, test: Pairs) -> dict[str, tuple[float, 
     sources, references = map(list, zip(*test, strict=True))
     scores = {}
     for name, decoding in DECODINGS.items():
+        set_seed(0)  # so that samples do not depend on what was drawn before
         translations = translate(model, tokenizer, sources, **decoding)
         hits = [translation == reference for translation, reference in zip(translations, references, strict=True)]
         scores[name] = 100 * sum(hits) / len(hits), sacrebleu.corpus_bleu(translations, [references]).score

@@ -83,7 +83,7 @@ def draw_attention(model: Any, tokenizer: Any, sentence: str, path: Path) -> Non
         weights[sharpest],
         rows=readable(tokenizer, output[0, 1:]),  # each token is what the decoder says after looking
         columns=readable(tokenizer, inputs["input_ids"][0]),
-        title=f"Where the decoder looks: cross-attention of layer {sharpest + 1}, mean of {layers[0].shape[1]} heads",
+        title=f"Where the decoder looks\n(cross-attention, layer {sharpest + 1}, mean of {layers[0].shape[1]} heads)",
         path=path,
     )
 
@@ -95,7 +95,7 @@ def readable(tokenizer: Any, ids: Tensor) -> list[str]:
 
 def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, path: Path) -> None:
     """`weights` from 0 to 1, `[rows, columns]`."""
-    figure = Figure(figsize=(2.5 + 0.55 * len(columns), 1.5 + 0.42 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(max(5.0, 2.5 + 0.55 * len(columns)), 1.8 + 0.42 * len(rows)), layout="constrained")
     axes = figure.subplots()
     cells = axes.pcolormesh(weights.numpy(), cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
     axes.set_xticks(middles(columns), columns, rotation=45, ha="left", rotation_mode="anchor")

@@ -17,9 +17,12 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from modeling_random_transformer.training import TranslationTrainingArguments
-from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
-from modeling_random_transformer.training.run import train_translation
+from modeling_random_transformer.training import (
+    DataArguments,
+    ModelArguments,
+    TranslationTrainingArguments,
+    train_translation,
+)
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """Training a translator from nothing: the paper's recipe on transformers' Trainer and Accelerate."""
 
+from .arguments import DataArguments, ModelArguments
 from .averaging import average_weights, load_average
 from .batches import TokenBudgetSampler
 from .checkpoints import is_complete, newest_complete
@@ -7,14 +8,18 @@ from .corpus import load_pairs, tokenize_pairs
 from .loss import SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments, paper_peak_rate
 from .report import Report
+from .run import Result, train_translation
 from .sources import DatasetText, ParallelText
 from .streaming import TokenBudgetStream
 from .trainer import TranslationTrainer
 
 __all__ = [
+    "DataArguments",
     "DatasetText",
+    "ModelArguments",
     "ParallelText",
     "Report",
+    "Result",
     "SmoothedCrossEntropy",
     "TokenBudgetSampler",
     "TokenBudgetStream",
@@ -27,4 +32,5 @@ __all__ = [
     "newest_complete",
     "paper_peak_rate",
     "tokenize_pairs",
+    "train_translation",
 ]

@@ -79,6 +79,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"learning_rate must be positive, or unset for the paper's, got {self.learning_rate}.")
         if self.tp_size * self.fsdp_size > 1:
             self.save_only_model = True  # transformers can save weights that it shared out, but no optimizer for them
+        if self.average_last > 1 and getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
+            raise ValueError(
+                f"average_last must be 1 with DeepSpeed ZeRO-3, whose weights are not whole, got {self.average_last}."
+            )
         if self.early_stopping_patience is not None:
             self._check_early_stopping(self.early_stopping_patience)
         if self.save_total_limit is None:

@@ -98,7 +98,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         reports=[*reports, train.report] if isinstance(train, TokenBudgetStream) else reports,
     )
     checkpoints = trainer.last_checkpoints(args.average_last)
-    if checkpoints and not args.load_best_model_at_end:
+    if len(checkpoints) > 1 and not args.load_best_model_at_end:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
     result.scores = {split: _score(trainer, tokenizer, sets[split]) for split in sets if split != "train"}
     trainer.save_model()

@@ -1,5 +1,6 @@
 """A whole run: from files to a scored folder, and on after a kill at any moment."""
 
+import json
 import os
 import random
 import signal
@@ -13,10 +14,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.training import TranslationTrainingArguments, average_weights, is_complete
-from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
-from modeling_random_transformer.training.checkpoints import MARKER, all_checkpoints, newest_complete
-from modeling_random_transformer.training.run import train_translation
+from modeling_random_transformer.training import (
+    DataArguments,
+    ModelArguments,
+    TranslationTrainingArguments,
+    average_weights,
+    is_complete,
+    train_translation,
+)
+from modeling_random_transformer.training.checkpoints import MARKER, all_checkpoints, newest_complete, step_of
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
 LETTERS = "abcdefgh"
@@ -125,6 +131,67 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
     monkeypatch.undo()
     assert run(tmp_path, "out").steps == STEPS
+
+
+def test_a_run_stopped_within_an_epoch_sees_the_batches_that_are_left(tmp_path):
+    """An epoch has nine batches here: steps 4 and 12 lie within the first and the second."""
+    write_corpus(tmp_path)
+    options = {"average_last": 1, "save_total_limit": 9}
+    run(tmp_path, "whole", **options)
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    for stopped_at in (4, 10):
+        for path in all_checkpoints(tmp_path / "whole"):
+            if step_of(path) > stopped_at:
+                (path / MARKER).unlink()
+        assert run(tmp_path, "whole", **options).steps == STEPS
+        for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():
+            assert torch.equal(whole[name], weight), name
+
+
+@pytest.mark.parametrize(("metric", "better"), [("bleu", True), ("loss", False)])
+def test_training_stops_early_and_ends_with_the_best_checkpoint(metric, better, tmp_path):
+    write_corpus(tmp_path)
+    validation = {
+        "validation_source_file": str(tmp_path / "test.a"),
+        "validation_target_file": str(tmp_path / "test.b"),
+    }
+    options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": metric, "max_steps": 60}
+    result = run(
+        tmp_path, "out", **validation, **options, load_best_model_at_end=True, early_stopping_patience=2,
+        learning_rate=1e-9,  # with which nothing gets better
+    )  # fmt: skip
+    assert result.steps < 60
+    state = json.loads((all_checkpoints(tmp_path / "out")[-1] / "trainer_state.json").read_text())
+    values = {entry["step"]: entry[f"eval_{metric}"] for entry in state["log_history"] if f"eval_{metric}" in entry}
+    best = (max if better else min)(values.values())
+    assert values[state["best_global_step"]] == best
+    saved, checkpoint = (
+        load_file(folder / "model.safetensors") for folder in (result.folder, Path(state["best_model_checkpoint"]))
+    )
+    for name, weight in checkpoint.items():
+        assert torch.equal(saved[name], weight), name
+
+
+def test_tensorboard_by_its_flag(tmp_path):
+    write_corpus(tmp_path)
+    run(tmp_path, "out", report_to="tensorboard", save_strategy="no")
+    (events,) = (tmp_path / "out" / "runs").rglob("events.out.tfevents.*")
+    assert b"train/loss" in events.read_bytes()
+
+
+def test_a_recipe_file_and_flags_that_override_it(tmp_path):
+    write_corpus(tmp_path)
+    recipe = tmp_path / "recipe.yaml"
+    given = arguments(tmp_path, "out") | {"learning_rate": "3e-3", "max_steps": 4}
+    recipe.write_text("".join(f"{name}: {value}\n" for name, value in given.items()))
+    command = [sys.executable, str(SCRIPT), str(recipe), "--max_steps", "2", "--num_beams", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
+    assert "test bleu" in done.stdout
+    recipe.write_text("max_stepps: 4\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "must name arguments only, got max_stepps" in done.stderr) == (2, True)
 
 
 def start(folder: Path, output: str) -> subprocess.Popen:

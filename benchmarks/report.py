@@ -1,0 +1,61 @@
+"""Tables on the screen, JSON and a PNG beside them."""
+
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+import transformers
+from rich.console import Console
+from rich.table import Table
+
+from .timing import Paired
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+Rows = list[tuple[str, str, Paired]]  # what was done, against whom, how it went
+
+
+def show(title: str, rows: Rows) -> None:
+    table = Table("work", "against", "times as fast: median (range)", "ours, ms", "theirs, ms", title=title)
+    for work, peer, result in rows:
+        table.add_row(work, peer, str(result), f"{result.ours * 1000:.1f}", f"{result.theirs * 1000:.1f}")
+    Console().print(table)
+
+
+def save(name: str, rows: Rows, folder: Path) -> None:
+    """`name.json` with every ratio and the machine, `name.png` with the medians."""
+    folder.mkdir(parents=True, exist_ok=True)
+    measured = [{"work": work, "against": peer, **asdict(result)} for work, peer, result in rows]
+    (folder / f"{name}.json").write_text(json.dumps({"machine": machine(), "measured": measured}, indent=1) + "\n")
+    draw(rows, folder / f"{name}.png")
+
+
+def machine() -> dict[str, Any]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def draw(rows: Rows, path: Path) -> None:
+    """A bar for each row, from the slowest to the fastest pair a line."""
+    labels = [f"{work}, against {peer}" for work, peer, _ in rows]
+    results = [result for _, _, result in rows]
+    medians = [result.median for result in results]
+    spread = [[m - min(r.ratios) for m, r in zip(medians, results, strict=True)]]
+    spread += [[max(r.ratios) - m for m, r in zip(medians, results, strict=True)]]
+    figure, axes = plt.subplots(figsize=(9, 1 + 0.3 * len(rows)), layout="constrained")
+    axes.barh(labels, medians, xerr=spread, color="#1f5a94", error_kw={"ecolor": "#e3944a"})
+    axes.axvline(1, color="black", linewidth=1)
+    axes.invert_yaxis()
+    axes.set_xlabel("times as fast (median of pairs; line: slowest to fastest pair)")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

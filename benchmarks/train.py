@@ -1,0 +1,94 @@
+"""Speed of a training step against Marian, T5 and nn.Transformer: batch 32, source 32, target 32, a quarter padding."""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from modeling_random_transformer.training import SmoothedCrossEntropy
+
+from .generate import DTYPES
+from .models import END, PAD, SIZES, START, TRAINED, VOCAB_SIZE
+from .report import Rows, save, show
+from .timing import paired
+
+LENGTH, SHORTER = 32, 16  # half of the rows are shorter, which makes a quarter padding
+SMOOTHING = 0.1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "base"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"])
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"))
+
+
+def run(options: argparse.Namespace) -> None:
+    rows: Rows = []
+    for size, dtype in product(options.sizes, options.dtypes):
+        batch = make_batch(options.batch)
+        steps = {
+            name: trainer(make(SIZES[size], options.dropout), batch, DTYPES[dtype], name == "random-transformer")
+            for name, make in TRAINED.items()
+        }
+        mine = steps.pop("random-transformer")
+        for name, theirs in steps.items():
+            result = paired(mine, theirs, options.pairs, repeat=5 if size == "tiny" else 1)
+            rows.append((f"{size} {dtype}, training step", name, result))
+            print(f"{size} {dtype} against {name}: {result}", flush=True)
+    show("training", rows)
+    save("train", rows, options.output)
+
+
+def make_batch(rows: int) -> dict[str, Tensor]:
+    """Source and target of `rows` pairs, every second one half as long."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator().manual_seed(0)
+    ids, labels = (torch.randint(END + 1, VOCAB_SIZE, (rows, LENGTH), generator=generator) for _ in range(2))
+    mask = torch.ones_like(ids)
+    mask[::2, SHORTER:] = 0
+    inputs = nn.functional.pad(labels[:, :-1], (1, 0), value=START)
+    batch = {
+        "input_ids": ids.masked_fill(mask == 0, PAD),
+        "attention_mask": mask,
+        "decoder_input_ids": inputs.masked_fill(mask == 0, PAD),
+        "labels": labels.masked_fill(mask == 0, -100),
+    }
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def trainer(model: nn.Module, batch: dict[str, Tensor], dtype: torch.dtype, own_loss: bool) -> Callable[[], None]:
+    """A step as a user would write it: autocast, smoothed cross-entropy, clipping, fused Adam."""
+    device = batch["input_ids"].device
+    model = model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    loss_of = SmoothedCrossEntropy(SMOOTHING) if own_loss else plain_loss
+    return partial(step, model, optimizer, batch, dtype, loss_of)
+
+
+def plain_loss(outputs: Any, labels: Tensor) -> Tensor:
+    return cross_entropy(outputs["logits"].float().flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
+
+
+def step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: dict[str, Tensor],
+    dtype: torch.dtype,
+    loss_of: Callable[[Any, Tensor], Tensor],
+) -> None:
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    with torch.autocast(inputs["input_ids"].device.type, dtype, enabled=dtype != torch.float32):
+        outputs = model(**inputs)
+    loss_of(outputs, batch["labels"]).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
