@@ -87,6 +87,8 @@ def t5(size: Size, dropout: float = 0.0) -> nn.Module:
 class PlainTorch(nn.Module):
     """`torch.nn.Transformer` with what it leaves to its user: embeddings, positions, masks, the output layer."""
 
+    positions: Tensor  # [longest, d_model]
+
     def __init__(self, size: Size, dropout: float = 0.0):
         super().__init__()
         self.embed = nn.Embedding(VOCAB_SIZE, size.d_model)
