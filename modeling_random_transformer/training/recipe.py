@@ -1,6 +1,7 @@
 """The paper's training recipe (section 5) as the defaults of transformers' `Seq2SeqTrainingArguments`."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import Seq2SeqTrainingArguments
 
@@ -91,6 +92,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"save_total_limit must be at least average_last={self.average_last}, got {self.save_total_limit}."
             )
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """What `generate()` is told of the search; a length penalty has no meaning for one beam."""
+        return {"num_beams": self.num_beams} | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
 
     def _check_early_stopping(self, patience: int) -> None:
         if patience < 1:

@@ -187,9 +187,7 @@ def _trainer(
     config = model.config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
     set_seed(args.seed)  # the weights depend on the seed alone, not on what was drawn before
     network = RandomTransformerForConditionalGeneration(config)
-    network.generation_config.update(
-        num_beams=args.num_beams, length_penalty=args.length_penalty, max_length=config.max_position_embeddings
-    )
+    network.generation_config.update(max_length=config.max_position_embeddings, **args.search)
     if args.tp_size * args.fsdp_size > 1:
         network = _share_out(network, args)
     return TranslationTrainer(
@@ -216,7 +214,6 @@ def _share_out(
 
 def _score(trainer: TranslationTrainer, tokenizer: PreTrainedTokenizerBase, given: PreparedSet) -> dict[str, Any]:
     """BLEU and chrF++ of the texts themselves."""
-    args = trainer.args
-    output = trainer.predict(given.tokens, num_beams=args.num_beams, length_penalty=args.length_penalty)
+    output = trainer.predict(given.tokens, **trainer.args.search)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     return score(tokenizer.batch_decode(ids, skip_special_tokens=True), given.pairs["target"][:])

@@ -22,7 +22,7 @@ def test_either_kind_of_file(files):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "source_file and target_file, or train_file, must be given"),
+        ({}, "source_file and target_file, train_file, or dataset_name must be given"),
         ({"source_file": "a.en"}, "source_file and target_file belong together"),
         ({"train_file": "a.tsv", "source_file": "a.en", "target_file": "a.es"}, "train_file stands in for"),
         ({"train_file": "missing.tsv"}, r"source must be a file, got missing\.tsv"),
