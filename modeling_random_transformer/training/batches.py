@@ -1,9 +1,12 @@
 """Batches by a budget of tokens: pairs of like length together, every pair once an epoch, ranks in step."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 from torch.utils.data import Sampler
+
+BLOCK = 2**16  # lengths that are Python's numbers, which take much memory, at a time
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
@@ -34,7 +37,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         num_processes: int = 1,
         seed: int = 0,
     ):
-        self.lengths = np.stack([np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)], axis=1)
+        self.lengths = np.stack([np.asarray(source_lengths, np.int32), np.asarray(target_lengths, np.int32)], axis=1)
         self.seed = seed
         self.epoch = 0
         self._check(max_tokens, num_processes)
@@ -81,7 +84,8 @@ def _cut(lengths: np.ndarray, max_tokens: int) -> list[int]:
     """Where each batch starts, with as many pairs in each as fit: `[pairs, 2]` in the order to cut."""
     cuts = [0]
     longest_source = longest_target = 0
-    for index, (source, target) in enumerate(lengths.tolist()):
+    blocks = (lengths[start : start + BLOCK].tolist() for start in range(0, len(lengths), BLOCK))
+    for index, (source, target) in enumerate(chain.from_iterable(blocks)):
         longest_source, longest_target = max(longest_source, source), max(longest_target, target)
         if (longest_source + longest_target) * (index + 1 - cuts[-1]) > max_tokens:
             cuts.append(index)
