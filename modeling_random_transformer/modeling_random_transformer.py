@@ -104,8 +104,6 @@ def eager_attention_forward(
     scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
     # In float32 at least: a half-precision minimum plus a negative score would overflow to -inf.
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if attention_mask is None and module.is_causal and scores.shape[-2] > 1:
-        attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         attention_mask = torch.where(attention_mask, 0.0, torch.finfo(scores.dtype).min)
     if attention_mask is None:
@@ -164,6 +162,8 @@ class RandomTransformerAttention(nn.Module):
             implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()
         if implementation == "sdpa" and fused_attention_is_slow(query, key):
             implementation = "eager"
+            if attention_mask is None and self.is_causal:
+                attention_mask = torch.ones(query_len, key.shape[2], dtype=torch.bool).tril(key.shape[2] - query_len)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         rate = self.config.attention_dropout if self.training else 0.0
         outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)

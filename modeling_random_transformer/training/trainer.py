@@ -164,7 +164,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _refuse_to_resume_parts(self) -> None:
         """Where transformers splits the model itself it cannot save the optimizer, and training would start cold."""
         newest = newest_complete(self.args.output_dir)
-        if self.is_distributed_loading_by_transformers and newest is not None:
+        if getattr(self, "is_distributed_loading_by_transformers", False) and newest is not None:
             raise ValueError(
                 f"output_dir must be new with tp_size or fsdp_size above 1, which cannot go on after a stop, got one "
                 f"with {newest}. Accelerate's FSDP2 can (examples/accelerate/fsdp2.yaml)."
