@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import transformers
+from packaging import version
 from transformers import Seq2SeqTrainingArguments
 
 
@@ -79,6 +81,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive, or unset for the paper's, got {self.learning_rate}.")
         if self.tp_size * self.fsdp_size > 1:
+            if version.parse(transformers.__version__) < version.parse("5.23"):
+                raise ValueError(
+                    "tp_size and fsdp_size must be 1 with transformers older than 5.23, whose Trainer cannot share out "
+                    f"weights, got {self.tp_size} and {self.fsdp_size} with transformers {transformers.__version__}."
+                )
             self.save_only_model = True  # transformers can save weights that it shared out, but no optimizer for them
         if self.average_last > 1 and getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
             raise ValueError(

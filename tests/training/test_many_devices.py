@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from packaging import version
 from processes import run_on_two_processes, with_tests_on_path
 from test_run import write_corpus
 from transformers import AutoModelForSeq2SeqLM
@@ -32,6 +34,8 @@ def alone(corpus):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp"])
 def test_two_processes_follow_one(kind, corpus, alone):
+    if kind != "ddp" and version.parse(transformers.__version__) < version.parse("5.23"):
+        pytest.skip("the Trainer of transformers older than 5.23 cannot share out weights")
     done = run_on_two_processes(WORKER, str(corpus), kind)
     assert done.returncode == 0, done.stderr[-3000:]
     shared = json.loads((corpus / f"{kind}.json").read_text())
