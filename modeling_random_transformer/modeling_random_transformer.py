@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
@@ -27,6 +26,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
+from .generation_random_transformer import DecodingCache, RandomTransformerGenerationMixin
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
@@ -590,7 +590,7 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         )
 
 
-class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, GenerationMixin):
+class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, RandomTransformerGenerationMixin):
     """The whole of Figure 1: encoder, decoder and output layer, with the library's `generate()`."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -635,6 +635,9 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         Raises:
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
+        if isinstance(past_key_values, DecodingCache) and past_key_values.decoder and encoder_outputs is None:
+            states = past_key_values.decoder(decoder_input_ids)
+            return Seq2SeqLMOutput(logits=self.lm_head(states), past_key_values=past_key_values)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -666,16 +669,6 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
         return shifted.masked_fill(shifted == -100, pad)
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The library's. As it calls the encoder on its own, FSDP2 has to gather the root's weights for all of it."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
-            from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
-
-            if isinstance(self, FSDPModule):
-                register_fsdp_forward_method(self, "generate")
-                return self.generate(*args, **kwargs)
-        return super().generate(*args, **kwargs)
-
     def _resize_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
@@ -685,16 +678,3 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
                 self.model.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
             )
         return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-
-    def _expand_inputs_for_generation(
-        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
-    ) -> tuple[Tensor | None, dict[str, Any]]:
-        """Give each source `expand_size` target rows. The source itself is not copied: its rows share it."""
-        sources: dict[str, Any] = {name: kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
-        input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
-        return input_ids, {**kwargs, **sources}
-
-    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
-        """Follow the beams. They move within one source only, so its keys and values stay where they are."""
-        past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        return past_key_values
