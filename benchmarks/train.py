@@ -70,7 +70,7 @@ def trainer(model: nn.Module, batch: dict[str, Tensor], dtype: torch.dtype, own_
     device = batch["input_ids"].device
     model = model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-    loss_of = SmoothedCrossEntropy(SMOOTHING) if own_loss else plain_loss
+    loss_of = SmoothedCrossEntropy(SMOOTHING, overwrite=True) if own_loss else plain_loss
     return partial(step, model, optimizer, batch, dtype, loss_of)
 
 

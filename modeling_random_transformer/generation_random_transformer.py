@@ -283,7 +283,8 @@ class DecodingCache(EncoderDecoderCache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return super().get_seq_length(layer_idx) if self.decoder is None else self.decoder.slots.length
 
-    def reorder_beams(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Follow the beams. They move within one source only, so its keys and values stay where they are."""
         if self.decoder is None:
             self.self_attention_cache.reorder_cache(beam_idx)
         else:
@@ -358,9 +359,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
         cache = past_key_values
         if cache.decoder is None:
-            cache.decoder = IncrementalDecoder(
-                self.model.decoder, cache, attention_mask, cache.beams, cache.limit
-            )
+            cache.decoder = IncrementalDecoder(self.model.decoder, cache, attention_mask, cache.beams, cache.limit)
         return {"decoder_input_ids": input_ids[:, -1:], "past_key_values": cache}
 
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
@@ -388,7 +387,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
         """Follow the beams. They move within one source only, so its keys and values stay where they are."""
         if isinstance(past_key_values, DecodingCache):
-            past_key_values.reorder_beams(beam_idx)
+            past_key_values.reorder_cache(beam_idx)
         else:
             past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values

@@ -27,6 +27,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import DecodingCache, RandomTransformerGenerationMixin
+from .loss_random_transformer import token_loss
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
@@ -599,7 +600,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         super().__init__(config)
         embedding = "model.shared.weight" if config.share_embeddings else "model.decoder.embed_tokens.weight"
         self._tied_weights_keys = {"lm_head.weight": embedding}
-        self.loss_type = "ForMaskedLM"  # cross-entropy on labels that are already aligned with the logits
+        self.loss_function = token_loss
         self.model = RandomTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()

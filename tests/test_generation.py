@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import BOS, EOS, PAD, padded_batch, random_ids, tiny_model
-from transformers import GenerationConfig, StaticCache, StoppingCriteriaList, TextStreamer
+from transformers import GenerationConfig, GenerationMixin, StaticCache, StoppingCriteriaList, TextStreamer
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
@@ -34,8 +34,10 @@ MODES = {
 class WithCopies(RandomTransformerForConditionalGeneration):
     """The same model as the library would drive it: each beam has a copy of its source, and caches follow in full."""
 
-    def _expand_inputs_for_generation(self, *args, **kwargs):
-        return super(RandomTransformerForConditionalGeneration, self)._expand_inputs_for_generation(*args, **kwargs)
+    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
+    _prepare_cache_for_generation = GenerationMixin._prepare_cache_for_generation
+    _get_logits_processor = GenerationMixin._get_logits_processor
+    _get_stopping_criteria = GenerationMixin._get_stopping_criteria
 
     def _reorder_cache(self, past_key_values, beam_idx):
         past_key_values.reorder_cache(beam_idx)

@@ -53,7 +53,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         super().__init__(
             model=model,
             args=args,
-            compute_loss_func=SmoothedCrossEntropy(args.label_smoothing_factor),
+            compute_loss_func=SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True),
             **kwargs,
         )
         if args.early_stopping_patience is not None:
