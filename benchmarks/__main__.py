@@ -3,9 +3,16 @@
 import argparse
 import sys
 
-from . import corpus, generate, train
+from . import corpus, generate, memory, scaling, start, train
 
-MEASUREMENTS = {"generate": generate, "train": train, "corpus": corpus}
+MEASUREMENTS = {
+    "generate": generate,
+    "train": train,
+    "memory": memory,
+    "scaling": scaling,
+    "start": start,
+    "corpus": corpus,
+}
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""Speed of `generate()` against MarianMTModel: source 32, 64 new tokens."""
+"""Speed of `generate()` against MarianMTModel and CTranslate2: source 32, 64 new tokens."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,10 @@ from .report import Rows, save, show
 from .timing import paired
 
 SOURCE_LEN, NEW_TOKENS = 32, 64
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+Generate = Callable[[Tensor, int], Any]  # source ids `[batch, source_len]` and beams → the target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"])
+    parser.add_argument("--engines", action="store_true", help="against CTranslate2 too, which has to be installed")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"))
 
@@ -30,24 +34,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     rows: Rows = []
     for size, dtype in product(options.sizes, options.dtypes):
-        for work, mine, theirs in cells(size, dtype, options.batches, options.beams):
-            rows.append((work, "Marian", paired(mine, theirs, options.pairs)))
-            print(f"{work}: {rows[-1][2]}", flush=True)
+        mine, peers = candidates(size, dtype, options.engines)
+        for batch, num_beams in product(options.batches, options.beams):
+            ids = torch.randint(END + 1, VOCAB_SIZE, (batch, SOURCE_LEN), device=DEVICE)
+            for peer, theirs in peers.items():
+                result = paired(partial(mine, ids, num_beams), partial(theirs, ids, num_beams), options.pairs)
+                rows.append((f"{size} {dtype}, batch {batch}, beams {num_beams}", peer, result))
+                print(f"{rows[-1][0]}, against {peer}: {result}", flush=True)
     show("generate()", rows)
     save("generate", rows, options.output)
 
 
-def cells(
-    size: str, dtype: str, batches: list[int], beams: list[int]
-) -> Iterator[tuple[str, Callable[[], Tensor], Callable[[], Tensor]]]:
-    """Every cell of the table: its name, and what generates with our model and with Marian's."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def candidates(size: str, dtype: str, engines: bool) -> tuple[Generate, dict[str, Generate]]:
+    """What generates with our model, and what with Marian's of the same dtype and with CTranslate2."""
     torch.manual_seed(0)
-    models = [make(SIZES[size]).to(device, DTYPES[dtype]).eval() for make in (ours, marian)]
-    for batch, num_beams in product(batches, beams):
-        ids = torch.randint(END + 1, VOCAB_SIZE, (batch, SOURCE_LEN), device=device)
-        mine, theirs = (partial(generate, model, ids, num_beams) for model in models)
-        yield f"{size} {dtype}, batch {batch}, beams {num_beams}", mine, theirs
+    mine, theirs = (make(SIZES[size]).to(DEVICE, DTYPES[dtype]).eval() for make in (ours, marian))
+    peers: dict[str, Generate] = {f"Marian {dtype}": partial(generate, theirs)}
+    if engines:
+        from .engines import translate  # needs CTranslate2
+
+        peers |= {f"CTranslate2 {kind}": translate(mine, kind, NEW_TOKENS) for kind in ("float32", "int8")}
+    return partial(generate, mine), peers
 
 
 @torch.inference_mode()

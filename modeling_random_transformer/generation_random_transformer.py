@@ -229,7 +229,7 @@ def hooked(module: nn.Module) -> bool:
 
 
 def hide_padding(padding_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """1 for tokens and 0 for padding, `[sources, source_len]` → what is added to scores, `[sources, 1, 1, source_len]`."""
+    """1 for tokens, 0 for padding, `[sources, source_len]` → what scores are added, `[sources, 1, 1, source_len]`."""
     if padding_mask is None or padding_mask.all():
         return None
     hidden = padding_mask[:, None, None] == 0

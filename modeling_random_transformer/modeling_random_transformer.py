@@ -636,7 +636,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         Raises:
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
-        if isinstance(past_key_values, DecodingCache) and past_key_values.decoder and encoder_outputs is None:
+        if isinstance(past_key_values, DecodingCache) and past_key_values.decoder and decoder_input_ids is not None:
+            # A step of generate(): the cache knows the source and all tokens but the newest.
             states = past_key_values.decoder(decoder_input_ids)
             return Seq2SeqLMOutput(logits=self.lm_head(states), past_key_values=past_key_values)
         if labels is not None:

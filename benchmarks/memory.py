@@ -1,0 +1,57 @@
+"""Peak memory of `generate()` with 4 beams, batch 32, source 256, against Marian; each in a process of its own."""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+
+import torch
+
+from .generate import generate
+from .models import END, GENERATORS, SIZES, VOCAB_SIZE
+
+MIB = 2**20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=SIZES, default="base")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--source", type=int, default=256)
+    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--measure", choices=GENERATORS, help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.measure:
+        print(json.dumps(measure(options)))
+        return
+    found = {}
+    for name in GENERATORS:
+        command = [sys.executable, "-m", "benchmarks", "memory", "--measure", name, "--size", options.size]
+        command += ["--batch", f"{options.batch}", "--source", f"{options.source}", "--beams", f"{options.beams}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+        print(
+            f"{name}: {found[name]['start']:.0f} MiB with the model loaded, {found[name]['peak']:.0f} MiB at the peak"
+        )
+    mine, theirs = found.values()
+    print(f"peak: {mine['peak'] / theirs['peak']:.2f} of Marian's; without what the start took: ", end="")
+    print(f"{(mine['peak'] - mine['start']) / (theirs['peak'] - theirs['start']):.2f}")
+
+
+def measure(options: argparse.Namespace) -> dict[str, float]:
+    """MiB that the process had at most, before and after generating; on a CUDA device, of its memory."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = GENERATORS[options.measure](SIZES[options.size]).to(device).eval()
+    ids = torch.randint(END + 1, VOCAB_SIZE, (options.batch, options.source), device=device)
+    start = peak()
+    generate(model, ids, options.beams)
+    return {"start": start, "peak": peak()}
+
+
+def peak() -> float:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / MIB
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, on macOS in bytes
+    return used / (MIB if sys.platform == "darwin" else 1024)

@@ -1,0 +1,273 @@
+"""The steps of `generate()` against the modules they stand for, and when they stand aside."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import EOS, padded_batch, tiny_model
+from torch import nn
+from transformers import GenerationConfig
+from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
+from transformers.generation import MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor
+
+from modeling_random_transformer import generation_random_transformer as generation
+from modeling_random_transformer.generation_random_transformer import (
+    EndToken,
+    IncrementalDecoder,
+    NoEarlyEnd,
+    RandomTransformerGenerationMixin,
+    Slots,
+)
+
+CONFIGS = {
+    "post-norm": {},
+    "pre-norm": {"norm_order": "pre"},
+    "widths": {"d_k": 5, "d_v": 3},
+    "no biases": {"attention_bias": False},
+    "learned positions": {"position_embedding": "learned", "position_offset": 2},
+    "no positions": {"position_embedding": "none"},
+    "gelu, unscaled": {"activation_function": "gelu", "scale_embedding": False, "attention_scale": 0.3},
+    "two vocabularies": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
+    "one final norm": {"final_layer_norm": True},
+}
+SEARCHES = {
+    "greedy": {},
+    "three samples": {"do_sample": True, "num_return_sequences": 3},
+    "beams": {"num_beams": 3},
+    "all beams, long": {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 2.0},
+    "sampled beams": {"num_beams": 2, "do_sample": True},
+}
+BATCH = padded_batch([8, 5, 3])
+
+
+def exact_model(**overrides):
+    """In float64, where rounding hides no mistake."""
+    return tiny_model(spread=2.0, **overrides).double()
+
+
+def generate(model, batch=BATCH, **options):
+    torch.manual_seed(0)
+    wanted = {"return_dict_in_generate": True, "output_logits": True, "max_new_tokens": 14}
+    return model.generate(**batch, **wanted | options)
+
+
+@pytest.fixture
+def modules_only(monkeypatch):
+    """Call it to have the steps taken by the modules from now on."""
+    return lambda: monkeypatch.setattr(RandomTransformerGenerationMixin, "runs_as_written", lambda _: False)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Counts the steps that an `IncrementalDecoder` takes."""
+    taken, step = [], IncrementalDecoder.__call__
+    monkeypatch.setattr(IncrementalDecoder, "__call__", lambda self, ids: taken.append(len(ids)) or step(self, ids))
+    return taken
+
+
+def assert_same(ours, theirs, tolerance=1e-9):
+    assert torch.equal(ours.sequences, theirs.sequences)
+    for mine, other in zip(ours.logits, theirs.logits, strict=True):
+        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_steps_equal_modules(config, search, modules_only, steps, monkeypatch):
+    monkeypatch.setattr(generation, "FIRST_ROOM", 3)  # so that the room grows, twice
+    model = exact_model(**CONFIGS[config])
+    ours = generate(model, **SEARCHES[search])
+    taken = len(steps)
+    modules_only()
+    theirs = generate(model, **SEARCHES[search])
+    assert taken == len(steps) == len(ours.logits) - 1 > 2
+    assert_same(ours, theirs)
+    for kind in ("self_attention_cache", "cross_attention_cache"):
+        mine, others = getattr(ours.past_key_values, kind).layers, getattr(theirs.past_key_values, kind).layers
+        for layer, other in zip(mine, others, strict=True):
+            assert type(layer) is DynamicLayer
+            torch.testing.assert_close(layer.keys, other.keys)
+            torch.testing.assert_close(layer.values, other.values)
+
+
+def test_a_returned_cache_goes_on(modules_only):
+    model = exact_model()
+    first = generate(model, max_new_tokens=5, eos_token_id=-1)
+    more = {"decoder_input_ids": first.sequences, "past_key_values": first.past_key_values, "eos_token_id": -1}
+    modules_only()
+    whole = generate(model, max_new_tokens=9, eos_token_id=-1)
+    assert torch.equal(generate(model, max_new_tokens=4, **more).sequences, whole.sequences)
+
+
+def test_a_source_that_is_all_padding(modules_only):
+    model, batch = exact_model(), padded_batch([4, 4])
+    batch["attention_mask"][1] = 0
+    ours = generate(model, batch)
+    modules_only()
+    assert_same(ours, generate(model, batch))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype, modules_only):
+    model = tiny_model().to(dtype)
+    ours = generate(model, num_beams=3, max_new_tokens=3)
+    modules_only()
+    assert_same(ours, generate(model, num_beams=3, max_new_tokens=3), tolerance=0.05)
+
+
+def test_autocast(modules_only):
+    model = tiny_model()
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = generate(model, max_new_tokens=3)
+        modules_only()
+        assert_same(ours, generate(model, max_new_tokens=3), tolerance=0.05)
+
+
+def hook_on_a_layer(model):
+    model.model.decoder.layers[1].register_forward_hook(lambda *_: None)
+
+
+def hook_on_all_modules(model):
+    model.model.decoder.layers[0].self_attn.register_forward_pre_hook(lambda *_: None)
+
+
+def replaced_forward(model):
+    layer = model.model.decoder.layers[0]
+    layer.forward = layer.forward
+
+
+def training(model):
+    model.train()
+
+
+def eager(model):
+    model.set_attn_implementation("eager")
+
+
+@pytest.mark.parametrize("change", [hook_on_a_layer, hook_on_all_modules, replaced_forward, training, eager])
+def test_modules_run_where_they_do_more_than_their_classes_say(change, steps):
+    model = exact_model()
+    plain = generate(model)
+    taken = len(steps)
+    change(model)
+    assert_same(generate(model), plain)
+    assert len(steps) == taken > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_cache": False},
+        {"output_attentions": True},
+        {"output_hidden_states": True},
+        {"cache_implementation": "static"},
+        {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())},
+        {"decoder_input_ids": torch.tensor([[0, 1]] * 3), "decoder_attention_mask": torch.tensor([[0, 1]] * 3)},
+    ],
+    ids=lambda options: ", ".join(options),
+)
+def test_modules_run_where_somebody_looks_on(options, steps):
+    model = exact_model()
+    assert generate(model, **options).sequences.shape[0] == 3
+    assert not steps
+
+
+def test_a_prompt_is_read_by_the_modules(modules_only, steps):
+    prompt = {"decoder_input_ids": torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])}
+    model = exact_model()
+    ours = generate(model, num_beams=2, **prompt)
+    assert steps
+    modules_only()
+    assert_same(ours, generate(model, num_beams=2, **prompt))
+
+
+class Doubled(nn.Linear):
+    """A projection that computes something else, as adapters do."""
+
+    def forward(self, states):
+        return 2 * super().forward(states)
+
+
+def test_other_projections_are_called(modules_only, steps):
+    model = exact_model()
+    seen = []
+    attention = model.model.decoder.layers[0].self_attn
+    attention.q_proj.register_forward_hook(lambda *_: seen.append(1))
+    attention.v_proj.__class__ = Doubled
+    ours = generate(model)
+    assert len(seen) == len(steps) + 1
+    modules_only()
+    assert_same(ours, generate(model))
+
+
+def test_weights_are_used_as_they_are_now(modules_only):
+    model = exact_model()
+    generate(model)
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight.mul_(3)
+    ours = generate(model)
+    modules_only()
+    assert_same(ours, generate(model))
+
+
+@pytest.mark.parametrize("search", ["greedy", "beams"])
+@pytest.mark.parametrize("least", [{"min_new_tokens": 9}, {"min_length": 6}, {"min_length": 4, "min_new_tokens": 7}])
+def test_least_lengths(least, search, monkeypatch):
+    model = exact_model()
+    probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that would soon end the target
+    options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
+    ours = generate(model, **options)
+    monkeypatch.setattr(generation, "WAITS", ())
+    theirs = generate(model, **options)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
+
+
+def test_raw_logits_are_left_alone():
+    raw = generate(exact_model(), min_new_tokens=5).logits
+    assert all(logits.isfinite().all() for logits in raw)
+
+
+def test_an_end_token_outside_the_vocabulary_is_never_met():
+    wait = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
+    scores = NoEarlyEnd([wait, MinLengthLogitsProcessor(2, 3)], 10)(torch.ones(2, 3), torch.zeros(2, 10))
+    assert scores.isneginf().nonzero().tolist() == [[0, 2], [1, 2]]
+
+
+def test_end_tokens():
+    criterion = EndToken(torch.tensor([EOS, 7]))
+    assert criterion(torch.tensor([[7, 3], [3, 7], [EOS, EOS]]), None).tolist() == [False, True, True]
+    assert criterion(torch.tensor([[7, 3], [3, 4]]), None, new_token_length=2).tolist() == [True, False]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32))
+def test_slots_hold_what_copies_would(sources, beams, length, seed):
+    """Any re-ordering of beams within their sources, against `index_select` and `cat`, with the room growing."""
+    torch.manual_seed(seed)
+    rows = sources * beams
+    copied = torch.randn(rows, 2, length, 3)
+    slots = Slots(rows, beams, length, limit=50, like=copied)
+    slots.room = length
+    slots.mask = None if beams == 1 else slots.own_slots(length, copied)
+    placed = slots.place(copied)
+    for _ in range(6):
+        parents = torch.randint(beams, (sources, beams)) + beams * torch.arange(sources)[:, None]
+        slots.reorder(parents.flatten())
+        copied = copied[parents.flatten()] if beams > 1 else copied
+        if slots.length == slots.room:
+            slots.grow()
+            placed = slots.enlarge(placed)
+        new = torch.randn(rows, 2, 3)
+        first = slots.length * beams
+        placed[:, :, first : first + beams] = slots.split(new.flatten(1), 3)
+        slots.length += 1
+        copied = torch.cat([copied, new[:, :, None]], dim=2)
+        torch.testing.assert_close(slots.collect(placed), copied, rtol=0, atol=0)
+
+
+def test_generation_settings_are_not_changed():
+    model = tiny_model()
+    before = model.generation_config.to_dict()
+    generate(model, generation_config=GenerationConfig(min_new_tokens=2, max_new_tokens=4))
+    assert model.generation_config.to_dict() == before
