@@ -54,8 +54,8 @@ class Slots:
         return own.fill_diagonal_(0).repeat(1, tokens).repeat(self.groups, 1, 1)[:, None]
 
     def grow(self) -> None:
-        """Make room for twice as many tokens, but not for more than there will be."""
-        more = min(self.limit, 2 * self.room) - self.room
+        """Make room for twice as many tokens, but not for more than there should be."""
+        more = min(self.limit, 2 * self.room) - self.room or self.room
         self.room += more
         if self.mask is not None:
             self.mask = torch.cat([self.mask, self.own_slots(more, self.mask)], dim=-1)
@@ -114,23 +114,25 @@ class IncrementalBlock:
         self.value_width = layer.config.d_v
         attention, cross_attention = layer.self_attn, layer.encoder_attn
         self.query, self.key, self.value = map(bare, (attention.q_proj, attention.k_proj, attention.v_proj))
-        self.output, self.norm = bare(attention.out_proj), bare(layer.self_attn_layer_norm)
+        self.output, self.norm = adding(attention.out_proj), bare(layer.self_attn_layer_norm)
         self.keys, self.values = slots.place(target.keys), slots.place(target.values)
-        self.source_query, self.source_output = bare(cross_attention.q_proj), bare(cross_attention.out_proj)
+        self.source_query, self.source_output = bare(cross_attention.q_proj), adding(cross_attention.out_proj)
         self.source_norm = bare(layer.encoder_attn_layer_norm)
         self.source_keys, self.source_values, self.source_mask = source.keys, source.values, source_mask
-        self.inner, self.outer, self.final_norm = bare(layer.fc1), bare(layer.fc2), bare(layer.final_layer_norm)
+        self.inner, self.outer, self.final_norm = bare(layer.fc1), adding(layer.fc2), bare(layer.final_layer_norm)
         self.activation = layer.activation_fn
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[rows, d_model]` in and out."""
-        states = self.add_and_norm(states, self.norm, self.attend_to_target)
-        states = self.add_and_norm(states, self.source_norm, self.attend_to_source)
-        return self.add_and_norm(states, self.final_norm, self.feed_forward)
+        states = self.add_and_norm(states, self.norm, self.attend_to_target, self.output)
+        states = self.add_and_norm(states, self.source_norm, self.attend_to_source, self.source_output)
+        return self.add_and_norm(states, self.final_norm, self.feed_forward, self.outer)
 
-    def add_and_norm(self, states: Tensor, norm: Callable, sublayer: Callable) -> Tensor:
-        """The residual connection around a sub-layer (paper 3.1)."""
-        return states + sublayer(norm(states)) if self.norm_first else norm(states + sublayer(states))
+    def add_and_norm(self, states: Tensor, norm: Callable, sublayer: Callable, output: Callable) -> Tensor:
+        """The residual connection around a sub-layer (paper 3.1), whose `output` layer adds to the residual."""
+        if self.norm_first:
+            return output(states, sublayer(norm(states)))
+        return norm(output(states, sublayer(states)))
 
     def attend_to_target(self, states: Tensor) -> Tensor:
         """Self-attention: the new token's key and value join the others, and it attends to all that its beam sees."""
@@ -142,7 +144,7 @@ class IncrementalBlock:
         keys, values = self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
         mask = None if slots.mask is None else slots.mask.narrow(3, 0, end)
         outputs = scaled_dot_product_attention(query, keys, values, mask, scale=self.scale)
-        return self.output(outputs.transpose(1, 2).reshape(len(states), -1))
+        return outputs.transpose(1, 2).reshape(len(states), -1)
 
     def attend_to_source(self, states: Tensor) -> Tensor:
         """Cross-attention: the rows that share a source ask the same keys."""
@@ -150,11 +152,11 @@ class IncrementalBlock:
         outputs = scaled_dot_product_attention(
             query.transpose(1, 2), self.source_keys, self.source_values, self.source_mask, scale=self.scale
         )
-        return self.source_output(outputs.transpose(1, 2).reshape(len(states), -1))
+        return outputs.transpose(1, 2).reshape(len(states), -1)
 
     def feed_forward(self, states: Tensor) -> Tensor:
-        """Paper 3.3."""
-        return self.outer(self.activation(self.inner(states)))
+        """The inner layer of the feed-forward network (paper 3.3)."""
+        return self.activation(self.inner(states))
 
     def enlarge(self) -> None:
         self.keys, self.values = self.slots.enlarge(self.keys), self.slots.enlarge(self.values)
@@ -217,6 +219,16 @@ def bare(module: nn.Module) -> Callable[[Tensor], Tensor]:
     return module
 
 
+def adding(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """`residual + module(states)`; of a plain linear layer, as one product that starts from residual and bias."""
+    if type(module) is not nn.Linear or type(module.weight.data) is not Tensor or hooked(module):
+        return lambda residual, states: residual + module(states)
+    if torch.is_autocast_enabled(module.weight.device.type):  # which would round the residual
+        return lambda residual, states: residual + module(states)
+    weight, bias = module.weight.t(), 0 if module.bias is None else module.bias
+    return lambda residual, states: (residual + bias).addmm_(states, weight)
+
+
 def hooked(module: nn.Module) -> bool:
     """Whether calling this module does more than its class says: hooks, a replaced or a compiled `forward`."""
     return bool(
@@ -244,7 +256,8 @@ class NoEarlyEnd(LogitsProcessor):
     """
 
     def __init__(self, waits: list[Any], vocab_size: int):
-        self.lengths = [(self.least_length(wait), wait.eos_token_id[wait.eos_token_id < vocab_size]) for wait in waits]
+        ends = {self.least_length(wait): wait.eos_token_id for wait in waits}
+        self.ends = {length: tokens[tokens < vocab_size] for length, tokens in ends.items()}
 
     @staticmethod
     def least_length(wait: MinLengthLogitsProcessor | MinNewTokensLengthLogitsProcessor) -> int:
@@ -255,9 +268,9 @@ class NoEarlyEnd(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores `[rows, vocab_size]` of the next token after `input_ids`, `[rows, length]`."""
-        for length, ends in self.lengths:
+        for length, ends in self.ends.items():
             if input_ids.shape[1] < length:
-                scores[:, ends] = -torch.inf
+                scores.index_fill_(1, ends, -torch.inf)
         return scores
 
 

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
@@ -73,6 +74,8 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         OSError: a checkpoint could not be saved; the one before is whole.
     """
     set_seed(args.seed)
+    if args.bf16 and args.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        logger.warning("bf16=True: this CPU has no instructions for bf16. Without it, training is many times faster.")
     reports: list[Report] = []
     folder = Path(args.output_dir)
     with args.main_process_first(desc="reading the corpus"):

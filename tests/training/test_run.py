@@ -172,6 +172,14 @@ def test_training_stops_early_and_ends_with_the_best_checkpoint(metric, better, 
         assert torch.equal(saved[name], weight), name
 
 
+@pytest.mark.parametrize(("capability", "warned"), [("AVX2", True), ("AVX512", False)])
+def test_bf16_on_a_cpu_without_it_is_warned_of(capability, warned, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    write_corpus(tmp_path)
+    run(tmp_path, "out", bf16=True, max_steps=1, save_strategy="no", average_last=1)
+    assert ("no instructions for bf16" in caplog.text) == warned
+
+
 def test_tensorboard_by_its_flag(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out", report_to="tensorboard", save_strategy="no")
