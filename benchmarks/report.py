@@ -27,11 +27,13 @@ def show(title: str, rows: Rows) -> None:
     Console().print(table)
 
 
-def save(name: str, rows: Rows, folder: Path) -> None:
-    """`name.json` with every ratio and the machine, `name.png` with the medians."""
+def save(name: str, rows: Rows, folder: Path, more: dict[str, Any] | None = None) -> None:
+    """`name.json` with every ratio, the machine and what `more` there is, `name.png` with the medians."""
     folder.mkdir(parents=True, exist_ok=True)
     measured = [{"work": work, "against": peer, **asdict(result)} for work, peer, result in rows]
-    (folder / f"{name}.json").write_text(json.dumps({"machine": machine(), "measured": measured}, indent=1) + "\n")
+    (folder / f"{name}.json").write_text(
+        json.dumps({"machine": machine(), "measured": measured, **(more or {})}, indent=1) + "\n"
+    )
     draw(rows, folder / f"{name}.png")
 
 
