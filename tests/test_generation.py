@@ -34,10 +34,11 @@ MODES = {
 class WithCopies(RandomTransformerForConditionalGeneration):
     """The same model as the library would drive it: each beam has a copy of its source, and caches follow in full."""
 
-    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
-    _prepare_cache_for_generation = GenerationMixin._prepare_cache_for_generation
-    _get_logits_processor = GenerationMixin._get_logits_processor
-    _get_stopping_criteria = GenerationMixin._get_stopping_criteria
+    # Through vars(): one of them is a static method in transformers 5.17.
+    _expand_inputs_for_generation = vars(GenerationMixin)["_expand_inputs_for_generation"]
+    _prepare_cache_for_generation = vars(GenerationMixin)["_prepare_cache_for_generation"]
+    _get_logits_processor = vars(GenerationMixin)["_get_logits_processor"]
+    _get_stopping_criteria = vars(GenerationMixin)["_get_stopping_criteria"]
 
     def _reorder_cache(self, past_key_values, beam_idx):
         past_key_values.reorder_cache(beam_idx)
