@@ -67,8 +67,8 @@ def array(tensor: Tensor) -> Any:
 
 def translate(model: Any, compute_type: str, new_tokens: int) -> Callable[[Tensor, int], list[list[str]]]:
     """What translates ids `[batch, source_len]` with so many beams into `new_tokens` tokens each."""
-    folder = tempfile.TemporaryDirectory()
-    engine = translator(model, compute_type, Path(folder.name))
+    with tempfile.TemporaryDirectory() as folder:  # which the engine reads once, when it is made
+        engine = translator(model, compute_type, Path(folder))
 
     def run(ids: Tensor, num_beams: int) -> list[list[str]]:
         sources = [[f"t{i}" for i in row] for row in ids.tolist()]
@@ -76,5 +76,4 @@ def translate(model: Any, compute_type: str, new_tokens: int) -> Callable[[Tenso
         results = engine.translate_batch(sources, beam_size=num_beams, **options)
         return [result.hypotheses[0] for result in results]
 
-    run.folder = folder  # type: ignore[attr-defined] # lives as long as the translator
     return run

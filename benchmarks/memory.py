@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from .generate import generate
+from .generate import DEVICE, generate
 from .models import END, GENERATORS, SIZES, VOCAB_SIZE
 
 MIB = 2**20
@@ -42,16 +42,15 @@ def run(options: argparse.Namespace) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
     """MiB that the process had at most, before and after generating; on a CUDA device, of its memory."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = GENERATORS[options.measure](SIZES[options.size]).to(device).eval()
-    ids = torch.randint(END + 1, VOCAB_SIZE, (options.batch, options.source), device=device)
+    model = GENERATORS[options.measure](SIZES[options.size]).to(DEVICE).eval()
+    ids = torch.randint(END + 1, VOCAB_SIZE, (options.batch, options.source), device=DEVICE)
     start = peak()
     generate(model, ids, options.beams)
     return {"start": start, "peak": peak()}
 
 
 def peak() -> float:
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         return torch.cuda.max_memory_allocated() / MIB
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, on macOS in bytes
     return used / (MIB if sys.platform == "darwin" else 1024)

@@ -78,7 +78,6 @@ def speed_of(step: Callable[[], None], dtype: torch.dtype, tokens: int) -> dict[
 
 def make_batch(rows: int) -> dict[str, Tensor]:
     """Source and target of `rows` pairs, every second one half as long."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator().manual_seed(0)
     ids, labels = (torch.randint(END + 1, VOCAB_SIZE, (rows, LENGTH), generator=generator) for _ in range(2))
     mask = torch.ones_like(ids)
@@ -90,13 +89,12 @@ def make_batch(rows: int) -> dict[str, Tensor]:
         "decoder_input_ids": inputs.masked_fill(mask == 0, PAD),
         "labels": labels.masked_fill(mask == 0, -100),
     }
-    return {name: tensor.to(device) for name, tensor in batch.items()}
+    return {name: tensor.to(DEVICE) for name, tensor in batch.items()}
 
 
 def trainer(model: nn.Module, batch: dict[str, Tensor], dtype: torch.dtype, own_loss: bool) -> Callable[[], None]:
     """A step as a user would write it: autocast, smoothed cross-entropy, clipping, fused Adam."""
-    device = batch["input_ids"].device
-    model = model.to(device).train()
+    model = model.to(DEVICE).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     loss_of = SmoothedCrossEntropy(SMOOTHING, overwrite=True) if own_loss else plain_loss
     return partial(step, model, optimizer, batch, dtype, loss_of)
@@ -114,7 +112,7 @@ def step(
     loss_of: Callable[[Any, Tensor], Tensor],
 ) -> None:
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    with torch.autocast(inputs["input_ids"].device.type, dtype, enabled=dtype != torch.float32):
+    with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
         outputs = model(**inputs)
     loss_of(outputs, batch["labels"]).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)

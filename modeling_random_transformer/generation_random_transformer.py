@@ -297,7 +297,7 @@ class DecodingCache(EncoderDecoderCache):
         return super().get_seq_length(layer_idx) if self.decoder is None else self.decoder.slots.length
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the beams. They move within one source only, so its keys and values stay where they are."""
+        """Follow the beams, in the target only."""
         if self.decoder is None:
             self.self_attention_cache.reorder_cache(beam_idx)
         else:
@@ -399,8 +399,6 @@ class RandomTransformerGenerationMixin(GenerationMixin):
 
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
         """Follow the beams. They move within one source only, so its keys and values stay where they are."""
-        if isinstance(past_key_values, DecodingCache):
-            past_key_values.reorder_cache(beam_idx)
-        else:
-            past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        own = isinstance(past_key_values, DecodingCache)
+        (past_key_values if own else past_key_values.self_attention_cache).reorder_cache(beam_idx)
         return past_key_values
