@@ -19,16 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--source", type=int, default=256)
     parser.add_argument("--beams", type=int, default=4)
-    parser.add_argument("--measure", choices=GENERATORS, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.measure:
-        print(json.dumps(measure(options)))
-        return
     found = {}
     for name in GENERATORS:
-        command = [sys.executable, "-m", "benchmarks", "memory", "--measure", name, "--size", options.size]
+        command = [sys.executable, "-m", "benchmarks.memory", "--model", name, "--size", options.size]
         command += ["--batch", f"{options.batch}", "--source", f"{options.source}", "--beams", f"{options.beams}"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found[name] = json.loads(done.stdout.splitlines()[-1])
@@ -42,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
     """MiB that the process had at most, before and after generating; on a CUDA device, of its memory."""
-    model = GENERATORS[options.measure](SIZES[options.size]).to(DEVICE).eval()
+    model = GENERATORS[options.model](SIZES[options.size]).to(DEVICE).eval()
     ids = torch.randint(END + 1, VOCAB_SIZE, (options.batch, options.source), device=DEVICE)
     start = peak()
     generate(model, ids, options.beams)
@@ -54,3 +50,10 @@ def peak() -> float:
         return torch.cuda.max_memory_allocated() / MIB
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, on macOS in bytes
     return used / (MIB if sys.platform == "darwin" else 1024)
+
+
+if __name__ == "__main__":  # the process that is measured, which holds nothing of the other benchmarks
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parser.add_argument("--model", choices=GENERATORS, required=True)
+    print(json.dumps(measure(parser.parse_args())))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
@@ -23,6 +23,8 @@ from transformers.generation import (
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from .linear_random_transformer import PACKING_PAYS, adding, bare, hooked, joined, multiplies
+
 TOKEN_BY_TOKEN = {
     GenerationMode.GREEDY_SEARCH,
     GenerationMode.SAMPLE,
@@ -30,6 +32,7 @@ TOKEN_BY_TOKEN = {
     GenerationMode.BEAM_SAMPLE,
 }
 WAITS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
+MANY_KEYS = 2**17  # elements of the keys; with fewer, attention by plain products has no advantage anywhere
 FIRST_ROOM = 64  # tokens that a target has room for at first; doubled when they are used up
 
 
@@ -101,26 +104,38 @@ class IncrementalBlock:
 
     Args:
         layer: the block.
-        target: its cached keys and values of the target, `[rows, heads, length, width]`.
+        target: its keys and values of the target, as `slots.place` puts them.
         source: those of the source, `[sources, heads, source_len, width]`.
         source_mask: 0 where a source may be seen and -inf elsewhere, `[sources, 1, 1, source_len]`, if it hides any.
-        slots: where those of the target are kept from now on.
+        slots: which of the target's are whose.
+        rows: pack the weights for so many rows; 0 leaves them as they lie.
     """
 
-    def __init__(self, layer: Any, target: Any, source: Any, source_mask: Tensor | None, slots: Slots):
+    def __init__(
+        self,
+        layer: Any,
+        target: tuple[Tensor, Tensor],
+        source: Any,
+        source_mask: Tensor | None,
+        slots: Slots,
+        rows: int,
+    ):
+        self.attend = attend if fused_attention_is_slow(source.keys, source_mask) else attend_fused
         self.slots = slots
+        self.keys, self.values = target
         self.norm_first = layer.config.norm_order == "pre"
         self.width, self.scale = layer.config.d_k, layer.self_attn.scaling
         self.value_width = layer.config.d_v
         attention, cross_attention = layer.self_attn, layer.encoder_attn
-        self.query, self.key, self.value = map(bare, (attention.q_proj, attention.k_proj, attention.v_proj))
-        self.output, self.norm = adding(attention.out_proj), bare(layer.self_attn_layer_norm)
-        self.keys, self.values = slots.place(target.keys), slots.place(target.values)
-        self.source_query, self.source_output = bare(cross_attention.q_proj), adding(cross_attention.out_proj)
-        self.source_norm = bare(layer.encoder_attn_layer_norm)
+        self.project = joined((attention.q_proj, attention.k_proj, attention.v_proj), rows)
+        self.output, self.norm = adding(attention.out_proj, rows), bare(layer.self_attn_layer_norm)
+        self.source_query, self.source_norm = bare(cross_attention.q_proj, rows), bare(layer.encoder_attn_layer_norm)
+        self.source_output = adding(cross_attention.out_proj, rows)
         self.source_keys, self.source_values, self.source_mask = source.keys, source.values, source_mask
-        self.inner, self.outer, self.final_norm = bare(layer.fc1), adding(layer.fc2), bare(layer.final_layer_norm)
-        self.activation = layer.activation_fn
+        if self.attend is attend:
+            self.source_keys, self.source_values = source.keys.contiguous(), source.values.contiguous()
+        self.inner, self.activation, self.outer = bare(layer.fc1, rows), layer.activation_fn, adding(layer.fc2, rows)
+        self.final_norm = bare(layer.final_layer_norm)
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[rows, d_model]` in and out."""
@@ -138,21 +153,19 @@ class IncrementalBlock:
         """Self-attention: the new token's key and value join the others, and it attends to all that its beam sees."""
         slots = self.slots
         new, end = slots.length * slots.beams, (slots.length + 1) * slots.beams
-        query = slots.split(self.query(states), self.width)
-        self.keys.narrow(2, new, slots.beams).copy_(slots.split(self.key(states), self.width))
-        self.values.narrow(2, new, slots.beams).copy_(slots.split(self.value(states), self.value_width))
+        query, key, value = self.project(states)
+        query = slots.split(query, self.width)
+        self.keys.narrow(2, new, slots.beams).copy_(slots.split(key, self.width))
+        self.values.narrow(2, new, slots.beams).copy_(slots.split(value, self.value_width))
         keys, values = self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end)
         mask = None if slots.mask is None else slots.mask.narrow(3, 0, end)
-        outputs = scaled_dot_product_attention(query, keys, values, mask, scale=self.scale)
-        return outputs.transpose(1, 2).reshape(len(states), -1)
+        return self.attend(query, keys, values, mask, self.scale).transpose(1, 2).reshape(len(states), -1)
 
     def attend_to_source(self, states: Tensor) -> Tensor:
         """Cross-attention: the rows that share a source ask the same keys."""
         query = self.source_query(states).view(len(self.source_keys), -1, self.source_keys.shape[1], self.width)
-        outputs = scaled_dot_product_attention(
-            query.transpose(1, 2), self.source_keys, self.source_values, self.source_mask, scale=self.scale
-        )
-        return outputs.transpose(1, 2).reshape(len(states), -1)
+        source = (self.source_keys, self.source_values, self.source_mask)
+        return self.attend(query.transpose(1, 2), *source, self.scale).transpose(1, 2).reshape(len(states), -1)
 
     def feed_forward(self, states: Tensor) -> Tensor:
         """The inner layer of the feed-forward network (paper 3.3)."""
@@ -163,28 +176,40 @@ class IncrementalBlock:
 
 
 class IncrementalDecoder:
-    """The decoder for one new token a row, after a first pass has cached the beginning of the target and the source.
+    """Decoder and output layer for one new token a row, after a first pass has cached the target's beginning.
 
     Args:
-        decoder: the decoder, whose weights are used where they are.
+        decoder: the decoder.
+        lm_head: the output layer.
         cache: what that pass has cached.
         padding_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
         beams: consecutive rows among which the search re-orders.
         limit: tokens that the target has in the end.
     """
 
-    def __init__(self, decoder: Any, cache: EncoderDecoderCache, padding_mask: Tensor | None, beams: int, limit: int):
+    def __init__(
+        self,
+        decoder: Any,
+        lm_head: nn.Module,
+        cache: EncoderDecoderCache,
+        padding_mask: Tensor | None,
+        beams: int,
+        limit: int,
+    ):
         target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
         keys = target[0].keys
         self.slots = Slots(len(keys), beams, keys.shape[2], limit, keys)
         mask = hide_padding(padding_mask, keys.dtype)
-        stacked = zip(decoder.layers, target, source, strict=True)
-        self.blocks = [IncrementalBlock(layer, own, cross, mask, self.slots) for layer, own, cross in stacked]
+        rows = len(keys) if limit - keys.shape[2] >= PACKING_PAYS else 0
+        self.lm_head = bare(lm_head, rows)
+        placed = [(self.slots.place(layer.keys), self.slots.place(layer.values)) for layer in target]
+        stacked = zip(decoder.layers, placed, source, strict=True)
+        self.blocks = [IncrementalBlock(layer, own, cross, mask, self.slots, rows) for layer, own, cross in stacked]
         self.embed_tokens, self.scale = decoder.embed_tokens, decoder.embed_scale
         self.embed_positions, self.norm = decoder.embed_positions, decoder.layer_norm
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """The newest tokens `[rows, 1]` → the decoder's states `[rows, 1, d_model]`."""
+        """The newest tokens `[rows, 1]` → the logits of the next, `[rows, 1, vocab_size]`."""
         slots = self.slots
         if slots.length == slots.room:
             slots.grow()
@@ -196,7 +221,7 @@ class IncrementalDecoder:
         for block in self.blocks:
             states = block(states)
         slots.length += 1
-        return self.norm(states)[:, None]
+        return self.lm_head(self.norm(states)[:, None])
 
     def collect(self) -> DynamicCache:
         """The target's keys and values as a cache of the library's own."""
@@ -206,38 +231,27 @@ class IncrementalDecoder:
         return cache
 
 
-def bare(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What a linear layer or a layer norm computes, without the way through `nn.Module`; else the module itself."""
-    if hooked(module):
-        return module
-    if type(module) is nn.Linear:
-        weight, bias = module.weight, module.bias
-        return lambda states: linear(states, weight, bias)
-    if type(module) is nn.LayerNorm:
-        shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
-        return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
-    return module
+def attend_fused(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention (paper 3.2.1) of queries `[groups, heads, beams, width]` by PyTorch's kernel."""
+    return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
 
 
-def adding(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """`residual + module(states)`; of a plain linear layer, as one product that starts from residual and bias."""
-    if type(module) is not nn.Linear or type(module.weight.data) is not Tensor or hooked(module):
-        return lambda residual, states: residual + module(states)
-    if torch.is_autocast_enabled(module.weight.device.type):  # which would round the residual
-        return lambda residual, states: residual + module(states)
-    weight, bias = module.weight.t(), 0 if module.bias is None else module.bias
-    return lambda residual, states: (residual + bias).addmm_(states, weight)
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """The same by plain products, where the keys are many enough."""
+    if keys.numel() < MANY_KEYS:
+        return attend_fused(query, keys, values, mask, scale)
+    scores = torch.matmul(query * scale, keys.contiguous().transpose(2, 3))  # contiguous: or oneDNN copies it, slowly
+    weights = (scores if mask is None else scores.add_(mask)).softmax(dim=-1)
+    return torch.matmul(weights, values)
 
 
-def hooked(module: nn.Module) -> bool:
-    """Whether calling this module does more than its class says: hooks, a replaced or a compiled `forward`."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or "forward" in vars(module)
-        or module._compiled_call_impl is not None
-        or nn.modules.module._has_any_global_hook()
-    )
+def fused_attention_is_slow(keys: Tensor, mask: Tensor | None) -> bool:
+    """Whether plain products are faster for a query or a few: on a CPU in half precision, up to five times.
+
+    They have no answer where a mask hides all keys.
+    """
+    half = keys.is_cpu and keys.element_size() < 4 and multiplies(keys.dtype)
+    return half and (mask is None or not mask.isneginf().all(dim=-1).any())
 
 
 def hide_padding(padding_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -372,7 +386,8 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
         cache = past_key_values
         if cache.decoder is None:
-            cache.decoder = IncrementalDecoder(self.model.decoder, cache, attention_mask, cache.beams, cache.limit)
+            cached = (cache, attention_mask, cache.beams, cache.limit)
+            cache.decoder = IncrementalDecoder(self.model.decoder, self.lm_head, *cached)
         return {"decoder_input_ids": input_ids[:, -1:], "past_key_values": cache}
 
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:

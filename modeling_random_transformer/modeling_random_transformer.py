@@ -638,8 +638,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         """
         if isinstance(past_key_values, DecodingCache) and past_key_values.decoder and decoder_input_ids is not None:
             # A step of generate(): the cache knows the source and all tokens but the newest.
-            states = past_key_values.decoder(decoder_input_ids)
-            return Seq2SeqLMOutput(logits=self.lm_head(states), past_key_values=past_key_values)
+            logits = past_key_values.decoder(decoder_input_ids)
+            return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
