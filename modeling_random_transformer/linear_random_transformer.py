@@ -39,12 +39,12 @@ class PackedLinear:
 
 
 def can_pack(*modules: nn.Module) -> bool:
-    """Whether these are plain linear layers, all with a bias or none, that oneDNN multiplies faster when packed."""
+    """Whether these are plain linear layers, alike in bias and dtype, that oneDNN multiplies faster when packed."""
     layers = [module for module in modules if type(module) is nn.Linear and plain(module)]
     if len(layers) < len(modules) or torch.is_grad_enabled():
         return False
     weight, elements = layers[0].weight, sum(layer.weight.numel() for layer in layers)
-    alike = len({layer.bias is None for layer in layers}) == 1
+    alike = len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) == 1
     return alike and weight.is_cpu and elements >= PACKED_FROM and packs() and multiplies(weight.dtype)
 
 

@@ -115,6 +115,34 @@ def test_half_precision(dtype, modules_only):
     assert_same(ours, generate(model, num_beams=3, max_new_tokens=3), tolerance=0.05)
 
 
+@pytest.mark.parametrize("search", ["greedy", "beams"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.05), (torch.float64, 1e-9)])
+def test_attention_by_plain_products(dtype, tolerance, search, modules_only, monkeypatch):
+    """As CPUs with instructions for bfloat16 compute it; in float64, too, to show that it is the same attention."""
+    monkeypatch.setattr(generation, "MANY_KEYS", 0)
+    monkeypatch.setattr(generation, "fused_attention_is_slow", lambda *_: True)
+    monkeypatch.setattr(generation, "attend_fused", None)
+    model = tiny_model().to(dtype)
+    ours = generate(model, **SEARCHES[search], max_new_tokens=3)
+    modules_only()
+    assert_same(ours, generate(model, **SEARCHES[search], max_new_tokens=3), tolerance)
+
+
+def test_where_plain_products_are_faster(monkeypatch):
+    monkeypatch.setattr(generation, "multiplies", lambda _: True)
+    keys = torch.ones(2, 1, 3, 4, dtype=torch.bfloat16)
+    mask = generation.hide_padding(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
+    hides_all = generation.hide_padding(torch.tensor([[1, 1, 0], [0, 0, 0]]), torch.bfloat16)
+    slow = generation.fused_attention_is_slow
+    assert slow(keys, None)
+    assert slow(keys, mask)
+    assert not slow(keys, hides_all)
+    assert not slow(keys.float(), None)
+    assert not slow(keys.to("meta"), None)
+    monkeypatch.setattr(generation, "multiplies", lambda _: False)
+    assert not slow(keys, None)
+
+
 def test_autocast(modules_only):
     model = tiny_model()
     with torch.autocast("cpu", torch.bfloat16):

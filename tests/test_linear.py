@@ -1,0 +1,168 @@
+"""Linear layers and layer norms as plain operations, against the modules that they stand for."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import padded_batch, tiny_model
+from torch import nn
+
+from modeling_random_transformer import linear_random_transformer as linear
+from modeling_random_transformer.linear_random_transformer import PackedLinear, adding, bare, can_pack, joined
+
+packing = pytest.mark.skipif(not linear.packs(), reason="PyTorch was built without oneDNN, which packs")
+ROWS = 3
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True)
+def inference():
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def pack_all(monkeypatch):
+    """Pack layers of any size, in any dtype that oneDNN knows, for any number of products."""
+    monkeypatch.setattr(linear, "PACKED_FROM", 0)
+    monkeypatch.setattr(linear, "multiplies", lambda dtype: dtype in DTYPES)
+
+
+def layer(width=12, outputs=20, bias=True, dtype=torch.float32, kind=nn.Linear):
+    torch.manual_seed(outputs)
+    return kind(width, outputs, bias=bias).to(dtype)
+
+
+def assert_close(found, wanted):
+    """Equal but for the order of the sums."""
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[wanted.dtype]
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+@packing
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(1, 40), st.integers(1, 40), st.integers(1, 50), st.booleans(), st.sampled_from(DTYPES[:2]), st.data()
+)
+def test_packed_layers_compute_what_the_modules_do(width, outputs, rows, bias, dtype, data):
+    """Of any shape, for as many rows as were announced or another number."""
+    with torch.inference_mode():
+        one, other = layer(width, outputs, bias, dtype), layer(width, outputs + 1, bias, dtype)
+        states, residual = torch.randn(rows, width, dtype=dtype), torch.randn(rows, outputs, dtype=dtype)
+        announced = data.draw(st.sampled_from([rows, 1, 7]))
+        assert_close(PackedLinear((one,), announced)(states), one(states))
+        assert_close(PackedLinear((one,), announced).add(residual, states), residual + one(states))
+        assert_close(PackedLinear((one, other), announced)(states), torch.cat([one(states), other(states)], dim=-1))
+
+
+@packing
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [0, ROWS])
+@pytest.mark.usefixtures("pack_all")
+def test_layers_as_they_lie_and_packed(rows, bias, dtype):
+    if dtype == torch.float16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+        pytest.skip("oneDNN has no products in float16 for this CPU")
+    layers = tuple(layer(outputs=outputs, bias=bias, dtype=dtype) for outputs in (8, 8, 5))
+    states, residual = torch.randn(ROWS, 12, dtype=dtype), torch.randn(ROWS, 8, dtype=dtype)
+    assert can_pack(*layers)
+    for found, module in zip(joined(layers, rows)(states), layers, strict=True):
+        assert_close(found, module(states))
+    assert_close(bare(layers[0], rows)(states), layers[0](states))
+    assert_close(adding(layers[0], rows)(residual, states), residual + layers[0](states))
+
+
+def test_large_layers_are_packed_where_it_pays(monkeypatch):
+    large = layer(512, 256)
+    assert can_pack(large) == linear.packs()
+    assert not can_pack(layer(512, 255))
+    assert can_pack(layer(512, 128), layer(512, 128)) == linear.packs()
+    assert isinstance(bare(large, ROWS), PackedLinear) == linear.packs()
+    assert not isinstance(bare(large), PackedLinear)
+    monkeypatch.setattr(linear, "PACKED_FROM", large.weight.numel() + 1)
+    assert not can_pack(large)
+
+
+class Doubled(nn.Linear):
+    """A projection that computes something else, as adapters do."""
+
+    def forward(self, states):
+        return 2 * super().forward(states)
+
+
+def hooked_layer():
+    module = layer()
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+def replaced_layer():
+    module = layer()
+    module.forward = module.forward
+    return module
+
+
+@pytest.mark.parametrize(
+    "module",
+    [layer(kind=Doubled), hooked_layer(), replaced_layer(), layer(dtype=torch.float64)],
+    ids=["another class", "hooked", "replaced", "float64"],
+)
+@pytest.mark.usefixtures("pack_all")
+def test_other_layers_are_left_as_they_are(module):
+    assert not can_pack(module)
+    assert not can_pack(layer(), module)
+
+
+@pytest.mark.usefixtures("pack_all")
+def test_layers_are_left_as_they_are_where_more_is_wanted():
+    module = layer()
+    assert can_pack(module) == linear.packs()
+    assert not can_pack(module, layer(bias=False))
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+        assert not can_pack(module)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not can_pack(module)
+    with torch.inference_mode(False), torch.enable_grad():
+        assert not can_pack(module)
+
+
+@pytest.mark.parametrize("module", [layer(kind=Doubled), hooked_layer(), nn.LayerNorm(12), nn.Identity()])
+@pytest.mark.usefixtures("pack_all")
+def test_what_others_compute_is_kept(module):
+    states = torch.randn(ROWS, 12)
+    wanted = module(states)
+    assert torch.equal(bare(module, ROWS)(states), wanted)
+    assert torch.equal(joined((module, module), ROWS)(states)[1], wanted)
+    torch.testing.assert_close(adding(module, ROWS)(torch.ones(()), states), 1 + wanted)
+
+
+def test_half_precision_is_wanted_in_hardware(monkeypatch):
+    assert linear.multiplies(torch.float32)
+    assert not linear.multiplies(torch.float64)
+    monkeypatch.setitem(linear.IN_HARDWARE, torch.bfloat16, "an operation that PyTorch lost")
+    assert not linear.multiplies(torch.bfloat16)
+
+
+@packing
+@pytest.mark.parametrize("config", [{}, {"attention_bias": False}, {"lm_head_bias": True}], ids=str)
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}], ids=str)
+@pytest.mark.usefixtures("pack_all")
+def test_generation_with_packed_weights(search, config, monkeypatch):
+    """The same tokens and, but for rounding, logits as with the weights as they lie; and only where there are many."""
+    packed, init = [], PackedLinear.__init__
+    monkeypatch.setattr(
+        PackedLinear, "__init__", lambda self, layers, rows: packed.append(layers) or init(self, layers, rows)
+    )
+    model = tiny_model(spread=2.0, **config)
+    options = search | {"return_dict_in_generate": True, "output_logits": True, "eos_token_id": -1}
+    batch = padded_batch([8, 5, 3])
+    model.generate(**batch, **options, max_new_tokens=linear.PACKING_PAYS - 1)
+    assert not packed
+    ours = model.generate(**batch, **options, max_new_tokens=linear.PACKING_PAYS + 2)
+    assert len(packed) == 1 + 3 * 6  # the output layer; in three blocks Q, K and V as one, and five more
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+        theirs = model.generate(**batch, **options, max_new_tokens=linear.PACKING_PAYS + 2)
+    assert len(packed) == 1 + 3 * 6
+    assert torch.equal(ours.sequences, theirs.sequences)
+    for mine, other in zip(ours.logits, theirs.logits, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
