@@ -1,0 +1,14 @@
+"""Every number on the way from tokens to the next token, recorded as a model computes it.
+
+with trace(model) as t:
+    model(**inputs)                              # or model.generate(**inputs)
+t["encoder.layers.0.self_attn.head.1.scores"]    # a tensor, [batch, source_len, source_len]
+t.explain("encoder.layers.0.self_attn.head.1.scores")
+print(t)                                         # all of them: shape, formula, section of the paper
+"""
+
+from .record import Trace
+from .steps import Step
+from .tapping import trace
+
+__all__ = ["Step", "Trace", "trace"]
