@@ -4,28 +4,14 @@ Where the seed is wrong, what is right is tested: its position of "World" puts t
 belongs, and its sums go on from the embedding E that it printed, so E is fed in as it stands there.
 """
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 from transformers.masking_utils import create_causal_mask
 
-from modeling_random_transformer import (
-    RandomTransformerConfig,
-    RandomTransformerForConditionalGeneration,
-    RandomTransformerTokenizer,
-)
+from examples.seed_model import SEED, seed_model, seed_tokenizer, tensor
+from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
-
-SEED = json.loads((Path(__file__).parent / "data" / "seed_numbers.json").read_text())
-HEADS = (SEED["head1"], SEED["head2"])
-
-
-def tensor(values: object) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
 
 E = tensor(SEED["E"])[None]  # [1, 2, 4]
 
@@ -35,22 +21,14 @@ def assert_printed(actual: Tensor, printed: object) -> None:
     torch.testing.assert_close(actual.double().reshape(tensor(printed).shape), tensor(printed), rtol=5e-9, atol=6e-9)
 
 
-def blog_model(**overrides: object) -> RandomTransformerForConditionalGeneration:
-    """The seed's model in double precision, the seed's weights in its first encoder block."""
-    config = RandomTransformerConfig.from_preset("blog", **overrides)
-    config._attn_implementation = "eager"
-    model = RandomTransformerForConditionalGeneration(config).double().eval()
-    state = model.state_dict()
-    block = "model.encoder.layers.0.self_attn"
-    for name in ("WQ", "WK", "WV"):  # x @ W here, x @ W.T in a Linear
-        state[f"{block}.{name[1].lower()}_proj.weight"] = torch.cat([tensor(head[name]).T for head in HEADS])
-    state[f"{block}.out_proj.weight"] = tensor(SEED["W_output"]).T
-    model.load_state_dict(state)
+def eager_model(**overrides: object) -> torch.nn.Module:
+    model = seed_model(**overrides)
+    model.set_attn_implementation("eager")
     return model
 
 
 def first_block(**overrides: object) -> torch.nn.Module:
-    return blog_model(**overrides).model.encoder.layers[0]
+    return eager_model(**overrides).model.encoder.layers[0]
 
 
 def head_outputs(scale: float) -> Tensor:
@@ -75,7 +53,7 @@ def test_positions():
 
 
 def test_embedding_plus_position():
-    model = blog_model()
+    model = eager_model()
     with torch.no_grad():
         model.model.shared.weight[:2] = tensor(SEED["token_embedding"])
     summed = model.model.encoder.embed(model.model.encoder.look_up(torch.tensor([[0, 1]]), None), start=0, end=2)
@@ -144,21 +122,20 @@ def test_softmax_of_one_two_three():
 
 
 def test_output_layer_chooses_hola():
-    model = blog_model()
+    model = eager_model()
     with torch.no_grad():
         model.lm_head.weight.zero_()
         model.lm_head.bias.copy_(tensor(SEED["logits"]))
     logits = model.lm_head(tensor([[1, 0, 1, 0]]))
     assert_printed(logits[0], SEED["logits"])
     assert_printed(logits.softmax(-1)[0], SEED["probabilities"])
-    tokenizer = RandomTransformerTokenizer.from_words(SEED["vocabulary"], bos_token="SOS", eos_token="EOS")
-    assert tokenizer.decode(logits.argmax(-1)) == SEED["greedy_choice"]
+    assert seed_tokenizer().decode(logits.argmax(-1)) == SEED["greedy_choice"]
 
 
 def test_causal_mask():
     example = SEED["causal_mask_example_seed_003"]
     scores = tensor(example["scores"])[None, None]
-    config = blog_model().config
+    config = eager_model().config
     mask = create_causal_mask(config, torch.empty(1, 3, 4, dtype=torch.float64), None, None)
     identity = torch.eye(3, dtype=torch.float64)[None, None]
     _, weights = eager_attention_forward(torch.nn.Identity(), scores, identity, identity, mask, scaling=1.0)
@@ -167,7 +144,7 @@ def test_causal_mask():
 
 def test_a_random_model_stays_finite_through_six_blocks():
     """The seed's blocks without residuals and norms overflow; the paper's six blocks turn E into finite numbers."""
-    encoded = blog_model().model.encoder(inputs_embeds=E).last_hidden_state
+    encoded = eager_model().model.encoder(inputs_embeds=E).last_hidden_state
     assert encoded.shape == (1, 2, 4)
     assert encoded.isfinite().all()
     torch.testing.assert_close(encoded.mean(-1), torch.zeros(1, 2).double(), atol=1e-9, rtol=0)
