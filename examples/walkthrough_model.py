@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokens_as_text import tokens_of
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from walkthrough_display import Display
@@ -36,11 +37,6 @@ def walk_model(show: Display, folder: Path, sentence: str, layer: int, head: int
     model_output(show, found, tokenizer, target)
     show.begin("model_answer")
     show.say("answer", sentence=sentence, answer=tokenizer.decode(ids[0], skip_special_tokens=True))
-
-
-def tokens_of(tokenizer: Any, ids: Tensor) -> list[str]:
-    """Each token as text, spaces made visible."""
-    return [tokenizer.decode([token]).replace(" ", "␣") or "∅" for token in ids.tolist()]
 
 
 def model_tokens(show: Display, tokens: list[str], ids: Tensor) -> None:
