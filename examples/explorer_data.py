@@ -114,7 +114,7 @@ def position_map(model: Any) -> dict[str, Any] | None:
 
 
 def statistics(found: Trace) -> list[dict[str, Any]]:
-    """Of each sub-layer: root mean squares of what it adds, of the sum with its input and of its layer norm's output."""
+    """Root mean squares, of each sub-layer: what it adds, the sum with its input, what its layer norm gives."""
     rows = []
     for path, residual in found.items():
         if path.endswith(".residual"):
@@ -142,7 +142,9 @@ class BeamSearch(LogitsProcessor):
         A node has its token, the log-probability of the token and of all so far, its depth and a place beside the
         others; `rank` numbers the finished translations.
         """
-        expected = {tuple(ids.tolist()): row for sequences, rows in self.steps for ids, row in zip(sequences, rows, strict=True)}
+        expected = {
+            tuple(ids.tolist()): row for sequences, rows in self.steps for ids, row in zip(sequences, rows, strict=True)
+        }
         ranks = {tuple(ids.tolist()): rank for rank, ids in reversed(list(enumerate(finished)))}
         start = tuple(self.steps[0][0][0].tolist())
         prefixes = set(expected) | {ids[:end] for ids in ranks for end in range(len(start), len(ids) + 1)}

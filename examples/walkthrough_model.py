@@ -12,6 +12,7 @@ from walkthrough_display import Display
 from modeling_random_transformer.tracing import Trace, trace
 
 LIKELIEST = 5  # tokens shown at each step of the output
+MAX_NEW_TOKENS = 128
 
 
 def walk_model(show: Display, folder: Path, sentence: str, layer: int, head: int) -> None:
@@ -24,7 +25,7 @@ def walk_model(show: Display, folder: Path, sentence: str, layer: int, head: int
     inputs = tokenizer(sentence, return_tensors="pt")
     with trace(model, layers=[layer], heads=[head]):
         pass  # refuses what cannot be shown, before the work is done
-    ids = model.generate(**inputs, do_sample=False, num_beams=1)
+    ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=MAX_NEW_TOKENS)
     with torch.no_grad(), trace(model, heads=[head]) as found:
         model(**inputs, decoder_input_ids=ids[:, :-1])
     source = tokens_of(tokenizer, inputs["input_ids"][0])

@@ -1,11 +1,16 @@
 """Small models and batches that many tests need."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
+from modeling_random_transformer import (
+    RandomTransformerConfig,
+    RandomTransformerForConditionalGeneration,
+    RandomTransformerTokenizer,
+)
 
 PAD, BOS, EOS = 0, 1, 2
 VOCAB_SIZE = 61
@@ -46,3 +51,12 @@ def padded_batch(lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
     ids = random_ids(len(lengths), max(lengths), seed)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return {"input_ids": ids.where(mask, torch.tensor(PAD)), "attention_mask": mask.long()}
+
+
+def save_translator(folder: Path, **overrides: Any) -> RandomTransformerForConditionalGeneration:
+    """A random model and a tokenizer that knows a few English words, saved together."""
+    tokenizer = RandomTransformerTokenizer.train(["the cat sees the dog", "a dog sees a red car"] * 9, vocab_size=300)
+    tokenizer.save_pretrained(folder)
+    model = tiny_model(spread=2.0, vocab_size=len(tokenizer), **overrides)
+    model.save_pretrained(folder)
+    return model
