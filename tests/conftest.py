@@ -1,6 +1,7 @@
 """Settings that hold for every test."""
 
 import os
+from collections.abc import Iterator
 
 # Nothing here may reach for the network, and two workers share two cores.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -9,6 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from hypothesis import settings
+from transformers import logging
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("deterministic")
@@ -18,3 +20,12 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _library_as_it_was() -> Iterator[None]:
+    """Example scripts quieten the library for the rest of their process."""
+    verbosity = logging.get_verbosity()
+    yield
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
