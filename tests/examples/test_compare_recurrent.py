@@ -1,0 +1,201 @@
+"""The LSTM and the GRU with attention, and their comparison with the Transformer."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import VOCAB_SIZE, padded_batch, random_ids
+from torch.nn.utils.rnn import pad_sequence
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import compare_recurrent
+from compare_recurrent import CONTESTANTS, LENGTHS, Result
+from recurrent_model import AdditiveAttention, RecurrentConfig, RecurrentForConditionalGeneration
+
+CELLS = ["lstm", "gru"]
+
+
+def tiny_model(cell: str, spread: float = 1.0, **overrides) -> RecurrentForConditionalGeneration:
+    """A random model in evaluation mode; a `spread` above 1 widens its weights, so that its choices differ more."""
+    settings = {"vocab_size": VOCAB_SIZE, "d_model": 12, "hidden_size": 16, "dropout": 0.2, **overrides}
+    model = RecurrentForConditionalGeneration(RecurrentConfig(cell=cell, **settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(spread)
+    return model
+
+
+# The model
+
+
+def test_attention_is_the_formula():
+    attention = AdditiveAttention(5)
+    w, u, v = attention.query.weight, attention.key.weight, attention.score.weight[0]
+    states, source = torch.randn(2, 5), torch.randn(2, 4, 5)
+    lengths = [4, 2]
+    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
+    contexts, weights = attention(states, attention.key(source), source, mask)
+    for row, length in enumerate(lengths):
+        scores = torch.stack([v @ torch.tanh(w @ states[row] + u @ h) for h in source[row, :length]])
+        expected = scores.exp() / scores.exp().sum()
+        torch.testing.assert_close(weights[row, :length], expected)
+        torch.testing.assert_close(contexts[row], sum(a * h for a, h in zip(expected, source[row], strict=False)))
+        assert not weights[row, length:].any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_changes_no_row(cell):
+    model = tiny_model(cell, spread=3.0)
+    lengths = [3, 9, 1, 6]
+    batch, targets = padded_batch(lengths), random_ids(4, 7, seed=1)
+    together = model(**batch, decoder_input_ids=targets)
+    for row, length in enumerate(lengths):
+        alone = model(batch["input_ids"][row : row + 1, :length], decoder_input_ids=targets[row : row + 1])
+        torch.testing.assert_close(together.logits[row], alone.logits[0])
+        torch.testing.assert_close(together.cross_attentions[0][row, 0, :, :length], alone.cross_attentions[0][0, 0])
+        assert not together.cross_attentions[0][row, 0, :, length:].any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_loss_is_the_mean_over_the_labels(cell):
+    model = tiny_model(cell)
+    batch = padded_batch([4, 6])
+    rows = [random_ids(1, 3)[0], random_ids(1, 5, seed=1)[0]]
+    loss = model(**batch, labels=pad_sequence(rows, batch_first=True, padding_value=-100)).loss
+    alone = [
+        model(batch["input_ids"][row : row + 1, :length], labels=labels[None]).loss
+        for row, (length, labels) in enumerate(zip([4, 6], rows, strict=True))
+    ]
+    torch.testing.assert_close(loss, (3 * alone[0] + 5 * alone[1]) / 8)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_greedy_decoding_is_the_argmax_of_teacher_forcing(cell):
+    model = tiny_model(cell, spread=4.0)
+    batch = padded_batch([5, 8, 2])
+    generated = model.generate(**batch, do_sample=False, max_new_tokens=12, eos_token_id=None)
+    choices = model(**batch, decoder_input_ids=generated[:, :-1]).logits.argmax(dim=-1)
+    assert torch.equal(generated[:, 1:], choices)
+    assert len(generated.unique()) > 5  # not the same token again and again
+    assert torch.equal(
+        generated, model.generate(**batch, do_sample=False, max_new_tokens=12, eos_token_id=None, use_cache=False)
+    )
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_memory_is_kept_at_first(cell):
+    model = tiny_model(cell)
+    for rnn in (model.encoder.rnn, model.decoder.cell):
+        for name, bias in rnn.named_parameters():
+            if name.startswith("bias"):
+                gates = bias.view(-1, rnn.hidden_size)
+                kept = [index == 1 and name.startswith("bias_ih") for index in range(len(gates))]
+                assert torch.equal(gates, torch.tensor(kept).float()[:, None].expand_as(gates)), name
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_it_learns_to_copy(cell):
+    model = tiny_model(cell, vocab_size=12, d_model=32, hidden_size=48, dropout=0.0).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(150):
+        source = random_ids(32, 4, seed=step, vocab_size=12)
+        loss = model(source, labels=source).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] > 2
+    assert losses[-1] < 0.05
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_saved_and_loaded(cell, tmp_path):
+    model = tiny_model(cell)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
+    loaded = RecurrentForConditionalGeneration.from_pretrained(tmp_path).eval()
+    assert loaded.config.cell == cell
+    assert all(torch.equal(loaded.state_dict()[name], weights) for name, weights in model.state_dict().items())
+    batch = {**padded_batch([3, 5]), "labels": random_ids(2, 4)}
+    torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"cell": "rnn"}, "cell must be one of lstm, gru, got 'rnn'"), ({"hidden_size": 7}, "hidden_size must be even")],
+)
+def test_wrong_configurations_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        RecurrentConfig(**wrong)
+
+
+def test_what_it_cannot_do_is_refused():
+    model, batch = tiny_model("gru"), padded_batch([3, 5])
+    with pytest.raises(ValueError, match="decoder_input_ids or labels must be given"):
+        model(**batch)
+    with pytest.raises(ValueError, match="only supports"):
+        model.generate(**batch, num_beams=2)
+
+
+# The comparison
+
+
+class Vocabulary:
+    """Of a tokenizer, all that a model is made for."""
+
+    def __len__(self):
+        return 1500
+
+
+def test_the_models_are_of_one_size():
+    sizes = [contestant.make(Vocabulary()).num_parameters() for contestant in CONTESTANTS.values()]
+    assert max(sizes) < 1.01 * min(sizes)
+
+
+def test_texts_share_no_sentence():
+    train, test = compare_recurrent.make_texts(50, 10, seed=1)
+    assert (len(train), len(test)) == (50, 10)
+    sentences = [sentence for text in train + test for sentence in re.findall(r".+?[.?](?: |$)", text.source)]
+    assert len(sentences) == len(set(sentences)) == sum(text.length for text in train + test)
+    assert {text.length for text in test} == set(LENGTHS)
+
+
+def test_the_conclusions_follow_from_the_results():
+    fast = Result("fast", 1, 200.0, {1: 90.0, 2: 50.0, 3: 30.0, 4: 10.0})
+    good = Result("good", 1, 150.0, {1: 90.0, 2: 80.0, 3: 75.0, 4: 75.0})
+    speed, match, length = compare_recurrent.conclusions([good, fast])
+    assert speed == "Training speed: fast 200 tokens/s, good 0.75 of that."
+    assert match == "Exact match: good 80.0%, fast 45.0%."
+    assert "good 75% (66% if length did no harm), fast 10% (66% if" in length
+
+
+def test_a_small_run(tmp_path, capsys):
+    sizes = ["--epochs", "1", "--train_size", "24", "--test_size", "4", "--output_dir", str(tmp_path)]
+    assert compare_recurrent.main(sizes) == 0
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    for name in CONTESTANTS:
+        assert re.search(rf"{name} +[\d,]+ +[\d,]+( +[\d.]+%){{5}}", printed), printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models", "cnn"], "invalid choice: 'cnn'"),
+        (["--models"], "expected at least one argument"),
+        (["--epochs", "0"], "--epochs must be a positive integer, got 0."),
+        (["--train_size", "3"], "--train_size must be at least 4"),
+        (["--test_size", "0"], "--test_size must be at least 4"),
+        (["--seed", "-1"], "--seed must be an integer from 0"),
+        (["--output_dir", __file__], "--output_dir must be a folder, got the file"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        compare_recurrent.main(arguments)
+    assert exit_.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
