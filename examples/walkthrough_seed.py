@@ -196,7 +196,7 @@ def chain(model: RandomTransformerForConditionalGeneration, states: Tensor) -> t
     scores, values = [], []
     with trace(model) as found:
         for index, block in enumerate(model.model.encoder.layers):
-            states = block.feed_forward(block.self_attn(states)[0])  # type: ignore[operator]
+            states = block.feed_forward(block.self_attn(states)[0])
             heads = [found[f"encoder.layers.{index}.self_attn.head.{head}.scaled_scores"] for head in (0, 1)]
             scores.append(torch.cat(heads).max().item())
             values.append(states.abs().max().item())

@@ -1,8 +1,27 @@
 """The original encoder-decoder Transformer as a Hugging Face model. Importing this registers the Auto classes."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from .configuration_random_transformer import RandomTransformerConfig
+from .heads_random_transformer import (
+    RandomTransformerEncoderModel,
+    RandomTransformerForCausalLM,
+    RandomTransformerForMaskedLM,
+    RandomTransformerForQuestionAnswering,
+    RandomTransformerForSequenceClassification,
+    RandomTransformerForTokenClassification,
+)
 from .modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerModel,
@@ -14,20 +33,33 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RandomTransformerConfig",
+    "RandomTransformerEncoderModel",
+    "RandomTransformerForCausalLM",
     "RandomTransformerForConditionalGeneration",
+    "RandomTransformerForMaskedLM",
+    "RandomTransformerForQuestionAnswering",
+    "RandomTransformerForSequenceClassification",
+    "RandomTransformerForTokenClassification",
     "RandomTransformerModel",
     "RandomTransformerPreTrainedModel",
     "RandomTransformerTokenizer",
 ]
 
-# So that `from_pretrained` knows the classes wherever this package is imported …
+# So that `from_pretrained` knows the classes wherever this package is imported, and every saved folder carries their
+# code for where it is not.
 AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig, exist_ok=True)
 AutoTokenizer.register(RandomTransformerConfig, tokenizer_class=RandomTransformerTokenizer, exist_ok=True)
-AutoModel.register(RandomTransformerConfig, RandomTransformerModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(RandomTransformerConfig, RandomTransformerForConditionalGeneration, exist_ok=True)
-
-# … and every saved folder carries their code for where it is not.
 RandomTransformerConfig.register_for_auto_class()
 RandomTransformerTokenizer.register_for_auto_class()
-RandomTransformerModel.register_for_auto_class("AutoModel")
-RandomTransformerForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+for auto, model in {
+    AutoModel: RandomTransformerModel,
+    AutoModelForSeq2SeqLM: RandomTransformerForConditionalGeneration,
+    AutoModelForTextEncoding: RandomTransformerEncoderModel,
+    AutoModelForSequenceClassification: RandomTransformerForSequenceClassification,
+    AutoModelForTokenClassification: RandomTransformerForTokenClassification,
+    AutoModelForQuestionAnswering: RandomTransformerForQuestionAnswering,
+    AutoModelForMaskedLM: RandomTransformerForMaskedLM,
+    AutoModelForCausalLM: RandomTransformerForCausalLM,
+}.items():
+    auto.register(RandomTransformerConfig, model, exist_ok=True)
+    model.register_for_auto_class(auto.__name__)

@@ -7,6 +7,7 @@ Shapes in this file: `batch` counts sequences, `source_len` and `target_len` tok
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -33,14 +34,14 @@ from .loss_random_transformer import token_loss
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
     """sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5), side by side or (`"concatenated"`) all sines first.
 
-    Integer positions `[length]` → `[length, d_model]` in float32, computed in float64.
+    Integer positions `[…, length]` → `[…, length, d_model]` in float32, computed in float64.
     """
     two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device)
-    angles = positions.to(torch.float64)[:, None] / 10000 ** (two_i / d_model)  # [length, d_model / 2]
-    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # [length, d_model / 2, 2]
+    angles = positions.to(torch.float64)[..., None] / 10000 ** (two_i / d_model)  # […, length, d_model / 2]
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # […, length, d_model / 2, 2]
     if layout == "concatenated":
-        waves = waves.transpose(1, 2)
-    return waves.flatten(1).to(torch.float32)
+        waves = waves.transpose(-1, -2)
+    return waves.flatten(-2).to(torch.float32)
 
 
 def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
@@ -271,8 +272,9 @@ class RandomTransformerDecoderLayer(GradientCheckpointingLayer, RandomTransforme
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, is_causal=True)
-        self.encoder_attn = RandomTransformerAttention(config, layer_idx)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        if config.is_encoder_decoder:
+            self.encoder_attn = RandomTransformerAttention(config, layer_idx)
+            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(
         self,
@@ -458,19 +460,21 @@ class RandomTransformerDecoder(RandomTransformerStack):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        left_padding: Tensor | None = None,
         **kwargs: Any,
     ) -> DecoderOutput:
         """Predict from the target so far and the encoded source, `[sources, source_len, d_model]`.
 
-        The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. The arguments
-        are those of `RandomTransformerModel.forward`.
+        The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. `left_padding`,
+        `[batch, 1]`, counts the padding before a row's first token. The other arguments are those of
+        `RandomTransformerModel.forward`.
         """
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
         cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
         start, end = token_range(cache, inputs_embeds.shape[1])
         if isinstance(start, int):
             check_padding_mask("decoder_attention_mask", attention_mask, len(inputs_embeds), end)
-        hidden_states = self.embed(inputs_embeds, start, end)
+        hidden_states = self.embed(inputs_embeds, start if left_padding is None else start - left_padding, end)
         seen = None if cache is None else cache.self_attention_cache
         mask = create_causal_mask(self.config, hidden_states, attention_mask, seen)
         source_mask = None
@@ -513,13 +517,15 @@ def token_range(cache: EncoderDecoderCache | None, length: int) -> tuple[int | T
 class RandomTransformerModel(RandomTransformerPreTrainedModel):
     """Encoder and decoder, without the output layer (paper Figure 1)."""
 
+    stacks: dict[str, Any] = {"encoder": RandomTransformerEncoder, "decoder": RandomTransformerDecoder}
+
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
         if config.share_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = {f"{s}.embed_tokens.weight": "shared.weight" for s in ("encoder", "decoder")}
-        self.encoder = RandomTransformerEncoder(config)
-        self.decoder = RandomTransformerDecoder(config)
+            self._tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in self.stacks}
+        for name, stack in self.stacks.items():
+            setattr(self, name, stack(config))
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
@@ -529,17 +535,19 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
     def init_parallel_plans(self) -> None:
-        """Without what this model has not: embeddings that are not shared, and a name that transformers 5.17 adds."""
+        """Without what this model has not: a stack, shared embeddings, a name that transformers 5.17 adds."""
         super().init_parallel_plans()
-        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if hasattr(self, name.split(".")[0])}
+        own = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in self.named_modules()}
+        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in own}
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared if self.config.share_embeddings else self.encoder.embed_tokens
+        return self.shared if self.config.share_embeddings else getattr(self, next(iter(self.stacks))).embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.embed_tokens = value
         if self.config.share_embeddings:
-            self.shared = self.decoder.embed_tokens = value
+            self.shared = value
+        for name in self.stacks if self.config.share_embeddings else list(self.stacks)[:1]:
+            getattr(self, name).embed_tokens = value
 
     @can_return_tuple
     def forward(

@@ -29,8 +29,13 @@ LIBRARY_MARKS = [
 # The tests tell by these lists what a class is: whether it takes labels, for one, and of what shape. Models inside
 # transformers are named there; one outside can only register its classes.
 HEADS = {
-    "MODEL_MAPPING_NAMES": "RandomTransformerModel",
+    "MODEL_MAPPING_NAMES": ("RandomTransformerModel", "RandomTransformerEncoderModel"),
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": "RandomTransformerForConditionalGeneration",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "RandomTransformerForSequenceClassification",
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": "RandomTransformerForTokenClassification",
+    "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES": "RandomTransformerForQuestionAnswering",
+    "MODEL_FOR_MASKED_LM_MAPPING_NAMES": "RandomTransformerForMaskedLM",
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": "RandomTransformerForCausalLM",
 }
 
 

@@ -1,0 +1,54 @@
+"""transformers' common tests of the heads on one stack."""
+
+import unittest
+
+from modeling_random_transformer import (
+    RandomTransformerEncoderModel,
+    RandomTransformerForCausalLM,
+    RandomTransformerForMaskedLM,
+    RandomTransformerForQuestionAnswering,
+    RandomTransformerForSequenceClassification,
+    RandomTransformerForTokenClassification,
+)
+
+from .models import SmallModel
+from .transformers_tests.generation.test_utils import GenerationTesterMixin
+from .transformers_tests.test_memory_cleanup_mixin import MemoryCleanupMixin
+from .transformers_tests.test_modeling_common import ModelTesterMixin
+
+
+class SmallStack(SmallModel):
+    """One stack, which has no decoder's inputs."""
+
+    is_training = True
+
+    def get_config(self):
+        config = super().get_config()
+        config.is_encoder_decoder = False
+        return config
+
+    def prepare_config_and_inputs_for_common(self):
+        config, inputs = super().prepare_config_and_inputs_for_common()
+        return config, {name: value for name, value in inputs.items() if not name.startswith("decoder")}
+
+
+class EncoderHeadsTest(MemoryCleanupMixin, ModelTesterMixin, unittest.TestCase):
+    all_model_classes = (
+        RandomTransformerEncoderModel,
+        RandomTransformerForSequenceClassification,
+        RandomTransformerForTokenClassification,
+        RandomTransformerForQuestionAnswering,
+        RandomTransformerForMaskedLM,
+    )
+    is_encoder_decoder = False
+    model_tester = SmallStack()
+    run_under_no_grad = False
+    test_can_init_all_missing_weights_before_2023 = True  # the library's age of a model whose file names no year
+
+
+class CausalLMTest(MemoryCleanupMixin, ModelTesterMixin, GenerationTesterMixin, unittest.TestCase):
+    all_model_classes = (RandomTransformerForCausalLM,)
+    is_encoder_decoder = False
+    model_tester = SmallStack()
+    run_under_no_grad = False
+    test_can_init_all_missing_weights_before_2023 = True

@@ -1,0 +1,293 @@
+"""Heads on one stack: they load what the whole model has learned, learn small tasks, and travel."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from support import VOCAB_SIZE, padded_batch, random_ids, save_translator, tiny_config, tiny_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoModelForTokenClassification,
+)
+
+from modeling_random_transformer import (
+    RandomTransformerEncoderModel,
+    RandomTransformerForCausalLM,
+    RandomTransformerForMaskedLM,
+    RandomTransformerForQuestionAnswering,
+    RandomTransformerForSequenceClassification,
+    RandomTransformerForTokenClassification,
+)
+from modeling_random_transformer.heads_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
+
+AUTO = {
+    RandomTransformerEncoderModel: AutoModelForTextEncoding,
+    RandomTransformerForSequenceClassification: AutoModelForSequenceClassification,
+    RandomTransformerForTokenClassification: AutoModelForTokenClassification,
+    RandomTransformerForQuestionAnswering: AutoModelForQuestionAnswering,
+    RandomTransformerForMaskedLM: AutoModelForMaskedLM,
+    RandomTransformerForCausalLM: AutoModelForCausalLM,
+}
+CONFIGS = {
+    "post-norm": {},
+    "pre-norm": {"norm_order": "pre"},
+    "two vocabularies": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
+    "learned positions": {"position_embedding": "learned"},
+    "no positions": {"position_embedding": "none"},
+}
+BATCH = padded_batch([8, 5, 3])
+
+
+@pytest.fixture(params=AUTO, ids=lambda head: head.__name__)
+def head(request):
+    return request.param
+
+
+def first_output(model, batch=BATCH):
+    with torch.no_grad():
+        return model(**batch)[0]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_whole_model_loads_into_a_head(head, config, tmp_path):
+    """All but the new layer comes from the folder, and computes what it computed there."""
+    whole = tiny_model(encoder_layers=2, decoder_layers=3, **CONFIGS[config])
+    whole.save_pretrained(tmp_path)
+    model, info = head.from_pretrained(tmp_path, output_loading_info=True)
+    new = {"score.weight", "score.bias"} if hasattr(model, "score") else set()
+    assert set(info["missing_keys"]) == new
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    stacks = {"encoder": whole.model.encoder, "decoder": whole.model.decoder}
+    ours = {name: getattr(getattr(model, "model", model), name, None) for name in stacks}
+    (kind,) = [name for name, stack in ours.items() if stack is not None]
+    if kind == "encoder":
+        assert torch.equal(first_output(ours[kind].eval()), first_output(whole.model.encoder))
+    if hasattr(model, "lm_head"):
+        assert torch.equal(model.lm_head.weight, whole.lm_head.weight)
+
+
+def test_saved_and_loaded_again(head, tmp_path):
+    model = head(tiny_config(num_labels=3)).eval()
+    model.save_pretrained(tmp_path)
+    loaded = AUTO[head].from_pretrained(tmp_path).eval()
+    assert type(loaded) is head
+    assert torch.equal(first_output(loaded), first_output(model))
+    assert not loaded.config.is_encoder_decoder
+
+
+REMOTE = """
+import sys
+sys.modules["modeling_random_transformer"] = None  # as if it were not installed
+import torch, transformers
+auto, folder = sys.argv[1:]
+model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+print(type(model).__name__, model(torch.tensor([[5, 6, 7]]))[0].sum().item())
+"""
+
+
+@pytest.mark.slow
+def test_remote_code(head, tmp_path, monkeypatch):
+    model = head(tiny_config()).eval()
+    model.save_pretrained(tmp_path / "saved")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    command = [sys.executable, "-c", REMOTE, AUTO[head].__name__, str(tmp_path / "saved")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    name, total = done.stdout.split()
+    assert name == head.__name__
+    expected = model(torch.tensor([[5, 6, 7]]))[0].sum().item()
+    assert float(total) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_batch_never_changes_a_row(head):
+    model = head(tiny_config(num_labels=3)).eval()
+    batched = model(**BATCH)[0]
+    for row, length in enumerate((8, 5, 3)):
+        alone = model(BATCH["input_ids"][row : row + 1, :length])[0]
+        tokens = (
+            slice(None) if alone.dim() == 2 and head is RandomTransformerForSequenceClassification else slice(length)
+        )
+        torch.testing.assert_close(batched[row, tokens], alone[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_mean_is_of_tokens():
+    states = torch.tensor([[[1.0], [3.0], [8.0]], [[2.0], [4.0], [5.0]]])
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    assert mean_of_tokens(states, mask).tolist() == [[2.0], [0.0]]
+    assert mean_of_tokens(states, None).flatten().tolist() == pytest.approx([4.0, 11 / 3])
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_decoder_is_the_whole_models_without_cross_attention(config):
+    """Its blocks are those of the whole model when nothing attends to a source."""
+    whole = tiny_model(**CONFIGS[config])
+    alone = RandomTransformerDecoderModel(whole.config).eval()
+    alone.load_state_dict(whole.model.state_dict(), strict=False)
+    ids = random_ids(2, 5)
+    torch.testing.assert_close(
+        first_output(alone, {"input_ids": ids}), first_output(whole.model.decoder, {"input_ids": ids})
+    )
+    assert not any("encoder_attn" in name for name in alone.state_dict())
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
+def test_a_text_goes_on_as_without_a_cache(config, options):
+    model = RandomTransformerForCausalLM(tiny_config(encoder_layers=1, **CONFIGS[config])).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    ids = random_ids(2, 4)
+    wanted = model.generate(ids, max_new_tokens=6, use_cache=False, num_beams=options.get("num_beams", 1))
+    assert torch.equal(model.generate(ids, max_new_tokens=6, **options), wanted)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_padding_on_the_left_changes_nothing(config):
+    model = RandomTransformerForCausalLM(tiny_config(**CONFIGS[config])).eval()
+    short, long = random_ids(1, 3), random_ids(1, 7, seed=1)
+    ids = torch.cat([torch.nn.functional.pad(short, (4, 0)), long])
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    together = model.generate(ids, attention_mask=mask, max_new_tokens=5, eos_token_id=-1)
+    assert torch.equal(together[0, 4:], model.generate(short, max_new_tokens=5, eos_token_id=-1)[0])
+    assert torch.equal(together[1], model.generate(long, max_new_tokens=5, eos_token_id=-1)[0])
+
+
+# Small tasks
+
+
+def learn(model, make_batch, steps=150):
+    """Train on fresh batches; the last loss."""
+    torch.manual_seed(0)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(steps):
+        loss = model(**make_batch()).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    return loss.item()
+
+
+def learner(head, **overrides):
+    torch.manual_seed(0)
+    return head(tiny_config(d_model=32, encoder_layers=2, decoder_layers=2, d_ff=64, num_heads=4, **overrides))
+
+
+def ids_of(rows=32, length=6, highest=12):
+    return torch.randint(4, highest, (rows, length))
+
+
+def test_classification_learns_whether_a_pair_is_the_same_word():
+    """Two texts, `</s>` (2) between them."""
+
+    def batch():
+        first = ids_of(64, 1)
+        same = torch.rand(64, 1) < 0.5
+        second = torch.where(same, first, ids_of(64, 1))
+        ids = torch.cat([first, torch.full_like(first, 2), second, torch.full_like(first, 2)], dim=1)
+        return {"input_ids": ids, "labels": (first == second).flatten().long()}
+
+    model = learner(RandomTransformerForSequenceClassification, num_labels=2)
+    learn(model, batch, 250)
+    test = batch()
+    assert (model(test["input_ids"]).logits.argmax(-1) == test["labels"]).float().mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels"),
+    [
+        ({"num_labels": 1}, lambda ids: (ids == 5).sum(1).float()),
+        (
+            {"num_labels": 2, "problem_type": "multi_label_classification"},
+            lambda ids: torch.stack([(ids == 5).any(1), (ids == 6).any(1)], dim=1).float(),
+        ),
+    ],
+    ids=["a number", "several labels"],
+)
+def test_classification_learns_numbers_and_several_labels(problem, labels):
+    def batch():
+        ids = ids_of()
+        return {"input_ids": ids, "labels": labels(ids)}
+
+    first = learn(learner(RandomTransformerForSequenceClassification, **problem), batch, steps=1)
+    assert learn(learner(RandomTransformerForSequenceClassification, **problem), batch, steps=150) < first / 3
+
+
+def test_tagging_learns_what_stands_before():
+    """A token's label says whether the one before it is a 5."""
+
+    def batch():
+        ids = ids_of()
+        labels = torch.cat([torch.full((len(ids), 1), -100), (ids[:, :-1] == 5).long()], dim=1)
+        return {"input_ids": ids, "labels": labels}
+
+    model = learner(RandomTransformerForTokenClassification, num_labels=2)
+    learn(model, batch, 250)
+    test = batch()
+    right = model(test["input_ids"]).logits.argmax(-1) == test["labels"]
+    assert right[test["labels"] != -100].float().mean() > 0.95
+
+
+def test_answering_learns_where_the_answer_is():
+    """The question, the first token, says which token starts the answer; the answer is that and the next one."""
+
+    def batch():
+        ids = torch.stack([torch.randperm(10)[:6] + 4 for _ in range(64)])
+        start = torch.randint(1, 5, (64,))
+        ids[:, 0] = ids[torch.arange(64), start]
+        return {"input_ids": ids, "start_positions": start, "end_positions": start + 1}
+
+    model = learner(RandomTransformerForQuestionAnswering)
+    learn(model, batch, 300)
+    test = batch()
+    found = model(test["input_ids"])
+    assert (found.start_logits.argmax(-1) == test["start_positions"]).float().mean() > 0.9
+    assert (found.end_logits.argmax(-1) == test["end_positions"]).float().mean() > 0.9
+
+
+def counting(rows, length):
+    """Texts that count on from a random number, round a circle of eight tokens."""
+    return (torch.randint(0, 8, (rows, 1)) + torch.arange(length)) % 8 + 4
+
+
+def test_filling_gaps_learns_from_both_sides():
+    def batch():
+        ids = counting(32, 7)
+        masked = ids.clone()
+        gap = torch.randint(0, 7, (32, 1))
+        masked.scatter_(1, gap, 3)
+        labels = torch.full_like(ids, -100).scatter_(1, gap, ids.gather(1, gap))
+        return {"input_ids": masked, "labels": labels}
+
+    model = learner(RandomTransformerForMaskedLM)
+    learn(model, batch, 250)
+    test = batch()
+    right = model(test["input_ids"]).logits.argmax(-1) == test["labels"]
+    assert right[test["labels"] != -100].float().mean() > 0.95
+
+
+def test_going_on_learns_to_count():
+    def batch():
+        ids = counting(32, 9)
+        return {"input_ids": ids, "labels": ids}
+
+    model = learner(RandomTransformerForCausalLM)
+    learn(model, batch)
+    text = counting(4, 12)
+    assert torch.equal(model.generate(text[:, :3], max_new_tokens=9, eos_token_id=None), text)
+
+
+def test_labels_of_a_wrong_size_are_refused(tmp_path):
+    save_translator(tmp_path)
+    model = RandomTransformerForSequenceClassification.from_pretrained(tmp_path, num_labels=4)
+    assert model.score.out_features == 4
+    with pytest.raises(ValueError, match="input_ids must be in the vocabulary"):
+        RandomTransformerForTokenClassification(tiny_config())(torch.tensor([[VOCAB_SIZE]]))
