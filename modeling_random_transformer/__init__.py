@@ -27,6 +27,7 @@ from .modeling_random_transformer import (
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
 )
+from .pipeline_random_transformer import Seq2SeqPipeline
 from .tokenization_random_transformer import RandomTransformerTokenizer
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = [
     "RandomTransformerModel",
     "RandomTransformerPreTrainedModel",
     "RandomTransformerTokenizer",
+    "Seq2SeqPipeline",
 ]
 
 # So that `from_pretrained` knows the classes wherever this package is imported, and every saved folder carries their

@@ -6,15 +6,28 @@ post "The Random Transformer", which runs the same network by hand in four dimen
 
 from collections.abc import Iterable
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
+
+if TYPE_CHECKING:  # never run: the library copies the files that it finds imported, and this one is to travel along
+    from .pipeline_random_transformer import Seq2SeqPipeline  # noqa: F401
 
 # What each of transformers' Auto classes makes of a Random Transformer where only the saved code is at hand.
 MODEL_CLASSES = {
     "AutoModel": "modeling_random_transformer.RandomTransformerModel",
     "AutoModelForSeq2SeqLM": "modeling_random_transformer.RandomTransformerForConditionalGeneration",
+}
+
+# … and what `pipeline("seq2seq", …)` makes of it there.
+PIPELINES = {
+    "seq2seq": {
+        "impl": "pipeline_random_transformer.Seq2SeqPipeline",
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "type": "text",
+    }
 }
 
 
@@ -132,7 +145,12 @@ class RandomTransformerConfig(PretrainedConfig):
     is_encoder_decoder: bool = True
     is_decoder: bool = False
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, custom_pipelines: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
+            # Importing the package registers these: nobody has to trust a folder's code for them.
+            custom_pipelines = {k: v for k, v in (custom_pipelines or {}).items() if k not in PIPELINES}
+        if custom_pipelines:
+            kwargs["custom_pipelines"] = custom_pipelines
         self._check_fields()
         self._fill_derived_fields()
         self._check_combinations()
@@ -142,6 +160,8 @@ class RandomTransformerConfig(PretrainedConfig):
         """As always. Where a model's code goes along, all its classes are named, so that each Auto class loads it."""
         if any(name.startswith("AutoModel") for name in getattr(self, "auto_map", None) or {}):
             self.auto_map.update(MODEL_CLASSES)
+            if "RandomTransformerForConditionalGeneration" in (self.architectures or []):
+                self.custom_pipelines = {**(getattr(self, "custom_pipelines", None) or {}), **PIPELINES}
         super().save_pretrained(save_directory, **kwargs)
 
     @classmethod

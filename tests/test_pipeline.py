@@ -1,0 +1,550 @@
+"""`pipeline("seq2seq")`: four kinds of models against tokenizer, `generate()` and decoding by hand."""
+
+import copy
+import itertools
+import json
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+from datasets import Dataset
+from support import EOS, tiny_config
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    TextIteratorStreamer,
+    TextStreamer,
+    dynamic_module_utils,
+    pipeline,
+)
+from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.pt_utils import KeyDataset
+from translation_support import random_tokenizer, random_translator, some_texts
+
+from modeling_random_transformer import RandomTransformerModel
+from modeling_random_transformer import pipeline_random_transformer as module
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+
+TEXTS = some_texts(14)
+SHORT = {"max_new_tokens": 6}
+KINDS = ("ours", "Marian", "T5", "BART")
+POSITIONS = 64
+
+
+def random_model(kind: str, vocab_size: int):
+    """A model whose texts differ, in double precision: padding must not decide between beams that are nearly equal."""
+    torch.manual_seed(3)
+    if kind == "ours":
+        return random_translator().double()
+    sizes = {"vocab_size": vocab_size, "d_model": 16, "decoder_start_token_id": 1, "eos_token_id": EOS}
+    if kind == "T5":
+        config = T5Config(**sizes, pad_token_id=0, d_kv=8, d_ff=24, num_layers=2, num_heads=2, initializer_factor=20.0)
+        return T5ForConditionalGeneration(config).eval().double()
+    stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    widths = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": POSITIONS, "init_std": 1.0}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "forced_eos_token_id": EOS}
+    config, model = {"Marian": (MarianConfig, MarianMTModel), "BART": (BartConfig, BartForConditionalGeneration)}[kind]
+    made = model(config(**sizes, **stacks, **widths, **tokens)).eval().double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(2)
+    return made
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request, tokenizer):
+    return random_model(request.param, len(tokenizer))
+
+
+@pytest.fixture
+def pipe(model, tokenizer):
+    return pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+
+
+@pytest.fixture
+def ours(tokenizer):
+    return pipeline("seq2seq", model=random_translator(), tokenizer=tokenizer, device="cpu")
+
+
+def by_hand(model, tokenizer, text: str | list[str], **options) -> list[str]:
+    inputs = tokenizer(text, return_tensors="pt", padding=True)
+    return tokenizer.batch_decode(model.generate(**inputs, **options), skip_special_tokens=True)
+
+
+def one_by_one(model, tokenizer, texts: list[str], **options) -> list[str]:
+    return [by_hand(model, tokenizer, text, **options)[0] for text in texts]
+
+
+def spy_on_generate(model, monkeypatch) -> list[torch.Tensor]:
+    """The attention masks that `generate()` gets from now on."""
+    masks, generate = [], model.generate
+
+    def spy(**inputs):
+        masks.append(inputs["attention_mask"])
+        return generate(**inputs)
+
+    monkeypatch.setattr(model, "generate", spy)
+    return masks
+
+
+def said(answers, key: str = "generated_text") -> list[str]:
+    return [answer[key] for answer in answers]
+
+
+class TestAnswers:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"num_beams": 3},
+            {"num_beams": 3, "length_penalty": 0.2},
+            {"no_repeat_ngram_size": 1, "min_new_tokens": 4},
+            {"generation_config": GenerationConfig(max_new_tokens=3, num_beams=2)},
+        ],
+        ids=str,
+    )
+    def test_equal_those_of_each_text_alone(self, pipe, options):
+        options = options if "generation_config" in options else SHORT | options
+        expected = one_by_one(pipe.model, pipe.tokenizer, TEXTS, **options)
+        assert len(set(expected)) > 3, "a test that could not fail"
+        assert pipe(TEXTS[0], **options) == {"generated_text": expected[0]}
+        for batch_size in (1, 4, 50):
+            assert said(pipe(TEXTS, batch_size=batch_size, **options)) == expected
+        assert said(pipe(tuple(TEXTS), batch_size=3, **options)) == expected
+
+    def test_samples_are_those_of_the_seed(self, pipe):
+        options = SHORT | {"do_sample": True, "temperature": 1.5}
+        for texts, batch_size in ((TEXTS[0], 1), (TEXTS, len(TEXTS))):
+            torch.manual_seed(5)
+            expected = by_hand(pipe.model, pipe.tokenizer, texts, **options)
+            torch.manual_seed(5)
+            answers = pipe(texts, batch_size=batch_size, **options)
+            assert said(answers if isinstance(answers, list) else [answers]) == expected
+        torch.manual_seed(5)
+        alone = one_by_one(pipe.model, pipe.tokenizer, TEXTS, **options)
+        torch.manual_seed(5)
+        assert said(pipe(TEXTS, **options)) == alone
+
+    def test_several_candidates_are_a_list(self, pipe):
+        options = SHORT | {"num_beams": 4, "num_return_sequences": 3}
+        expected = [by_hand(pipe.model, pipe.tokenizer, text, **options) for text in TEXTS]
+        assert said(pipe(TEXTS[1], **options)) == expected[1]
+        for batch_size in (1, 5):
+            answers = pipe(TEXTS, batch_size=batch_size, **options)
+            assert [said(answer) for answer in answers] == expected
+
+    def test_options_of_the_pipeline_give_way_to_those_of_a_call(self, model, tokenizer):
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", num_beams=3, **SHORT)
+        hand = (model, tokenizer, TEXTS)
+        assert said(pipe(TEXTS)) == one_by_one(*hand, num_beams=3, **SHORT)
+        assert said(pipe(TEXTS, max_new_tokens=3)) == one_by_one(*hand, num_beams=3, max_new_tokens=3)
+        config = GenerationConfig(max_new_tokens=3)
+        assert said(pipe(TEXTS, generation_config=config)) == one_by_one(*hand, generation_config=config)
+
+    def test_processors_and_stop_strings_are_passed_on(self, ours):
+        class Only(LogitsProcessor):
+            def __call__(self, input_ids, scores):  # noqa: ARG002
+                return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([70]), 0.0)
+
+        assert ours(TEXTS[0], logits_processor=LogitsProcessorList([Only()]), **SHORT) == {
+            "generated_text": ours.tokenizer.decode([70] * 6)
+        }
+        whole = ours(TEXTS[0], **SHORT)["generated_text"]
+        stopped = ours(TEXTS[0], stop_strings=[whole[0]], **SHORT)["generated_text"]
+        assert len(stopped) < len(whole)
+        assert stopped == whole[: len(stopped)]
+
+    def test_the_caller_names_the_text(self, ours):
+        plain = said(ours(TEXTS, **SHORT))
+        assert said(ours(TEXTS, return_key="translation_text", **SHORT), "translation_text") == plain
+
+    def test_a_prefix_is_put_before_each_text(self, ours):
+        prefix = "translate English to Spanish: "
+        expected = one_by_one(ours.model, ours.tokenizer, [prefix + text for text in TEXTS], **SHORT)
+        assert expected != said(ours(TEXTS, **SHORT))
+        assert said(ours(TEXTS, batch_size=4, prefix=prefix, **SHORT)) == expected
+        ours.model.config.prefix = prefix
+        assert said(ours(TEXTS, batch_size=4, **SHORT)) == expected
+        assert said(ours(TEXTS, prefix="", **SHORT)) != expected
+
+    def test_dropout_has_no_part_in_them(self, tokenizer):
+        model = random_translator(dropout=0.5)
+        expected = one_by_one(model, tokenizer, TEXTS, **SHORT)
+        assert said(Seq2SeqPipeline(model.train(), tokenizer)(TEXTS, **SHORT)) == expected
+
+    def test_a_tokenizer_that_names_segments_does_too(self, ours):
+        """Such ids are nothing for an encoder-decoder, and `generate()` would refuse them."""
+        words = {"<pad>": 0, "a": 1, "</s>": 2, "b": 3}
+        backend = Tokenizer(models.WordLevel(words, unk_token="a"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        fast = PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            pad_token="<pad>",
+            eos_token="</s>",
+            model_input_names=["input_ids", "token_type_ids"],
+        )
+        assert "token_type_ids" in fast("a b")
+        pipe = pipeline("seq2seq", model=ours.model, tokenizer=fast, device="cpu")
+        inputs = {"input_ids": torch.tensor([[1, 3]]), "attention_mask": torch.ones(1, 2, dtype=torch.long)}
+        expected = fast.decode(ours.model.generate(**inputs, **SHORT)[0], skip_special_tokens=True)
+        assert said(pipe(["a b", "b b b"], batch_size=2, **SHORT))[0] == expected
+
+    def test_half_precision_is_the_base_classs_affair(self, tmp_path, ours):
+        ours.save_pretrained(tmp_path)
+        half = pipeline("seq2seq", str(tmp_path), dtype="bfloat16", device="cpu", pipeline_class=Seq2SeqPipeline)
+        assert half.model.dtype == torch.bfloat16
+        assert len(half(TEXTS, batch_size=4, **SHORT)) == len(TEXTS)
+
+
+class TestScores:
+    def test_of_beams_are_those_that_rank_them(self, pipe):
+        options = SHORT | {"num_beams": 3, "num_return_sequences": 2}
+        inputs = pipe.tokenizer(TEXTS, return_tensors="pt", padding=True)
+        ranked = {"return_dict_in_generate": True, "output_scores": True}
+        expected = pipe.model.generate(**inputs, **options, **ranked).sequences_scores.view(-1, 2)
+        answers = pipe(TEXTS, batch_size=4, return_scores=True, **options)
+        assert said(itertools.chain(*answers)) == said(itertools.chain(*pipe(TEXTS, **options)))
+        scores = torch.tensor([[candidate["score"] for candidate in answer] for answer in answers])
+        torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("config", [False, True])
+    @pytest.mark.parametrize(
+        "options", [{}, {"do_sample": True, "top_k": 5, "temperature": 2.0}], ids=["greedy", "sample"]
+    )
+    def test_of_single_tokens_are_summed_up_to_the_end(self, pipe, options, config):
+        """Alone, a text's generation stops at its end, so that nothing behind it can be counted."""
+        options = SHORT | options | {"suppress_tokens": [0], "eos_token_id": [EOS, *range(4, 80)]}
+        ranked = {"return_dict_in_generate": True, "output_scores": True}
+        given = {"generation_config": GenerationConfig(**options)} if config else options
+        expected = []
+        torch.manual_seed(7)
+        for text in TEXTS:
+            outputs = pipe.model.generate(**pipe.tokenizer(text, return_tensors="pt"), **options, **ranked)
+            steps = pipe.model.compute_transition_scores(outputs.sequences, outputs.scores, normalize_logits=True)
+            expected.append((outputs.sequences.shape[1], steps.sum().item()))
+        assert len({length for length, _ in expected}) > 1, "all of one length: nothing to count behind an end"
+        for batch_size in (1,) if options.get("do_sample") else (1, len(TEXTS)):
+            torch.manual_seed(7)
+            answers = pipe(TEXTS, batch_size=batch_size, return_scores=True, **given)
+            assert said(answers, "score") == pytest.approx([score for _, score in expected], abs=1e-4)
+
+    def test_a_decoders_own_vocabulary_is_no_obstacle(self, tokenizer):
+        config = copy.deepcopy(random_model("Marian", len(tokenizer)).config)
+        config.update(
+            {"decoder_vocab_size": 40, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
+        )
+        pipe = pipeline("seq2seq", model=MarianMTModel(config), tokenizer=tokenizer, device="cpu")
+        assert all(answer["score"] < 0 for answer in pipe(TEXTS, batch_size=4, return_scores=True, **SHORT))
+
+    def test_padding_behind_any_end_is_not_counted(self):
+        logits = torch.zeros(5, 4, 8)  # each token has the log-probability -log(8)
+        tokens = torch.tensor([[5, 2, 0, 0, 0], [5, 6, 7, 0, 0], [0, 5, 0, 6, 7], [5, 2, 6, 6, 6]])
+        ended_by_2 = module.log_probabilities(tokens, logits, [2, 3], 0) / -torch.tensor(8.0).log()
+        assert ended_by_2.round().tolist() == [2, 3, 5, 2]
+        ended_by_0 = module.log_probabilities(tokens, logits, 0, 0) / -torch.tensor(8.0).log()
+        assert ended_by_0.round().tolist() == [3, 4, 1, 5]
+        without_end = module.log_probabilities(tokens, logits, None, None) / -torch.tensor(8.0).log()
+        assert without_end.round().tolist() == [5, 5, 5, 5]
+
+
+class TestBatches:
+    def test_of_similar_lengths_have_little_padding(self, ours, monkeypatch):
+        texts = [" ".join(["the boy"] * n) for n in (1, 12, 2, 11, 3, 10, 4, 9)]
+        expected = one_by_one(ours.model, ours.tokenizer, texts, **SHORT)
+        unsorted = [ours.tokenizer(texts[i : i + 2], padding=True, return_tensors="pt") for i in range(0, 8, 2)]
+        masks = spy_on_generate(ours.model, monkeypatch)
+        assert said(ours(texts, batch_size=2, **SHORT)) == expected
+        assert [len(mask) for mask in masks] == [2, 2, 2, 2]
+        assert 4 * sum((mask == 0).sum() for mask in masks) < sum((b.attention_mask == 0).sum() for b in unsorted)
+        lengths = [mask.shape[1] for mask in masks]
+        assert lengths == sorted(lengths, reverse=True), "what needs too much memory should fail soon"
+
+    def test_of_a_stream_are_sorted_within_a_window(self, ours, monkeypatch):
+        monkeypatch.setattr(module, "WINDOW", 2)
+        masks = spy_on_generate(ours.model, monkeypatch)
+        texts = ["the boy " * n for n in (1, 9, 1, 9, 1, 9, 1, 9)]
+        assert len(list(ours(iter(texts), batch_size=2, **SHORT))) == 8
+        assert sum((mask == 0).sum() for mask in masks) == 0
+        assert [mask.shape[1] for mask in masks][:2] == [mask.shape[1] for mask in masks][2:]
+
+
+class TestStreamsOfTexts:
+    def endless(self, read: list[str]):
+        for text in itertools.cycle(TEXTS):
+            read.append(text)
+            yield text
+
+    @pytest.mark.parametrize(("batch_size", "window"), [(1, 1), (2, 2 * module.WINDOW)])
+    def test_are_read_no_further_than_needed(self, ours, batch_size, window):
+        read: list[str] = []
+        answers = ours(self.endless(read), batch_size=batch_size, **SHORT)
+        assert read == []
+        found = said(itertools.islice(answers, window))
+        assert len(read) == window
+        assert found == one_by_one(ours.model, ours.tokenizer, read, **SHORT)
+        next(answers)
+        assert len(read) == 2 * window
+
+    def test_may_be_columns_of_data_sets(self, ours):
+        expected = said(ours(TEXTS, **SHORT))
+        dataset = Dataset.from_dict({"text": TEXTS, "more": TEXTS})
+        columns = [KeyDataset(dataset, "text"), dataset["text"], dataset.to_iterable_dataset()["text"], iter(TEXTS)]
+        columns.append(text for text in TEXTS)
+        for column in columns:
+            answers = ours(column, batch_size=3, **SHORT)
+            assert iter(answers) is answers, f"{type(column)}: not lazy"
+            assert said(answers) == expected
+
+    def test_without_texts_give_nothing(self, ours):
+        assert ours([]) == ours(()) == []
+        assert list(ours(iter([]), batch_size=4)) == []
+
+    def test_name_the_index_of_a_bad_text(self, ours):
+        answers = ours(iter([*TEXTS[:5], None]), batch_size=1, **SHORT)
+        assert len(list(itertools.islice(answers, 5))) == 5
+        with pytest.raises(ValueError, match="index 5 is None"):
+            next(answers)
+
+
+class TestLongTexts:
+    LONG = "the boy reads " * 30
+    MIXED = [TEXTS[0], LONG, TEXTS[1], LONG]
+
+    def limited(self, ours, tokenizer):
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.model_max_length = 40
+        return pipeline("seq2seq", model=ours.model, tokenizer=tokenizer, device="cpu")
+
+    @pytest.mark.parametrize("kind", ["Marian", "BART", "learned"])
+    def test_beyond_the_positions_are_refused_or_cut(self, tokenizer, kind):
+        overrides = {"position_embedding": "learned", "max_position_embeddings": POSITIONS}
+        model = random_translator(**overrides) if kind == "learned" else random_model(kind, len(tokenizer))
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+        length = len(tokenizer(self.LONG).input_ids)
+        with pytest.raises(ValueError, match=rf"at most {POSITIONS} tokens .*positions.*index 1 has {length}"):
+            pipe(self.MIXED, **SHORT)
+        with pytest.raises(ValueError, match=f"index 0 has {length}"):
+            pipe(self.LONG, max_source_tokens=1000, truncation=False, **SHORT)
+        cut = tokenizer(self.LONG, truncation=True, max_length=POSITIONS, return_tensors="pt")
+        expected = tokenizer.decode(model.generate(**cut, **SHORT)[0], skip_special_tokens=True)
+        with pytest.warns(UserWarning, match=f"2 of 4 texts were cut to {POSITIONS} tokens"):
+            answers = pipe(self.MIXED, batch_size=4, truncation=True, **SHORT)
+        assert said(answers) == [
+            said(pipe(TEXTS[:1], **SHORT))[0],
+            expected,
+            said(pipe(TEXTS[1:2], **SHORT))[0],
+            expected,
+        ]
+
+    @pytest.mark.parametrize("kind", ["ours", "T5"])
+    def test_are_taken_whole_where_positions_have_no_end(self, tokenizer, kind):
+        pipe = pipeline("seq2seq", model=random_model(kind, len(tokenizer)), tokenizer=tokenizer, device="cpu")
+        text = " ".join(TEXTS * 8)
+        assert len(tokenizer(text).input_ids) > 512
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            answer = pipe(text, truncation=True, **SHORT)
+        assert said([answer]) == by_hand(pipe.model, tokenizer, text, **SHORT)
+
+    def test_beyond_the_tokenizers_limit_are_refused_unless_the_caller_knows_better(self, ours, tokenizer):
+        pipe = self.limited(ours, tokenizer)
+        limit = r"at most 40 tokens \(tokenizer.model_max_length, which max_source_tokens overrules\)"
+        with pytest.raises(ValueError, match=rf"{limit}.*; truncation=True"):
+            pipe(self.LONG)
+        whole = pipe(self.LONG, max_source_tokens=1000, **SHORT)
+        assert said([whole]) == by_hand(ours.model, tokenizer, self.LONG, **SHORT)
+
+    def test_are_cut_to_the_callers_limit(self, ours):
+        with pytest.warns(UserWarning, match=r"1 of 1 texts were cut to 9 tokens \(max_source_tokens\)"):
+            answer = ours(self.LONG, max_source_tokens=9, **SHORT)
+        ids = [*ours.tokenizer(self.LONG).input_ids[:8], EOS]
+        expected = ours.model.generate(input_ids=torch.tensor([ids]), **SHORT)[0]
+        assert answer["generated_text"] == ours.tokenizer.decode(expected, skip_special_tokens=True)
+        with pytest.raises(ValueError, match="at most 9 tokens"):
+            ours(self.LONG, max_source_tokens=9, truncation=False)
+
+    def test_are_not_warned_of_where_none_is_cut(self, ours, tokenizer, capfd):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ours(TEXTS, max_source_tokens=200, **SHORT)
+        with pytest.raises(ValueError, match="index 0"):
+            self.limited(ours, tokenizer)(self.LONG)
+        assert "indexing errors" not in capfd.readouterr().err
+
+
+class TestTokensAsTheyCome:
+    def test_are_streamed_for_one_text(self, pipe, capsys):
+        expected = pipe(TEXTS[0], **SHORT)
+        assert pipe(TEXTS[0], streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True), **SHORT) == expected
+        assert capsys.readouterr().out.strip() == expected["generated_text"].strip()
+
+    def test_are_streamed_from_a_thread(self, ours):
+        streamer = TextIteratorStreamer(ours.tokenizer, skip_special_tokens=True, timeout=60)
+        thread = Thread(target=ours, args=(TEXTS[0],), kwargs={"streamer": streamer, **SHORT})
+        thread.start()
+        assert "".join(streamer) == ours(TEXTS[0], **SHORT)["generated_text"]
+        thread.join()
+
+    def test_are_not_streamed_for_several(self, ours):
+        streamer = TextStreamer(ours.tokenizer)
+        for texts in (TEXTS[:2], iter(TEXTS)):
+            with pytest.raises(ValueError, match="streamer must be None unless"):
+                ours(texts, streamer=streamer)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "inputs", [None, 5, b"text", {"text": "text"}, object()], ids=["None", "int", "bytes", "dict", "object"]
+    )
+    def test_inputs_that_are_no_texts(self, ours, inputs):
+        with pytest.raises(ValueError, match="inputs must be a string or an iterable of strings, got"):
+            ours(inputs)
+
+    @pytest.mark.parametrize(
+        "bad", ["", " \t\n", None, 3, 1.5, b"text", ["text"], {"content": "x", "role": "user"}], ids=repr
+    )
+    @pytest.mark.parametrize("place", [0, 2])
+    def test_a_bad_text_in_a_list(self, ours, bad, place, monkeypatch):
+        masks = spy_on_generate(ours.model, monkeypatch)
+        texts = [*TEXTS[:place], bad, *TEXTS[:3]]
+        with pytest.raises(ValueError, match=re.escape(f"index {place} is {bad!r}.")):
+            ours(texts, batch_size=2)
+        assert masks == [], "the first batch was generated before the bad text was noticed"
+
+    def test_a_text_without_words_or_characters(self, ours):
+        with pytest.raises(ValueError, match="index 0 is ''"):
+            ours("")
+        with pytest.raises(ValueError, match="texts must be Unicode, but the one at index 1"):
+            ours(["a", "\ud800"])
+        with pytest.raises(ValueError, match=r"index 0 is \{'text'"):
+            list(ours(Dataset.from_dict({"text": TEXTS})))
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"truncation": "longest_first"},
+            {"max_source_tokens": 0},
+            {"max_source_tokens": True},
+            {"return_key": ""},
+            {"return_key": "score"},
+            {"return_key": 3},
+            {"return_scores": "yes"},
+            {"prefix": 3},
+            {"batch_size": 0},
+            {"batch_size": 2.0},
+        ],
+        ids=str,
+    )
+    def test_an_option(self, ours, option):
+        [(name, value)] = option.items()
+        with pytest.raises(ValueError, match=f"{name} must be .*got {value!r}"):
+            ours(TEXTS, **option)
+
+    def test_an_option_that_generate_does_not_know(self, ours):
+        with pytest.raises(ValueError, match="num_beam"):
+            ours(TEXTS, num_beam=3)
+
+    def test_a_model_without_encoder_or_head(self, tokenizer):
+        gpt = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1))
+        for model in (gpt, RandomTransformerModel(tiny_config())):
+            with pytest.raises(ValueError, match=f"model must be .*got {type(model).__name__}"):
+                Seq2SeqPipeline(model, tokenizer)
+
+    def test_no_tokenizer(self, ours):
+        with pytest.raises(ValueError, match="tokenizer must be"):
+            Seq2SeqPipeline(ours.model)
+
+
+WITHOUT_THE_PACKAGE = """
+import json, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "modeling_random_transformer":
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Refuse())
+from transformers import pipeline
+from transformers.pipelines import PIPELINE_REGISTRY
+
+results = {}
+for folder in sys.argv[1:]:
+    pipe = pipeline("seq2seq", folder, trust_remote_code=True, device="cpu")
+    pipe.save_pretrained(folder + " again")
+    again = pipeline("seq2seq", folder + " again", trust_remote_code=True, device="cpu")
+    texts, options = ["the boy reads", "we want"], {"max_new_tokens": 6, "num_beams": 2, "batch_size": 2}
+    results[folder] = [type(pipe).__module__.split(".")[0], pipe(texts, **options), again(texts, **options)]
+assert "seq2seq" not in PIPELINE_REGISTRY.supported_tasks
+print(json.dumps(results))
+"""
+
+
+class TestSaving:
+    def test_writes_the_file_and_names_it(self, pipe, tmp_path):
+        pipe.save_pretrained(tmp_path)
+        assert (tmp_path / "pipeline_random_transformer.py").read_bytes() == Path(module.__file__).read_bytes()
+        assert json.loads((tmp_path / "config.json").read_text())["custom_pipelines"] == {
+            "seq2seq": {
+                "impl": "pipeline_random_transformer.Seq2SeqPipeline",
+                "pt": ["AutoModelForSeq2SeqLM"],
+                "type": "text",
+            }
+        }
+
+    def test_code_from_a_folder_leaves_the_registered_task_alone(self, tokenizer, tmp_path, monkeypatch):
+        monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        pipe = pipeline("seq2seq", model=random_model("BART", len(tokenizer)), tokenizer=tokenizer, device="cpu")
+        pipe.save_pretrained(tmp_path / "saved")
+        loaded = pipeline("seq2seq", str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+        assert type(loaded).__module__.startswith("transformers_modules")
+        assert loaded(TEXTS, **SHORT) == pipe(TEXTS, **SHORT)
+        assert PIPELINE_REGISTRY.supported_tasks["seq2seq"]["impl"] is Seq2SeqPipeline
+        own = pipeline("seq2seq", str(tmp_path / "saved"), pipeline_class=Seq2SeqPipeline, device="cpu")
+        assert own(TEXTS, **SHORT) == pipe(TEXTS, **SHORT)
+
+    @pytest.mark.slow
+    def test_serves_an_environment_without_the_package(self, tokenizer, tmp_path):
+        expected = {}
+        for kind in ("ours", "Marian"):
+            pipe = pipeline("seq2seq", model=random_model(kind, len(tokenizer)), tokenizer=tokenizer, device="cpu")
+            pipe.save_pretrained(tmp_path / kind)
+            answers = pipe(["the boy reads", "we want"], max_new_tokens=6, num_beams=2)
+            expected[str(tmp_path / kind)] = ["transformers_modules", answers, answers]
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_THE_PACKAGE, *expected],
+            cwd=tmp_path,
+            env={"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+def test_the_file_that_travels_imports_torch_and_transformers_only():
+    lines = Path(module.__file__).read_text().splitlines()
+    names = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}
+    assert names <= {"torch", "transformers"} | set(sys.stdlib_module_names)
