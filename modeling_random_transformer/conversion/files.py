@@ -1,0 +1,92 @@
+"""Checkpoints read without running what is in them, and folders that are complete as soon as they have their name."""
+
+import argparse
+import pickle
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+
+class Inert:
+    """In place of objects that training left in a checkpoint and that a conversion does not look at."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":  # noqa: ARG004  (whatever the object was made from)
+        return super().__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        """Forget the state too."""
+
+
+# Old fairseq keeps its options in a Namespace; its statistics and numpy's numbers lie beside the weights.
+METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter", "MetersDict", "SumMeter")
+STAND_INS = [
+    *(f"{module}.{meter}" for module in ("fairseq.meters", "fairseq.logging.meters") for meter in METERS),
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
+    "numpy.dtype",
+    "numpy.ndarray",
+]
+ALLOWED = [argparse.Namespace, *((Inert, name) for name in STAND_INS)]
+
+
+def read_checkpoint(path: str | Path) -> Any:
+    """What a `.pt` or `.safetensors` file holds. Of a pickle only tensors, plain containers and options are read.
+
+    Raises:
+        ValueError: the file is missing, damaged, or asks for anything else to be loaded or called.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"checkpoint must be a file that exists, got {str(path)!r}.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed too
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"checkpoint {path} was not read: {refusal(str(error))}") from error
+    except Exception as error:  # what a damaged file leads to depends on where it is damaged
+        raise ValueError(f"checkpoint {path} must be a complete file of weights, but it cannot be read.") from error
+
+
+def refusal(message: str) -> str:
+    """Of PyTorch's long message, what was found."""
+    found = re.search(r"(?:GLOBAL|class|function|type) `?([\w.]+\.[\w.]+)", message)
+    if found is None:
+        return "it is damaged, or no file of weights."
+    return f"it asks for {found[1]}, but only tensors, plain containers and options are read, and nothing is run."
+
+
+def is_state_dict(value: Any) -> bool:
+    """Whether this is a dictionary of tensors by their names, and has any."""
+    return isinstance(value, dict) and bool(value) and all(isinstance(weight, Tensor) for weight in value.values())
+
+
+@contextmanager
+def new_folder(output: str | Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `output` when all is written and goes away when anything fails.
+
+    Raises:
+        ValueError: `output` exists and is not an empty folder, or the folder that is to hold it does not.
+    """
+    output = Path(output).absolute()
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise ValueError(f"output must be a new or an empty folder, got {str(output)!r}.")
+    if not output.parent.is_dir():
+        raise ValueError(f"output must lie in a folder that exists, got {str(output)!r}.")
+    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if output.exists():
+            output.rmdir()
+        temporary.rename(output)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,225 @@
+"""MarianMT models (OPUS-MT and others) as Random Transformers: the same numbers, the same translations."""
+
+import copy
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch import equal
+from transformers import MarianConfig, MarianMTModel
+from transformers.activations import ACT2FN
+
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from .files import new_folder, refusal
+from .report import Report
+from .transfer import Transfer, some
+from .vocabularies import move_vocabularies
+
+# MarianTokenizer's files, and what transformers 4 wrote beside them.
+TOKENIZER_FILES = (
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "target_vocab.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+EQUAL = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim": "decoder_ffn_dim"}
+# Options of Marian's relatives that MarianMTModel does not compute either, though a config.json may name them.
+REFUSED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
+# Fields of both configs.
+SAME = (
+    *("d_model", "encoder_layers", "decoder_layers", "activation_function", "scale_embedding"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+)
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+
+
+def from_marian(marian: str | Path | MarianMTModel) -> tuple[RandomTransformerForConditionalGeneration, Report]:
+    """A Marian model's weights in a model of ours.
+
+    Args:
+        marian: the model, or a folder that holds one; never a name on the Hub.
+
+    Returns:
+        The model, in evaluation mode, with Marian's generation config; and what was mapped.
+
+    Raises:
+        ValueError: the folder holds no complete Marian model, or the model is one that ours cannot equal; the message
+            names the option or the weight.
+    """
+    if isinstance(marian, str | Path):
+        marian = load_marian(Path(marian))
+    if not isinstance(marian, MarianMTModel):
+        raise ValueError(f"marian must be a folder or a MarianMTModel, got {type(marian).__name__}.")
+    check_options(marian.config)
+    transfer = Transfer("the Marian model", marian.state_dict(), kind="MarianMTModel")
+    derive_fields(transfer, marian.config)
+    move_embeddings(transfer, marian.config)
+    transfer.move_positions("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+    for name in list(transfer.left):
+        if name.startswith(("model.encoder.layers.", "model.decoder.layers.")):
+            transfer.move(name, name)
+    model = transfer.finish()
+    model.generation_config = copy.deepcopy(marian.generation_config)
+    transfer.report.notes.append("The generation config is Marian's, forbidden tokens and number of beams included.")
+    return model, transfer.report
+
+
+def convert_marian(folder: str | Path, output: str | Path) -> Report:
+    """Write a folder with the model of another that holds a Marian model, and with its tokenizer's files.
+
+    `AutoTokenizer` loads `MarianTokenizer` from it, which needs the package sentencepiece.
+
+    Args:
+        folder: config.json, weights, and the tokenizer's files if there are any.
+        output: a new or an empty folder.
+
+    Raises:
+        ValueError: as of `from_marian`, the tokenizer's vocabulary is not the model's, or `output` is taken. Then
+            nothing is written.
+    """
+    folder = Path(folder)
+    with new_folder(output) as temporary:
+        model, report = from_marian(folder)
+        model.save_pretrained(temporary)
+        copy_tokenizer(folder, temporary, model.config, report)
+    return report
+
+
+def load_marian(folder: Path) -> MarianMTModel:
+    """The model in a folder, in evaluation mode.
+
+    Raises:
+        ValueError: it is another model, or not all of its weights are there and fit.
+    """
+    model_type = read_json(folder / "config.json").get("model_type")
+    if model_type != MarianConfig.model_type:
+        raise ValueError(f"folder must hold a Marian model (model_type 'marian'), got {model_type!r} in {folder}.")
+    try:
+        model, loading = MarianMTModel.from_pretrained(
+            folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
+        )
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"the weights in {folder} were not read: {refusal(str(error))}") from error
+    except Exception as error:  # what damaged files lead to depends on where they are damaged
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"folder must hold a complete Marian model, got {folder}: {reason}") from error
+    check_loaded(folder, loading)
+    return model.eval()
+
+
+def check_loaded(folder: Path, loading: dict[str, Any]) -> None:
+    wrong = [
+        f"{name!r} of shape {list(shape)}, not {list(wanted)}" for name, shape, wanted in loading["mismatched_keys"]
+    ]
+    if wrong:
+        raise ValueError(f"the weights in {folder} must have the shapes that config.json says, got {wrong[0]}.")
+    if loading["unexpected_keys"]:
+        names = some(loading["unexpected_keys"])
+        raise ValueError(f"the weights in {folder} must be a Marian model's and no others, got {names}.")
+    if loading["missing_keys"]:
+        raise ValueError(f"the weights in {folder} must be complete, but lack {some(loading['missing_keys'])}.")
+
+
+def check_options(config: MarianConfig) -> None:
+    """Refuse by name what our model has not.
+
+    Raises:
+        ValueError: an option has a value that cannot be represented.
+    """
+    for name in REFUSED:
+        if getattr(config, name, False):
+            raise ValueError(f"{name} must be False, got {getattr(config, name)!r}: this model has nothing like it.")
+    for ours, other in EQUAL.items():
+        if getattr(config, ours) != getattr(config, other):
+            values = f"{getattr(config, ours)} and {getattr(config, other)}"
+            raise ValueError(f"{ours} and {other} must be the same number, got {values}.")
+    if config.decoder_vocab_size not in (None, config.vocab_size):
+        raise ValueError(
+            "decoder_vocab_size must be vocab_size (or None), as one config field says both, "
+            f"got {config.decoder_vocab_size} and {config.vocab_size}."
+        )
+    if config.activation_function not in ACT2FN:
+        raise ValueError(f"activation_function must be a name in ACT2FN, got {config.activation_function!r}.")
+
+
+def derive_fields(transfer: Transfer, config: MarianConfig) -> None:
+    """Every config field but those that follow from embeddings and positions."""
+    for name in SAME:
+        transfer.derive(name, **{name: getattr(config, name)})
+    transfer.derive("encoder_attention_heads, decoder_attention_heads", num_heads=config.encoder_attention_heads)
+    transfer.derive("encoder_ffn_dim, decoder_ffn_dim", d_ff=config.encoder_ffn_dim)
+    transfer.derive("MarianMTModel", norm_order="post", layer_norm_eps=1e-5)
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if getattr(config, name):
+            transfer.report.notes.append(f"{name}={getattr(config, name)} concerns training only and is left out.")
+
+
+def move_embeddings(transfer: Transfer, config: MarianConfig) -> None:
+    """Share and tie what Marian shares and ties, by its config and in fact."""
+    weights = transfer.left
+    encoder, decoder = EMBEDDINGS
+    shared = config.share_encoder_decoder_embeddings and equal(weights[encoder], weights[decoder])
+    tied = config.tie_word_embeddings and equal(weights["lm_head.weight"], weights[decoder])
+    if shared and equal(weights[encoder], weights["model.shared.weight"]):
+        encoder = "model.shared.weight"
+    target, output = None if shared else decoder, None if tied else "lm_head.weight"
+    move_vocabularies(transfer, encoder, target, output, "final_logits_bias")
+    transfer.leave(EMBEDDINGS, "shared")
+    transfer.leave(["model.shared.weight"], "the stacks look up embeddings of their own")
+    transfer.leave(["lm_head.weight"], "tied to the embedding")
+
+
+def copy_tokenizer(folder: Path, output: Path, config: Any, report: Report) -> None:
+    """Copy the tokenizer's files, and name its class, which AutoTokenizer cannot know from our config.
+
+    Raises:
+        ValueError: the vocabulary is not the one that the model's embedding has a row for each token of.
+    """
+    found = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if "vocab.json" not in found:
+        report.notes.append("The folder has no vocab.json, so no tokenizer was carried along.")
+        return
+    check_vocabulary(folder / "vocab.json", config)
+    for name in found:
+        shutil.copyfile(folder / name, output / name)
+    settings = folder / "tokenizer_config.json"
+    known = read_json(settings) if settings.is_file() else {}
+    known["tokenizer_class"] = "MarianTokenizer"
+    (output / "tokenizer_config.json").write_text(json.dumps(known, indent=2, ensure_ascii=False), encoding="utf-8")
+    report.notes.append(f"Copied for MarianTokenizer, which needs sentencepiece: {', '.join(found)}.")
+
+
+def check_vocabulary(path: Path, config: Any) -> None:
+    vocabulary = read_json(path)
+    if not all(isinstance(i, int) and 0 <= i < config.vocab_size for i in vocabulary.values()):
+        largest = max((i for i in vocabulary.values() if isinstance(i, int)), default=None)
+        raise ValueError(
+            f"{path.name} must have ids from 0 to {config.vocab_size - 1}, one for each row of the embedding, "
+            f"got ids up to {largest}."
+        )
+    for token, name in (("<pad>", "pad_token_id"), ("</s>", "eos_token_id")):
+        if vocabulary.get(token) != getattr(config, name):
+            raise ValueError(
+                f"{path.name} must give {token} the id that config.json calls {name}, {getattr(config, name)}, "
+                f"got {vocabulary.get(token)}."
+            )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's object.
+
+    Raises:
+        ValueError: there is no such file, or nothing like it in it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}.")
+    return content

@@ -1,0 +1,106 @@
+"""fairseq checkpoints made by hand, by the names that fairseq gives."""
+
+from argparse import Namespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCE_TOKENS, TARGET_TOKENS = 37, 29
+OPTIONS = {
+    "arch": "transformer_iwslt_de_en",
+    "encoder_embed_dim": 16,
+    "decoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 24,
+    "decoder_ffn_embed_dim": 24,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_normalize_before": False,
+    "decoder_normalize_before": False,
+    "share_all_embeddings": False,
+    "share_decoder_input_output_embed": False,
+    "max_source_positions": 40,
+    "max_target_positions": 32,
+    "dropout": 0.2,
+}
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    return {**OPTIONS, **changes}
+
+
+def weights(layers: tuple[int, int] = (2, 1), seed: int = 0, width: int = 16, inner: int = 24, **changes: Any) -> dict:
+    """A random state dict that fits these options."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = options(**changes)
+    found: dict[str, Tensor] = {"encoder.version": torch.tensor([3.0]), "decoder.version": torch.tensor([3.0])}
+
+    def matrix(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator) * 0.3
+
+    def norm(name: str) -> None:
+        found[f"{name}.weight"], found[f"{name}.bias"] = 1 + matrix(width), matrix(width)
+
+    def layer(name: str, attentions: tuple[str, ...]) -> None:
+        for attention in attentions:
+            for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
+                found[f"{name}.{attention}.{part}.weight"] = matrix(width, width)
+                found[f"{name}.{attention}.{part}.bias"] = matrix(width)
+            norm(f"{name}.{attention}_layer_norm")
+        found[f"{name}.fc1.weight"], found[f"{name}.fc1.bias"] = matrix(inner, width), matrix(inner)
+        found[f"{name}.fc2.weight"], found[f"{name}.fc2.bias"] = matrix(width, inner), matrix(width)
+        norm(f"{name}.final_layer_norm")
+
+    for stack, count, tokens, attentions in (
+        ("encoder", layers[0], SOURCE_TOKENS, ("self_attn",)),
+        ("decoder", layers[1], TARGET_TOKENS, ("self_attn", "encoder_attn")),
+    ):
+        found[f"{stack}.embed_tokens.weight"] = matrix(tokens, width)
+        if chosen.get(f"{stack}_learned_pos"):
+            limit = chosen["max_source_positions" if stack == "encoder" else "max_target_positions"]
+            found[f"{stack}.embed_positions.weight"] = matrix(limit + 2, width)
+        else:
+            found[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
+        for i in range(count):
+            layer(f"{stack}.layers.{i}", attentions)
+        if chosen["encoder_normalize_before"]:
+            norm(f"{stack}.layer_norm")
+    if chosen["share_all_embeddings"]:
+        found["decoder.embed_tokens.weight"] = found["encoder.embed_tokens.weight"]
+    tied = chosen["share_all_embeddings"] or chosen["share_decoder_input_output_embed"]
+    output = found["decoder.embed_tokens.weight"] if tied else matrix(TARGET_TOKENS, width)
+    found["decoder.output_projection.weight"] = output
+    return found
+
+
+def checkpoint(layout: str = "args", layers: tuple[int, int] = (2, 1), seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """What fairseq stores: `"args"` at first, `"cfg"` later, `"nested"` where the model has a dataclass."""
+    model = weights(layers, seed, **changes)
+    chosen = options(**changes)
+    if layout == "args":
+        return {"args": Namespace(**chosen), "model": model}
+    if layout == "cfg":
+        return {"args": None, "cfg": {"model": Namespace(**chosen)}, "model": model}
+    nested: dict[str, Any] = {"encoder": {}, "decoder": {}}
+    for name, value in chosen.items():
+        stack, _, rest = name.partition("_")
+        (nested[stack] if stack in nested and rest else nested)[rest if stack in nested else name] = value
+    return {"args": None, "cfg": {"model": nested}, "model": model}
+
+
+def old_names(model: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The names of old checkpoints: one projection, norms with numbers, an output layer without a module."""
+    numbers = {
+        "encoder": {"self_attn_layer_norm": 0, "final_layer_norm": 1},
+        "decoder": {"self_attn_layer_norm": 0, "encoder_attn_layer_norm": 1, "final_layer_norm": 2},
+    }
+    found = {}
+    for name, weight in model.items():
+        if ".q_proj." in name:
+            parts = [model[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            found[name.replace("q_proj.", "in_proj_")] = torch.cat(parts)
+        elif ".k_proj." not in name and ".v_proj." not in name:
+            for old, number in numbers[name.split(".")[0]].items():
+                name = name.replace(f".{old}.", f".layer_norms.{number}.")
+            found["decoder.embed_out" if name == "decoder.output_projection.weight" else name] = weight
+    return found

@@ -1,0 +1,140 @@
+"""Independent models to compare conversions with, and transformers' search over any function that gives logits."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, linear, relu
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class ReferenceConfig(PretrainedConfig):
+    model_type = "reference"
+    is_encoder_decoder: bool = True
+    vocab_size: int = 0
+
+
+class Sources(nn.Module):
+    """What `generate()` takes for an encoder: it hands the source on, as `[rows, source_len, 1]`."""
+
+    main_input_name = "input_ids"
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:  # noqa: ARG002
+        return BaseModelOutput(last_hidden_state=input_ids[..., None])
+
+
+class Search(PreTrainedModel, GenerationMixin):
+    """transformers' `generate()` over a function that computes all logits anew at each step."""
+
+    config_class = ReferenceConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, logits: Logits, generation_config: Any, vocab_size: int):
+        super().__init__(ReferenceConfig(vocab_size=vocab_size))
+        self.logits, self.encoder = logits, Sources()
+        self.anchor = nn.Parameter(torch.zeros(1))  # whose device and dtype the library asks for
+        self.generation_config = generation_config
+
+    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
+        return self.encoder
+
+    def prepare_inputs_for_generation(self, ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+        return {"decoder_input_ids": ids, **{name: kwargs[name] for name in ("encoder_outputs", "attention_mask")}}
+
+    def forward(self, decoder_input_ids: Tensor, encoder_outputs: Any, attention_mask: Tensor, **_: Any) -> Any:
+        sources = encoder_outputs.last_hidden_state[..., 0]
+        return Seq2SeqLMOutput(logits=self.logits(sources, attention_mask, decoder_input_ids))
+
+
+def same_search(model: PreTrainedModel, logits: Logits, batch: dict[str, Tensor], beams: int) -> bool:
+    """Whether a model's `generate()` gives the tokens of the same search over these logits."""
+    options = {"max_new_tokens": 10, "do_sample": False, "num_beams": beams}
+    reference = Search(logits, model.generation_config, model.config.vocab_size)
+    return torch.equal(model.generate(**batch, **options), reference.generate(**batch, use_cache=False, **options))
+
+
+def attention(
+    weights: dict[str, Tensor], name: str, queries: Tensor, keys: Tensor, hidden: Tensor, heads: int
+) -> Tensor:
+    """Multi-head attention by fairseq's names; `hidden` is true where a query may not look."""
+    width = queries.shape[-1] // heads
+
+    def project(part: str, states: Tensor) -> Tensor:
+        projected = linear(states, weights[f"{name}.{part}_proj.weight"], weights[f"{name}.{part}_proj.bias"])
+        return projected.unflatten(-1, (heads, width)).transpose(1, 2)
+
+    scores = project("q", queries) / math.sqrt(width) @ project("k", keys).transpose(-1, -2)
+    mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ project("v", keys)
+    joined = mixed.transpose(1, 2).flatten(2)
+    return linear(joined, weights[f"{name}.out_proj.weight"], weights[f"{name}.out_proj.bias"])
+
+
+class FairseqReference:
+    """The forward pass of fairseq's `transformer`, in plain functions on a state dict with fairseq's names."""
+
+    def __init__(self, weights: dict[str, Tensor], heads: int, before: bool, scale: bool = True, act: Callable = relu):
+        self.weights, self.heads, self.before, self.act = weights, heads, before, act
+        self.width = weights["encoder.embed_tokens.weight"].shape[1]
+        self.scale = math.sqrt(self.width) if scale else 1.0
+
+    def norm(self, name: str, states: Tensor) -> Tensor:
+        return layer_norm(states, (self.width,), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def residual(self, name: str, states: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.before:
+            return states + sublayer(self.norm(name, states))
+        return self.norm(name, states + sublayer(states))
+
+    def feed_forward(self, name: str, states: Tensor) -> Tensor:
+        w = self.weights
+        inner = self.act(linear(states, w[f"{name}.fc1.weight"], w[f"{name}.fc1.bias"]))
+        return linear(inner, w[f"{name}.fc2.weight"], w[f"{name}.fc2.bias"])
+
+    def embed(self, stack: str, ids: Tensor) -> Tensor:
+        # fairseq counts the tokens that are not <pad>, from padding_idx + 1 = 2 on.
+        positions = (ids.ne(1).cumsum(1) * ids.ne(1)) + 1
+        learned = self.weights.get(f"{stack}.embed_positions.weight")
+        table = self.sinusoids(int(positions.max()) + 1) if learned is None else learned
+        return self.weights[f"{stack}.embed_tokens.weight"][ids] * self.scale + table[positions]
+
+    def sinusoids(self, rows: int) -> Tensor:
+        half = self.width // 2
+        table = torch.zeros(rows, self.width)
+        for i in range(half):
+            frequency = math.exp(-i * math.log(10000) / (half - 1))
+            table[:, i] = torch.tensor([math.sin(p * frequency) for p in range(rows)])
+            table[:, half + i] = torch.tensor([math.cos(p * frequency) for p in range(rows)])
+        return table
+
+    def stack(self, stack: str, ids: Tensor, hidden: Tensor, memory: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        states = self.embed(stack, ids)
+        layers = {name.split(".")[2] for name in self.weights if name.startswith(f"{stack}.layers.")}
+        for i in range(len(layers)):
+            name = f"{stack}.layers.{i}"
+            states = self.residual(
+                f"{name}.self_attn_layer_norm",
+                states,
+                lambda x, n=name: attention(self.weights, f"{n}.self_attn", x, x, hidden, self.heads),
+            )
+            if memory is not None:
+                states = self.residual(
+                    f"{name}.encoder_attn_layer_norm",
+                    states,
+                    lambda x, n=name: attention(self.weights, f"{n}.encoder_attn", x, *memory, self.heads),
+                )
+            states = self.residual(f"{name}.final_layer_norm", states, lambda x, n=name: self.feed_forward(n, x))
+        return self.norm(f"{stack}.layer_norm", states) if self.before else states
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+        hidden = mask[:, None, None] == 0
+        memory = self.stack("encoder", ids, hidden)
+        future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        states = self.stack("decoder", target, future, (memory, hidden))
+        tied = self.weights["decoder.embed_tokens.weight"]
+        return linear(states, self.weights.get("decoder.output_projection.weight", tied))

@@ -1,0 +1,439 @@
+"""fairseq's checkpoints against a forward pass written for this test, and all that is refused."""
+
+import itertools
+import math
+import os
+import sys
+import types
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from fairseq_checkpoints import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, old_names
+from references import FairseqReference, same_search
+from torch.nn.functional import gelu, relu, silu
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer.conversion import (
+    convert_fairseq,
+    fairseq_tokenizer,
+    from_fairseq,
+    largest_difference,
+    read_checkpoint,
+)
+
+PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+CASES = {
+    "separate": {},
+    "tied target": {"share_decoder_input_output_embed": True},
+    "shared": {"share_all_embeddings": True},
+    "pre-norm": PRE,
+    "shared pre-norm gelu": {**PRE, "share_all_embeddings": True, "activation_fn": "gelu"},
+    "swish, not scaled": {"activation_fn": "swish", "no_scale_embedding": True},
+    "learned": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "learned and sinusoids": {
+        "decoder_learned_pos": True,
+        "layers": (1, 3),
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+    },
+    "half the options": {"encoder_normalize_before": None, "decoder_normalize_before": None, "layers": (3, 2)},
+}
+ACTIVATIONS = {
+    "relu": relu,
+    "gelu": gelu,
+    "swish": silu,
+    "relu_squared": lambda x: relu(x).square(),
+    "gelu_accurate": lambda x: gelu(x, approximate="tanh"),
+    "gelu_fast": lambda x: gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+    "linear": lambda x: x,
+}
+
+
+def reference_of(content: dict, **options) -> FairseqReference:
+    heads, before = options.get("encoder_attention_heads", 2), bool(options.get("encoder_normalize_before"))
+    act = ACTIVATIONS[options.get("activation_fn", "relu")]
+    return FairseqReference(content["model"], heads, before, not options.get("no_scale_embedding"), act)
+
+
+def sizes_of(content: dict) -> tuple[int, int]:
+    return tuple(len(content["model"][f"{stack}.embed_tokens.weight"]) for stack in ("encoder", "decoder"))
+
+
+def batch_of(tokens: int) -> dict:
+    generator = torch.Generator().manual_seed(1)
+    mask = (torch.arange(8) < torch.tensor([8, 5, 2])[:, None]).long()
+    ids = torch.randint(4, tokens, mask.shape, generator=generator)
+    return {"input_ids": ids.where(mask.bool(), torch.tensor(1)), "attention_mask": mask}
+
+
+def whole_vocabulary(reference: FairseqReference, size: int):
+    """The reference's logits with nothing to say about ids that fairseq has not."""
+
+    def logits(*inputs):
+        known = reference(*inputs)
+        return torch.cat([known, known.new_full((*known.shape[:-1], size - known.shape[-1]), -torch.inf)], dim=-1)
+
+    return logits
+
+
+@pytest.mark.parametrize("layout", ["args", "cfg", "nested"])
+@pytest.mark.parametrize("case", CASES)
+def test_same_numbers_as_the_reference(case, layout):
+    content = checkpoint(layout, **CASES[case])
+    model, _ = from_fairseq(content)
+    reference = reference_of(content, **CASES[case])
+    sizes = sizes_of(content)
+    assert largest_difference(model, reference, vocabularies=sizes) < 1e-5
+    batch = batch_of(sizes[0])
+    for beams in (1, 4):
+        assert same_search(model, whole_vocabulary(reference, model.config.vocab_size), batch, beams)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name):
+    content = checkpoint(activation_fn=name, **PRE)
+    model, _ = from_fairseq(content)
+    assert (
+        largest_difference(model, reference_of(content, activation_fn=name, **PRE), vocabularies=sizes_of(content))
+        < 1e-5
+    )
+
+
+def test_old_names():
+    content = checkpoint(**PRE)
+    model, _ = from_fairseq({**content, "model": old_names(content["model"])})
+    assert largest_difference(model, reference_of(content, **PRE), vocabularies=sizes_of(content)) < 1e-5
+
+
+def test_positions_to_the_last():
+    """fairseq's sinusoids, not ours, up to max_source_positions and no further."""
+    content = checkpoint(max_source_positions=300, max_target_positions=300, share_all_embeddings=True)
+    model, report = from_fairseq(content)
+    assert model.config.max_position_embeddings == 300
+    ids = torch.randint(4, SOURCE_TOKENS, (1, 300))
+    with torch.no_grad():
+        ours = model(ids, torch.ones_like(ids), ids).logits
+    torch.testing.assert_close(ours, reference_of(content)(ids, torch.ones_like(ids), ids), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="max_position_embeddings=300"):
+        model(torch.ones(1, 301, dtype=torch.long), decoder_input_ids=ids)
+    assert any("sinusoids are not ours" in note for note in report.notes)
+
+
+def test_filled_up_ids_are_never_predicted():
+    content = checkpoint()
+    model, report = from_fairseq(content)
+    batch = batch_of(SOURCE_TOKENS)
+    with torch.no_grad():
+        chances = model(**batch, decoder_input_ids=batch["input_ids"] % TARGET_TOKENS).logits.softmax(-1)
+    assert model.config.vocab_size == SOURCE_TOKENS
+    assert chances[..., TARGET_TOKENS:].max() == 0
+    assert report.config["vocab_size"].value == SOURCE_TOKENS
+
+
+def test_the_search_follows_fairseqs_rules():
+    """<pad> and </s>, likeliest by far here: the one is never chosen, the other not as the first token."""
+    model, _ = from_fairseq(checkpoint())
+    with torch.no_grad():
+        model.lm_head.bias[1], model.lm_head.bias[2] = 900.0, 800.0
+    for beams in (1, 4):
+        tokens = model.generate(**batch_of(SOURCE_TOKENS), num_beams=beams, max_new_tokens=4)
+        assert tokens.shape[1] == 3
+        assert (tokens[:, 1] > 2).all()
+        assert (tokens[:, 2] == 2).all()
+
+
+def test_the_report_names_every_weight_once():
+    content = checkpoint(**PRE)
+    model, report = from_fairseq(content)
+    assert {m.source for m in report.mapped} | set(report.unused) == set(content["model"])
+    ours = {name for name, _ in model.named_parameters()}
+    assert {m.target for m in report.mapped} | set(report.filled) == ours
+    assert {m.target: m.shape for m in report.mapped}["lm_head.weight"] == (SOURCE_TOKENS, 16)
+    assert "encoder.version -> nothing" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"layernorm_embedding": True}, "layernorm_embedding"),
+        ({"quant_noise_pq": 0.1}, "quant_noise_pq"),
+        ({"encoder_add_adapters": True}, "encoder_add_adapters"),
+        ({"adaptive_softmax_cutoff": "10,20"}, "adaptive_softmax_cutoff"),
+        ({"cross_self_attention": True}, "cross_self_attention"),
+        ({"no_decoder_final_norm": True}, "no_decoder_final_norm"),
+        ({"decoder_embed_dim": 32}, "decoder_embed_dim"),
+        ({"decoder_ffn_embed_dim": 32}, "decoder_ffn_embed_dim"),
+        ({"decoder_attention_heads": 4}, "decoder_attention_heads"),
+        ({"decoder_normalize_before": True}, "decoder_normalize_before"),
+        ({"decoder_output_dim": 8}, "decoder_output_dim"),
+        ({"activation_fn": "glu"}, "activation_fn"),
+        ({"encoder_attention_heads": None}, "num_heads"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["args", "nested"])
+def test_refused_options_are_named(changes, name, layout):
+    content = checkpoint(layout)
+    stored = content["args"] or content["cfg"]["model"]
+    if layout == "args":
+        vars(stored).update(changes)
+    else:
+        stored.update(changes)  # a flat option beside the nested ones
+        for option in changes:
+            stack, _, rest = option.partition("_")
+            if stack in ("encoder", "decoder", "quant"):
+                stored.setdefault(stack, {})[rest] = stored.pop(option)
+        stored["quant_noise"] = {k.removeprefix("noise_"): v for k, v in stored.pop("quant", {}).items()}
+    with pytest.raises(ValueError, match=name):
+        from_fairseq(content)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "encoder.layers.0.fc3.weight",  # a gated feed-forward network
+        "encoder.layers.0.encoder_attn.k_proj.weight",
+        "encoder.layers.1.self_attn.relative_attention_bias.weight",
+        "encoder.layernorm_embedding.weight",
+        "encoder.layer_norm.weight",  # a final norm, which only normalize_before has
+        "decoder.layers.0.adapter.weight",
+    ],
+)
+def test_weights_without_a_place_are_named(name):
+    content = checkpoint()
+    content["model"][name] = torch.zeros(2, 2)
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        from_fairseq(content)
+
+
+def test_layerdrop_is_only_noted():
+    content = checkpoint(encoder_layerdrop=0.2)
+    model, report = from_fairseq(content)
+    assert any("encoder_layerdrop=0.2" in note for note in report.notes)
+    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-5
+
+
+def test_missing_and_misshapen_weights_are_named():
+    content = checkpoint()
+    weight = content["model"].pop("decoder.layers.0.encoder_attn.k_proj.bias")
+    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.encoder_attn\.k_proj\.bias.* missing"):
+        from_fairseq(content)
+    content["model"]["decoder.layers.0.encoder_attn.k_proj.bias"] = weight[:5]
+    with pytest.raises(ValueError, match=r"encoder_attn\.k_proj\.bias.*got \[5\]"):
+        from_fairseq(content)
+
+
+def test_sharing_that_the_weights_deny():
+    content = checkpoint(share_all_embeddings=True)
+    content["model"]["decoder.embed_tokens.weight"] = torch.zeros(SOURCE_TOKENS, 16)
+    with pytest.raises(ValueError, match="share_all_embeddings"):
+        from_fairseq(content)
+
+
+class Evil:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+class EvilWrite(Evil):
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("kind", [Evil, EvilWrite])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_malicious_checkpoints_are_refused_and_not_run(kind, zipped, tmp_path):
+    ran, path = tmp_path / "ran", tmp_path / "evil.pt"
+    torch.save({**checkpoint(), "extra_state": kind(ran)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match="asks for") as caught:
+        convert_fairseq(path, tmp_path / "out")
+    assert not ran.exists()
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
+def test_truncated_checkpoints(part, zipped, tmp_path):
+    path = tmp_path / "cut.pt"
+    torch.save(checkpoint(), path, _use_new_zipfile_serialization=zipped)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(ValueError, match=r"cut\.pt"):
+        convert_fairseq(path, tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+class AverageMeter:
+    """In place of fairseq's."""
+
+    def __init__(self):
+        self.sum = 3
+
+
+def test_statistics_beside_the_weights_are_passed_over(tmp_path, monkeypatch):
+    """Of classes that are not installed, those that training leaves in checkpoints do not stop the reading."""
+    module = types.ModuleType("fairseq.meters")
+    module.AverageMeter = AverageMeter
+    for name, value in (("fairseq", types.ModuleType("fairseq")), ("fairseq.meters", module)):
+        monkeypatch.setitem(sys.modules, name, value)
+    monkeypatch.setattr(AverageMeter, "__module__", "fairseq.meters")
+    extra = {"meters": AverageMeter(), "best": numpy.float64(3.5), "seen": numpy.zeros(3)}
+    for zipped in (True, False):
+        torch.save({**checkpoint(), "extra_state": extra}, tmp_path / "c.pt", _use_new_zipfile_serialization=zipped)
+        read = read_checkpoint(tmp_path / "c.pt")
+        assert read["args"].encoder_attention_heads == 2
+        assert type(read["extra_state"]["meters"]).__name__ == "Inert"
+        model, _ = from_fairseq(read)
+        assert largest_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-5
+
+
+def words(count: int, prefix: str) -> list[str]:
+    return [f"{prefix}{i}" for i in range(count)]
+
+
+def write_dictionary(path: Path, tokens: list[str]) -> Path:
+    path.write_text("".join(f"{token} {100 - i}\n" for i, token in enumerate(tokens)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.save(checkpoint(), tmp_path / "checkpoint.pt")
+    write_dictionary(tmp_path / "dict.de.txt", words(SOURCE_TOKENS - 4, "s"))
+    write_dictionary(tmp_path / "dict.en.txt", ["hel@@", "lo", "wor@@", "ld", *words(TARGET_TOKENS - 8, "t")])
+    return tmp_path
+
+
+def test_a_folder_with_two_dictionaries(folder):
+    dictionaries = {"source_dict": folder / "dict.de.txt", "target_dict": folder / "dict.en.txt"}
+    report = convert_fairseq(folder / "checkpoint.pt", folder / "out", **dictionaries)
+    assert any("target_tokenizer" in note for note in report.notes)
+    source = AutoTokenizer.from_pretrained(folder / "out")
+    target = AutoTokenizer.from_pretrained(folder / "out" / "target_tokenizer")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "out")
+    batch = source(["s0 s1 s2", "s3"], padding=True, return_tensors="pt")
+    assert batch["input_ids"].tolist() == [[4, 5, 6, 2], [7, 2, 1, 1]]
+    out = model.generate(**batch, num_beams=4, max_new_tokens=8)
+    assert out[:, 0].eq(2).all()
+    assert out.max() < TARGET_TOKENS
+    assert target.decode([2, 4, 5, 6, 7, 2], skip_special_tokens=True) == "hello world"
+    reference = reference_of(checkpoint())
+    assert largest_difference(model, reference, vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-5
+
+
+def test_a_joined_dictionary_in_two_files_is_one_tokenizer(tmp_path):
+    torch.save(checkpoint(share_all_embeddings=True), tmp_path / "c.pt")
+    files = [write_dictionary(tmp_path / f"dict.{lang}.txt", words(SOURCE_TOKENS - 4, "w")) for lang in ("de", "en")]
+    convert_fairseq(tmp_path / "c.pt", tmp_path / "out", source_dict=files[0], target_dict=files[1])
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    assert not (tmp_path / "out" / "target_tokenizer").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: write_dictionary(f / "dict.de.txt", words(5, "s")), "a token for each row of the encoder's"),
+        (lambda f: write_dictionary(f / "dict.en.txt", words(99, "t")), "a token for each row of the decoder's"),
+        (lambda f: (f / "dict.de.txt").write_text("word\n"), "a token and its count"),
+        (lambda f: (f / "dict.de.txt").write_text("a 1\na 1\n"), "each token once"),
+        (lambda f: (f / "dict.de.txt").write_bytes(b"\xff\xfe 1\n"), "UTF-8"),
+        (lambda f: (f / "dict.de.txt").unlink(), "cannot be read"),
+        (lambda f: (f / "checkpoint.pt").unlink(), "a file that exists"),
+        (lambda f: torch.save({"a": 1}, f / "checkpoint.pt"), "fairseq checkpoint"),
+        (lambda f: torch.save([1], f / "checkpoint.pt"), "fairseq checkpoint"),
+        (lambda f: torch.save({"model": {"w": torch.ones(1)}}, f / "checkpoint.pt"), "options"),
+        (lambda f: (f / "out").write_text("taken"), "new or an empty folder"),
+    ],
+)
+def test_bad_folders_leave_nothing(folder, change, message):
+    change(folder)
+    before = sorted(folder.iterdir())
+    with pytest.raises(ValueError, match=message) as caught:
+        convert_fairseq(
+            folder / "checkpoint.pt",
+            folder / "out",
+            source_dict=folder / "dict.de.txt",
+            target_dict=folder / "dict.en.txt",
+        )
+    assert "\n" not in str(caught.value)
+    assert sorted(folder.iterdir()) == before
+
+
+CODES = "#version: 0.2\nl o</w>\nh e\nhe l\no r\nw or\nl d</w>\ni n\nin g</w>\n"
+
+
+def segment(word: str, codes: str) -> list[str]:
+    """subword-nmt's algorithm, word by word: merge the pair that comes first in the codes until there is none."""
+    ranks = {tuple(line.split(" ")[:2]): i for i, line in enumerate(codes.splitlines()) if not line.startswith("#")}
+    pieces = [*word[:-1], word[-1] + "</w>"]
+    while len(pieces) > 1:
+        best = min(itertools.pairwise(pieces), key=lambda pair: ranks.get(pair, math.inf))
+        if best not in ranks:
+            break
+        merged, i = [], 0
+        while i < len(pieces):
+            joins = tuple(pieces[i : i + 2]) == best
+            merged.append("".join(best) if joins else pieces[i])
+            i += 2 if joins else 1
+        pieces = merged
+    return [piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@" for piece in pieces]
+
+
+@pytest.mark.parametrize("fastbpe", [False, True])
+def test_codes_segment_as_subword_nmt(fastbpe, tmp_path):
+    tokens = ["hel@@", "lo", "wor@@", "ld", "d@@", "in@@", "ing", "s", "o@@", "l@@", "l", "h@@", "e@@", "r@@"]
+    dictionary = write_dictionary(tmp_path / "dict.txt", tokens)
+    codes = tmp_path / "codes"
+    lines = CODES.splitlines()[1:]
+    codes.write_text("".join(f"{line} {9 - i}\n" for i, line in enumerate(lines)) if fastbpe else CODES)
+    made = fairseq_tokenizer(dictionary, codes)
+    ids = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *tokens])}
+    made.tokenizer.save_pretrained(tmp_path / "saved")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert len(loaded) == made.tokens + made.unknown_pieces
+    for text in ("hello world", "lolling  holding\tdoing", "hell xoxo", "worl or orld", "日本 hel"):
+        pieces = [piece for word in text.split() for piece in segment(word, CODES)]
+        wanted = [*(ids.get(piece, 3) for piece in pieces), 2]
+        read = [i if i < made.tokens else 3 for i in loaded(text)["input_ids"]]
+        assert read == wanted, text
+    assert loaded.decode(loaded("hello world")["input_ids"], skip_special_tokens=True) == "hello world"
+
+
+def test_pieces_that_fairseq_reads_as_unknown(tmp_path):
+    """They have ids of their own, with <unk>'s embedding, and a model that never prefers them to it."""
+    tokens = ["hel@@", "lo", *words(SOURCE_TOKENS - 6, "s")]
+    dictionary = write_dictionary(tmp_path / "dict.txt", tokens)
+    (tmp_path / "codes").write_text(CODES)
+    content = checkpoint(share_all_embeddings=True)
+    torch.save(content, tmp_path / "c.pt")
+    convert_fairseq(tmp_path / "c.pt", tmp_path / "out", source_dict=dictionary, source_codes=tmp_path / "codes")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert len(tokenizer) == model.config.vocab_size > SOURCE_TOKENS
+    batch = tokenizer(["hello world"], return_tensors="pt")
+    assert batch["input_ids"].max() >= SOURCE_TOKENS
+    target = torch.tensor([[2, 5, 6]])
+    as_fairseq = batch["input_ids"].where(batch["input_ids"] < SOURCE_TOKENS, torch.tensor(3))
+    with torch.no_grad():
+        ours = model(**batch, decoder_input_ids=target).logits
+    theirs = reference_of(content)(as_fairseq, batch["attention_mask"], target)
+    torch.testing.assert_close(ours[..., :SOURCE_TOKENS], theirs, rtol=0, atol=1e-5)
+    chances = ours.log_softmax(-1)[..., :SOURCE_TOKENS]
+    torch.testing.assert_close(chances, theirs.log_softmax(-1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [("e </w>\n", "version 0.2"), ("a b c d\n", "two symbols"), ("a b c\n", "two symbols"), ("", "at least one")],
+)
+def test_bad_codes(codes, message, tmp_path):
+    dictionary = write_dictionary(tmp_path / "dict.txt", ["a"])
+    (tmp_path / "codes").write_text(codes)
+    with pytest.raises(ValueError, match=message):
+        fairseq_tokenizer(dictionary, tmp_path / "codes")

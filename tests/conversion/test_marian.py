@@ -1,0 +1,314 @@
+"""MarianMT's models, and folders, against what is made of them."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
+
+from modeling_random_transformer.conversion import convert_marian, from_marian, largest_difference
+
+VOCABULARY = {"</s>": 0, "<unk>": 1, **{f"▁w{i}": i + 2 for i in range(58)}, "<pad>": 60}
+BASE = {
+    "vocab_size": 61,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "activation_function": "swish",
+    "scale_embedding": True,
+    "max_position_embeddings": 64,
+    "init_std": 0.3,  # wide, so that the models have something to say
+    "pad_token_id": 60,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 60,
+    "forced_eos_token_id": 0,
+}
+CASES = {
+    "as OPUS-MT": {},
+    "relu": {"activation_function": "relu", "encoder_layers": 1, "decoder_layers": 3},
+    "gelu, not scaled": {"activation_function": "gelu", "scale_embedding": False},
+    "mish, 4 heads": {"activation_function": "mish", "encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    "untied": {"tie_word_embeddings": False},
+    "separate": {"share_encoder_decoder_embeddings": False},
+    "separate, untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+    "odd width": {"d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 3},
+    "other specials": {"pad_token_id": 3, "decoder_start_token_id": 3, "eos_token_id": 7, "forced_eos_token_id": None},
+    "one layer": {"d_model": 8, "encoder_layers": 1, "encoder_ffn_dim": 10, "decoder_ffn_dim": 10},
+}
+
+
+def marian(seed: int = 0, **changes) -> MarianMTModel:
+    torch.manual_seed(seed)
+    model = MarianMTModel(MarianConfig(**{**BASE, **changes})).eval()
+    model.final_logits_bias.normal_()
+    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
+    return model
+
+
+def batch_for(model: MarianMTModel) -> dict:
+    mask = (torch.arange(9) < torch.tensor([9, 4, 1])[:, None]).long()
+    ids = torch.randint(8, 60, mask.shape, generator=torch.Generator().manual_seed(2))
+    return {"input_ids": ids.where(mask.bool(), model.config.pad_token_id), "attention_mask": mask}
+
+
+def logits_of(model: MarianMTModel):
+    return lambda ids, mask, target: model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("case", CASES)
+def test_same_numbers(case, seed):
+    original = marian(seed, **CASES[case])
+    model, report = from_marian(original)
+    assert largest_difference(model, logits_of(original)) < 1e-5
+    batch = batch_for(original)
+    for beams in (1, 4):
+        options = {"num_beams": beams, "max_new_tokens": 14}
+        assert torch.equal(model.generate(**batch, **options), original.generate(**batch, **options))
+    assert {m.target for m in report.mapped} == {name for name, _ in model.named_parameters()}
+    assert {m.source for m in report.mapped} | set(report.unused) == set(original.state_dict())
+    changes = CASES[case]
+    tied = changes.get("tie_word_embeddings", True)
+    assert model.config.tie_word_embeddings == tied
+    # transformers shares nothing without tie_word_embeddings, whatever share_encoder_decoder_embeddings says.
+    assert model.config.share_embeddings == (tied and changes.get("share_encoder_decoder_embeddings", True))
+    assert model.config.position_embedding == ("learned" if case == "odd width" else "sinusoidal")
+
+
+def test_shared_embeddings_with_an_output_layer_of_its_own():
+    original = marian(tie_word_embeddings=False)
+    with torch.no_grad():
+        for stack in (original.model.encoder, original.model.decoder):
+            stack.embed_tokens.weight.copy_(original.model.shared.weight)
+    model, _ = from_marian(original)
+    assert model.config.share_embeddings
+    assert not model.config.tie_word_embeddings
+    assert largest_difference(model, logits_of(original)) < 1e-5
+
+
+def test_the_generation_config_is_carried_along():
+    original = marian()
+    original.generation_config.update(num_beams=4, max_length=20, renormalize_logits=True)
+    model, _ = from_marian(original)
+    batch = batch_for(original)
+    assert model.generation_config.to_dict() == original.generation_config.to_dict()
+    assert torch.equal(model.generate(**batch), original.generate(**batch))
+    assert model.generation_config is not original.generation_config
+
+
+def test_forbidden_padding_matters():
+    """The pad token, likeliest by far here, is chosen without the rule that OPUS-MT has and never with it."""
+    original = marian()
+    original.final_logits_bias[0, 60] = 50.0
+    model, _ = from_marian(original)
+    batch, options = batch_for(original), {"num_beams": 4, "max_new_tokens": 5}
+    with_rule = model.generate(**batch, **options)
+    assert torch.equal(with_rule, original.generate(**batch, **options))
+    assert with_rule[0, 1] != 60
+    model.generation_config.bad_words_ids = None
+    assert model.generate(**batch, **options)[0, 1] == 60
+
+
+def test_positions_that_were_trained_become_a_table():
+    original = marian()
+    torch.nn.init.normal_(original.model.decoder.embed_positions.weight)
+    model, report = from_marian(original)
+    assert report.config["position_embedding"].value == "learned"
+    assert largest_difference(model, logits_of(original)) < 1e-5
+
+
+def test_half_precision_stays():
+    original = marian().to(torch.bfloat16)
+    model, _ = from_marian(original)
+    assert model.dtype == torch.bfloat16
+    assert model.config.position_embedding == "sinusoidal"
+    assert largest_difference(model, logits_of(original)) < 0.1
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "opus"
+    marian().save_pretrained(path)
+    (path / "vocab.json").write_text(json.dumps(VOCABULARY, ensure_ascii=False), encoding="utf-8")
+    for name in ("source.spm", "target.spm"):
+        (path / name).write_bytes(b"spm")
+    # As on the Hub: without the class, which AutoTokenizer knows from Marian's model_type.
+    (path / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
+    return path
+
+
+def as_opus_mt(folder):
+    """What is in the older folders: PyTorch's weights, positions included, and generation options in config.json."""
+    model = MarianMTModel.from_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"bad_words_ids": [[60]], "num_beams": 6, "max_length": 24, "static_position_embeddings": True}
+    config |= {"add_bias_logits": False, "normalize_before": False, "add_final_layer_norm": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").unlink()
+    (folder / "generation_config.json").unlink()
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_folder(folder, old, tmp_path):
+    if old:
+        as_opus_mt(folder)
+    report = convert_marian(folder, tmp_path / "out")
+    original = MarianMTModel.from_pretrained(folder).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert type(model).__name__ == "RandomTransformerForConditionalGeneration"
+    assert largest_difference(model, logits_of(original)) < 1e-5
+    batch = batch_for(original)
+    assert model.generation_config.bad_words_ids == [[60]]
+    assert model.generation_config.num_beams == original.generation_config.num_beams
+    assert torch.equal(model.generate(**batch, max_length=24), original.generate(**batch, max_length=24))
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
+    assert any("sentencepiece" in note for note in report.notes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["opus", "out"]
+
+
+FAKE_SENTENCEPIECE = """
+class SentencePieceProcessor:
+    def __init__(self, **_): pass
+    def Load(self, path): assert open(path, "rb").read() == b"spm"
+    def encode(self, text, out_type=str): return ["\\u2581" + word for word in text.split()]
+    def decode_pieces(self, pieces): return "".join(pieces).replace("\\u2581", " ").strip()
+"""
+USE_TOKENIZER = """
+import sys
+import modeling_random_transformer
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+ids = tokenizer(["w1 w2", "w3"], padding=True)["input_ids"]
+print(type(tokenizer).__name__, ids, tokenizer.decode([60, 3, 4, 0], skip_special_tokens=True), tokenizer.source_lang)
+"""
+
+
+def test_auto_tokenizer_finds_marians(folder, tmp_path):
+    """With a stand-in for sentencepiece that splits at spaces, as the package itself may not be installed."""
+    convert_marian(folder, tmp_path / "out")
+    fakes = tmp_path / "fakes"
+    (fakes / "sentencepiece-0.2.0.dist-info").mkdir(parents=True)
+    (fakes / "sentencepiece.py").write_text(FAKE_SENTENCEPIECE)
+    (fakes / "sentencepiece-0.2.0.dist-info" / "METADATA").write_text("Name: sentencepiece\nVersion: 0.2.0\n")
+    root = str(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(fakes), root])}
+    command = [sys.executable, "-c", textwrap.dedent(USE_TOKENIZER), str(tmp_path / "out")]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "MarianTokenizer [[3, 4, 0], [5, 0, 60]] w1 w2 en", run.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decoder_attention_heads": 4}, "encoder_attention_heads and decoder_attention_heads"),
+        ({"decoder_ffn_dim": 32}, "encoder_ffn_dim and decoder_ffn_dim"),
+        ({"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False}, "decoder_vocab_size"),
+        ({"normalize_before": True}, "normalize_before"),
+        ({"normalize_embedding": True}, "normalize_embedding"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm"),
+    ],
+)
+def test_refused_options_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        from_marian(marian(**changes))
+
+
+def change_config(**changes):
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+    return change
+
+
+def change_weights(change):
+    def changed(folder):
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return changed
+
+
+def truncate(name: str, part: float):
+    def change(folder):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(part * len(content))])
+
+    return change
+
+
+def another_architecture(folder):
+    config = T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+
+
+def another_vocabulary(**changes):
+    return lambda folder: (folder / "vocab.json").write_text(json.dumps({**VOCABULARY, **changes}))
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def malicious(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({"model.shared.weight": Evil(folder.parent / "ran")}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (another_architecture, "'t5'"),
+        (malicious, "asks for"),
+        (truncate("model.safetensors", 0.5), "complete Marian model"),
+        (truncate("model.safetensors", 0.0), "complete Marian model"),
+        (truncate("config.json", 0.5), "config.json must be a JSON file"),
+        (lambda f: (f / "config.json").unlink(), "config.json must be a JSON file"),
+        (lambda f: (f / "config.json").write_text("[]"), "JSON object"),
+        (lambda f: (f / "model.safetensors").unlink(), "complete Marian model"),
+        (change_config(vocab_size=70, decoder_vocab_size=70), "shapes that config.json says"),
+        (change_config(activation_function="sine"), "sine"),
+        (change_config(add_final_layer_norm=True), "add_final_layer_norm"),
+        (change_weights(lambda w: w.pop("model.encoder.layers.1.fc1.bias")), r"lack 'model\.encoder\.layers\.1\.fc1"),
+        (change_weights(lambda w: w.update({"adapter.weight": torch.ones(2)})), r"'adapter\.weight'"),
+        (another_vocabulary(more=61), "ids up to 61"),
+        (another_vocabulary(**{"<pad>": 5}), "<pad>"),
+        (another_vocabulary(**{"</s>": 5}), "</s>"),
+        (lambda f: (f / "vocab.json").write_text("{"), "vocab.json"),
+    ],
+)
+def test_bad_folders_leave_nothing(folder, change, message, tmp_path):
+    change(folder)
+    with pytest.raises(ValueError, match=message) as caught:
+        convert_marian(folder, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_taken_output_is_left_alone(folder):
+    with pytest.raises(ValueError, match="new or an empty folder"):
+        convert_marian(folder, folder)
+    assert (folder / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("wrong", [3, torch.nn.Linear(2, 2)])
+def test_what_is_no_marian_model(wrong):
+    with pytest.raises(ValueError, match="MarianMTModel"):
+        from_marian(wrong)
