@@ -1,0 +1,146 @@
+"""Export a trained model to an engine that serves it, and check that the engine translates as the model does.
+
+    python examples/export_model.py outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
+    python examples/export_model.py outputs/quickstart --engine onnx --output outputs/served --check test.en
+
+The output holds all that is needed to translate, the tokenizer too: docs/serving.md tells how. Exits with 2, and leaves
+no output, if an argument is not as it should be.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+# torch and transformers are imported when the arguments are known to be good: that takes seconds.
+
+MODEL_TYPE = "random_transformer"
+MOST_SENTENCES = 200
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Export as the command line says; returns the exit status."""
+    arguments = parse_arguments(argv)
+    try:
+        run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except (ValueError, OSError) as error:
+        complain(str(error))
+        return 2
+    return 0
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("model", type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer")
+    parser.add_argument("--engine", required=True, choices=("ctranslate2", "onnx"))
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "int8"),
+        default="float32",
+        help="of the weights (default: %(default)s; bfloat16 for ctranslate2 only)",
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="OUT", help="a new or an empty folder")
+    parser.add_argument(
+        "--check",
+        type=input_file,
+        metavar="FILE",
+        help=f"UTF-8, a sentence a line: compare model and engine on the first {MOST_SENTENCES} "
+        "(default: on a few that are built in)",
+    )
+    return parser.parse_args(argv)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, without the usage."""
+        complain(message)
+        sys.exit(2)
+
+
+def complain(message: str) -> None:
+    print(f"export_model.py: error: {message}", file=sys.stderr)
+
+
+def model_folder(text: str) -> Path:
+    """A folder whose configuration is one of ours."""
+    for name in ("config.json", "tokenizer_config.json"):
+        if not (Path(text) / name).is_file():
+            raise argparse.ArgumentTypeError(
+                f"must be a folder with a saved model and its tokenizer, got {text!r} without {name}."
+            )
+    try:
+        kind = json.loads((Path(text) / "config.json").read_bytes()).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
+    if kind != MODEL_TYPE:
+        raise argparse.ArgumentTypeError(f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {kind!r}.")
+    return Path(text)
+
+
+def input_file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
+    return Path(text)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from modeling_random_transformer.export import SENTENCES, compare, export_model, folder_size, load_engine
+    from modeling_random_transformer.translation import Translator
+
+    sentences = sentences_of(arguments.check) or SENTENCES
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, for operations that we have not
+    model, tokenizer = load(arguments.model)
+    Translator(model, tokenizer).tokenize(sentences)  # refuses what is too long, before there is an output
+    export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
+    size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")
+    print(
+        f"{arguments.output}: {arguments.engine}, {arguments.dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB"
+    )
+    engine = load_engine(arguments.output, arguments.engine)
+    for comparison in compare(model, tokenizer, engine, sentences):
+        print(comparison)
+
+
+def sentences_of(path: Path | None) -> list[str]:
+    """The first sentences of a file, blank lines left out; none without a file."""
+    from modeling_random_transformer.translation import read_lines
+
+    if path is None:
+        return []
+    with open(path, "rb") as file:
+        sentences = [line for line in islice(read_lines(file, str(path)), MOST_SENTENCES) if line.strip()]
+    if not sentences:
+        raise ValueError(f"--check must name a file with a sentence in its first {MOST_SENTENCES} lines, got {path}.")
+    return sentences
+
+
+def load(folder: Path) -> tuple[Any, Any]:
+    """The model, on the CPU in float32, and its tokenizer."""
+    from safetensors import SafetensorError
+    from transformers import AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    from modeling_random_transformer import RandomTransformerForConditionalGeneration
+
+    transformers_logging.disable_progress_bar()  # of the weights
+    try:
+        model, found = RandomTransformerForConditionalGeneration.from_pretrained(
+            folder, dtype="float32", output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"FOLDER must hold a model and its tokenizer, got {folder}: {reason}") from error
+    if found["missing_keys"]:
+        missing = ", ".join(sorted(found["missing_keys"]))
+        raise ValueError(f"FOLDER must hold all weights of a translator, got {folder} without {missing}.")
+    return model, tokenizer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""A trained model for the engines that serve: CTranslate2 and onnxruntime.
+
+    export_model(model, tokenizer, "out", engine="ctranslate2", dtype="int8")
+    translate = load_engine("out", "ctranslate2")
+    translate(["hello world"], num_beams=4, max_new_tokens=64)     # → ["hola mundo"]
+    compare(model, tokenizer, translate, sentences)                # do they agree, and which is faster?
+
+Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[onnx]`.
+"""
+
+from .check import SENTENCES, Comparison, compare
+from .engines import ENGINES, Engine, export_model, load_engine
+from .folder import folder_size
+from .search import Translate
+
+__all__ = [
+    "ENGINES",
+    "SENTENCES",
+    "Comparison",
+    "Engine",
+    "Translate",
+    "compare",
+    "export_model",
+    "folder_size",
+    "load_engine",
+]

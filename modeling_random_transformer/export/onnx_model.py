@@ -1,0 +1,165 @@
+"""What `to_onnx.write` wrote, run by onnxruntime under transformers' `generate()`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from onnxruntime import InferenceSession, SessionOptions
+from torch import Tensor, nn
+from transformers import GenerationConfig
+from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import ModelOutput
+
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..generation_random_transformer import RandomTransformerGenerationMixin
+from ..modeling_random_transformer import RandomTransformerPreTrainedModel
+
+ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
+
+
+def names_of(config: RandomTransformerConfig, what: str) -> list[str]:
+    """Names of the decoder's keys and values in the graphs: of the `"source"`, the `"past"` or the `"present"`."""
+    return [f"{what}.{i}.{part}" for i in range(config.decoder_layers) for part in ("keys", "values")]
+
+
+@dataclass
+class EncodedSource(ModelOutput):
+    """What the decoder asks the source: keys and values in turn, `[sources, heads, source_len, width]` each."""
+
+    keys_and_values: tuple[np.ndarray, ...]
+
+
+class OnnxEncoder(nn.Module):
+    """The graph that encodes the source."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: RandomTransformerConfig, session: InferenceSession):
+        super().__init__()
+        self.config, self.session = config, session
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> EncodedSource:
+        """Ids and mask `[sources, source_len]`, 1 for tokens and 0 for padding."""
+        check_length(self.config, input_ids.shape[1])
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        inputs = {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()}
+        return EncodedSource(tuple(self.session.run(None, inputs)))
+
+
+class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMixin):
+    """A model without weights of its own, for `generate()` and `translate`: two graphs compute, on the CPU.
+
+    model = OnnxModel.load("out")
+    model.generate(**tokenizer(["hello world"], return_tensors="pt"), num_beams=4)
+    """
+
+    def __init__(self, config: RandomTransformerConfig, encoder: InferenceSession, decoder: InferenceSession):
+        super().__init__(config)
+        self.encoder = OnnxEncoder(config, encoder)
+        self.decoder_session = decoder
+
+    @classmethod
+    def load(cls, folder: str | PathLike) -> "OnnxModel":
+        """The model in this folder, on as many of the CPU's threads as torch uses."""
+        options = SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        sessions = [
+            InferenceSession(Path(folder) / name, options, providers=["CPUExecutionProvider"])
+            for name in (ENCODER, DECODER)
+        ]
+        model = cls(RandomTransformerConfig.from_pretrained(folder), *sessions).eval()
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+        return model
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def runs_as_written(self) -> bool:
+        """Never: the steps are the graph's, not those of an `IncrementalDecoder`."""
+        return False
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        encoder_outputs: EncodedSource | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **_: Any,
+    ) -> Seq2SeqLMOutput:
+        """Score the next token after each of the new ones.
+
+        Args:
+            input_ids: the source, `[sources, source_len]`, where it is not yet encoded.
+            attention_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
+            decoder_input_ids: new tokens of the target, `[rows, new_len]`; consecutive rows share a source, as beams
+                do.
+            encoder_outputs: the encoded source.
+            past_key_values: the target so far; it takes up the new tokens.
+
+        Returns:
+            Logits `[rows, new_len, vocab_size]`, and the cache.
+
+        Raises:
+            ValueError: an input is missing, or longer than learned positions reach.
+        """
+        if decoder_input_ids is None or (input_ids is None and encoder_outputs is None):
+            raise ValueError("decoder_input_ids and one of input_ids and encoder_outputs must be given, got fewer.")
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask)
+        source: tuple[np.ndarray, ...] = encoder_outputs.keys_and_values
+        sources = len(source[0])
+        if attention_mask is None:
+            attention_mask = torch.ones(sources, source[0].shape[2])
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if past_key_values is None else past_key_values
+        check_length(self.config, cache.get_seq_length() + decoder_input_ids.shape[1])
+        inputs = {
+            "decoder_input_ids": beside_each_other(decoder_input_ids, sources),
+            "attention_mask": attention_mask.long().numpy(),
+            **dict(zip(names_of(self.config, "source"), source, strict=True)),
+            **self.past(cache.self_attention_cache, sources, len(decoder_input_ids)),
+        }
+        outputs = self.decoder_session.run(None, inputs)
+        logits, *present = (torch.from_numpy(output).flatten(0, 1) for output in outputs)
+        keep(cache.self_attention_cache, present)
+        return Seq2SeqLMOutput(logits=logits, past_key_values=cache)
+
+    def past(self, cache: DynamicCache, sources: int, rows: int) -> dict[str, np.ndarray]:
+        """The graph's inputs for the target so far, which at first is none."""
+        if cache.get_seq_length():
+            parts = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+        else:
+            widths = [self.config.d_k, self.config.d_v] * self.config.decoder_layers
+            parts = [torch.empty(rows, self.config.num_heads, 0, width) for width in widths]
+        names = names_of(self.config, "past")
+        return {name: beside_each_other(part, sources) for name, part in zip(names, parts, strict=True)}
+
+
+def check_length(config: RandomTransformerConfig, length: int) -> None:
+    """Refuse what the model refuses; the graph's own error would name a node."""
+    limit = config.max_position_embeddings
+    if config.position_embedding == "learned" and length > limit:
+        raise ValueError(f"learned positions reach to max_position_embeddings={limit}, got a length of {length}.")
+
+
+def beside_each_other(rows: Tensor, sources: int) -> np.ndarray:
+    """Rows that share a source: `[rows, …]` → `[sources, beams, …]`."""
+    return rows.view(sources, len(rows) // sources, *rows.shape[1:]).numpy()
+
+
+def keep(cache: DynamicCache, present: Sequence[Tensor]) -> None:
+    """Make these keys and values, in turn, what the cache holds. Its own `update` would copy them."""
+    cache.layers = [DynamicLayer() for _ in present[::2]]
+    for layer, keys, values in zip(cache.layers, present[::2], present[1::2], strict=True):
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values

@@ -1,0 +1,158 @@
+"""CTranslate2 translates as the model does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine_support import BEAMS, CONFIGS, LIMIT, TEXTS, exportable, needs, own_translations
+from support import EOS, random_ids, tiny_model
+
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.export import export_model, load_engine
+
+pytestmark = needs("ctranslate2")
+
+
+def check_float32(folder: Path, **overrides) -> None:
+    model, tokenizer = exportable(**overrides)
+    export_model(model, tokenizer, folder, engine="ctranslate2")
+    translate = load_engine(folder, "ctranslate2")
+    for num_beams in BEAMS:
+        expected = own_translations(model, tokenizer, num_beams)
+        assert len(set(expected)) > 1, "a model that says the same of everything would show nothing"
+        assert translate(TEXTS, num_beams, LIMIT) == expected
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_float32_is_the_model(name, tmp_path):
+    check_float32(tmp_path / "out", **CONFIGS[name])
+
+
+@pytest.mark.parametrize(
+    "activation", ["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu", "tanh", "sigmoid"]
+)
+def test_activations(activation, tmp_path):
+    check_float32(tmp_path / "out", activation_function=activation)
+
+
+def test_every_activation_is_the_one_of_its_name():
+    from transformers.activations import ACT2FN
+
+    from modeling_random_transformer.export.to_ctranslate2 import ACTIVATIONS
+
+    inputs = torch.linspace(-6, 6, 1001)
+    for kind in set(ACTIVATIONS.values()):
+        alike = [ACT2FN[name](inputs) for name, value in ACTIVATIONS.items() if value == kind]
+        for outputs in alike:
+            torch.testing.assert_close(outputs, alike[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("num_beams", BEAMS)
+def test_ids_token_for_token(num_beams, tmp_path):
+    """As a program that has no torch would do it: tokens in, tokens out."""
+    import ctranslate2
+
+    model, tokenizer = exportable(seed=3)
+    export_model(model, tokenizer, tmp_path / "out")
+    sources = [tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) for text in TEXTS]
+    assert all(source[-1] == "</s>" for source in sources)
+    engine = ctranslate2.Translator(str(tmp_path / "out"))
+    options = {"beam_size": num_beams, "max_decoding_length": LIMIT, "min_decoding_length": 0, "return_end_token": True}
+    results = engine.translate_batch(sources, **options)
+    for text, result in zip(TEXTS, results, strict=True):
+        inputs = tokenizer(text, return_tensors="pt")
+        search = {"num_beams": num_beams, "early_stopping": num_beams > 1, "max_new_tokens": LIMIT, "do_sample": False}
+        expected = model.generate(**inputs, **search)[0, 1:]
+        assert tokenizer.convert_tokens_to_ids(result.hypotheses[0]) == expected.tolist()
+
+
+def test_scores_are_the_log_probabilities(tmp_path):
+    import ctranslate2
+
+    model, tokenizer = exportable()
+    export_model(model, tokenizer, tmp_path / "out")
+    source = tokenizer(TEXTS[0], return_tensors="pt")
+    target = random_ids(1, 6, vocab_size=len(tokenizer))
+    labels = torch.cat([target, torch.tensor([[EOS]])], dim=1)
+    with torch.no_grad():
+        logits = model(**source, labels=labels).logits
+    expected = logits.log_softmax(-1).gather(2, labels[..., None])[0, :, 0]
+    tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source["input_ids"], target)]
+    (scored,) = ctranslate2.Translator(str(tmp_path / "out")).score_batch(tokens[:1], tokens[1:])
+    torch.testing.assert_close(torch.tensor(scored.log_probs), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["pre-norm", "narrow values", "nothing shared"])
+def test_narrow_dtypes_translate(dtype, name, tmp_path):
+    model, tokenizer = exportable(**CONFIGS[name])
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    for kind in ("float32", dtype):
+        export_model(model, tokenizer, tmp_path / kind, dtype=kind)
+    sizes = [(tmp_path / kind / "model.bin").stat().st_size for kind in ("float32", dtype)]
+    assert sizes[1] < 0.75 * sizes[0]
+    found = load_engine(tmp_path / dtype)(TEXTS, 4, LIMIT)
+    assert sum(a == b for a, b in zip(found, own_translations(model, tokenizer, 4), strict=True)) >= len(TEXTS) / 8
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), f"{key} was changed"
+
+
+def test_a_model_in_half_precision(tmp_path):
+    model, tokenizer = exportable()
+    rounded, _ = exportable()
+    for parameter in rounded.parameters():
+        parameter.data = parameter.bfloat16().float()
+    export_model(model.to(torch.bfloat16), tokenizer, tmp_path / "out")
+    assert load_engine(tmp_path / "out")(TEXTS, 1, LIMIT) == own_translations(rounded, tokenizer, 1)
+
+
+@pytest.mark.parametrize(("kind", "positions"), [("learned", 64), ("sinusoidal", 1024), ("none", 1024)])
+def test_where_positions_end(kind, positions, tmp_path):
+    model, tokenizer = exportable(position_embedding=kind)
+    export_model(model, tokenizer, tmp_path / "out")
+    longest = "z" * (positions - 1)  # and the end token
+    assert load_engine(tmp_path / "out")([longest], 1, 5) == own_translations(model, tokenizer, 1, [longest], limit=5)
+    with pytest.raises(RuntimeError, match=f"No position encodings are defined for positions >= {positions}"):
+        load_engine(tmp_path / "out")([longest + "z"], 1, 5)
+
+
+def test_vocabulary_larger_than_the_tokenizer(tmp_path):
+    _, tokenizer = exportable()
+    model = tiny_model(spread=2.0, norm_order="pre", vocab_size=len(tokenizer) + 7)
+    export_model(model, tokenizer, tmp_path / "out")
+    assert load_engine(tmp_path / "out")(TEXTS, 1, LIMIT) == own_translations(model, tokenizer, 1)
+
+
+def test_words_as_tokens(tmp_path):
+    """The seed's ten words: no unknown word, no padding, other special tokens."""
+    words = ["hello", "mundo", "world", "how", "?", "EOS", "SOS", "a", "hola", "c"]
+    tokenizer = RandomTransformerTokenizer.from_words(words, bos_token="SOS", eos_token="EOS")
+    special = {"pad_token_id": 5, "bos_token_id": 6, "eos_token_id": 5, "decoder_start_token_id": 6}
+    model = tiny_model(spread=2.0, vocab_size=10, norm_order="pre", **special)
+    export_model(model, tokenizer, tmp_path / "out")
+    texts = ["hello world", "how a c ?", "mundo"]
+    for num_beams in BEAMS:
+        expected = own_translations(model, tokenizer, num_beams, texts)
+        assert load_engine(tmp_path / "out")(texts, num_beams, LIMIT) == expected
+
+
+REFUSED = {
+    "activation_function": ({"activation_function": "mish"}, "activation_function must be one of .* got 'mish'"),
+    "eos_token_id": ({"eos_token_id": [2, 3]}, r"eos_token_id must be one token's id .* got \[2, 3\]"),
+    "no eos_token_id": ({"eos_token_id": None}, "eos_token_id must be one token's id .* got None"),
+    "no start": (
+        {"decoder_start_token_id": None, "bos_token_id": None},
+        "decoder_start_token_id must be a token's id .* got None",
+    ),
+    "vocab_size": ({"vocab_size": 20}, "tokenizer must have at most the model's vocab_size=20 tokens, got"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_engine_has_not_is_refused(name, tmp_path):
+    overrides, message = REFUSED[name]
+    _, tokenizer = exportable()
+    model = tiny_model(**{"vocab_size": len(tokenizer), **overrides})
+    with pytest.raises(ValueError, match=message):
+        export_model(model, tokenizer, tmp_path / "out")
+    assert not list(tmp_path.iterdir())

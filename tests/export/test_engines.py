@@ -1,0 +1,134 @@
+"""What all engines have in common: what is refused, when the output appears, and the comparison with the model."""
+
+import sys
+
+import pytest
+from engine_support import exportable
+
+from modeling_random_transformer import RandomTransformerModel
+from modeling_random_transformer.export import ENGINES, Comparison, compare, export_model, load_engine
+from modeling_random_transformer.export import engines as engines_module
+from modeling_random_transformer.export.folder import check_free, folder_size, new_folder
+from modeling_random_transformer.export.search import generating
+
+
+class FakeEngine:
+    """Stands for an engine's module."""
+
+    def __init__(self, fails=False):
+        self.fails = fails
+
+    def write(self, _model, _tokenizer, folder, _dtype):
+        (folder / "weights").write_bytes(b"12345")
+        if self.fails:
+            raise ValueError("no such weights")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "tensorrt"}, "engine must be one of 'ctranslate2', 'onnx', got 'tensorrt'"),
+        ({"dtype": "int4"}, "dtype must be one of 'float32', 'bfloat16', 'int8' for ctranslate2, got 'int4'"),
+        ({"engine": "onnx", "dtype": "bfloat16"}, "dtype must be one of 'float32', 'int8' for onnx, got 'bfloat16'"),
+    ],
+)
+def test_unknown_engines_and_dtypes(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export_model(*exportable(), tmp_path / "out", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_translators_are_exported(tmp_path):
+    model, tokenizer = exportable()
+    with pytest.raises(ValueError, match=r"must be a RandomTransformerForConditionalGeneration, got a \w+Model"):
+        export_model(RandomTransformerModel(model.config), tokenizer, tmp_path / "out")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_that_is_not_installed(engine, tmp_path, monkeypatch):
+    for package in ENGINES[engine].packages:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            for call in (
+                lambda: export_model(*exportable(), tmp_path / "out", engine=engine),
+                lambda: load_engine(tmp_path, engine),
+            ):
+                with pytest.raises(ValueError, match=rf"install 'random-transformer\[{engine}\]'\), but .*{package}"):
+                    call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_output_appears_when_it_is_complete(tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()  # an empty one will do
+    monkeypatch.setattr(engines_module, "module_of", lambda _: FakeEngine())
+    export_model(*exportable(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "weights").read_bytes() == b"12345"
+    (tmp_path / "new").mkdir()
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines_module, "module_of", lambda _: FakeEngine(fails=True))
+    with pytest.raises(ValueError, match="no such weights"):
+        export_model(*exportable(), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interruption_leaves_nothing(tmp_path):
+    def write():
+        with new_folder(tmp_path / "out") as folder:
+            (folder / "half").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_outputs_that_are_refused(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    for name in ("full", "full/file", "link"):
+        with pytest.raises(ValueError, match=f"output must be a new or an empty folder, got '.*{name}'"):
+            check_free(tmp_path / name)
+    with pytest.raises(ValueError, match=r"output must lie in a folder that exists, got '.*nowhere/out'"):
+        check_free(tmp_path / "nowhere" / "out")
+    assert check_free(tmp_path / "empty") == tmp_path / "empty"
+
+
+def test_folder_size(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.bin").write_bytes(bytes(2_500_000))
+    (tmp_path / "b.json").write_bytes(bytes(500_000))
+    assert folder_size(tmp_path) == 3.0
+    assert folder_size(tmp_path, "*.bin") == 2.5
+
+
+def test_compare_counts_what_is_identical():
+    model, tokenizer = exportable()
+    own, asked = generating(model, tokenizer), []
+
+    def engine(texts, num_beams, max_new_tokens):
+        asked.append((texts, num_beams, max_new_tokens))
+        return [*own(texts, num_beams, max_new_tokens)[:-1], "something else"]
+
+    texts = ["the boy reads", "  ", "we want to buy", "the old house"]
+    results = compare(model, tokenizer, engine, texts, beams=(1, 2), max_new_tokens=7, rounds=2)
+    assert [(r.num_beams, r.sentences, r.identical) for r in results] == [(1, 3, 2), (2, 3, 2)]
+    assert all(r.model_speed > 0 and r.engine_speed > 0 for r in results)
+    written = [text for text in texts if text.strip()]
+    assert asked == [(written, beams, 7) for beams in (1, 2) for _ in range(1 + 2)]
+
+
+def test_nothing_to_compare():
+    with pytest.raises(ValueError, match="sentences must have at least one that is not blank, got 2 that are"):
+        compare(*exportable(), lambda *_: [], ["", " "])
+
+
+def test_a_comparison_in_words():
+    assert str(Comparison(4, 8, 7, 20.04, 41.26)) == (
+        "4 beams: 7 of 8 translations identical (87.5%); 41.3 sentences/s, the model 20.0"
+    )

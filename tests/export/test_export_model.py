@@ -1,0 +1,143 @@
+"""`examples/export_model.py`, as its users meet it."""
+
+import json
+
+import pytest
+from engine_support import TEXTS, exportable, needs
+from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+from examples import export_model as example
+from modeling_random_transformer import RandomTransformerModel
+from modeling_random_transformer.export import load_engine
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A saved model and its tokenizer."""
+    model, tokenizer = exportable(encoder_layers=1, decoder_layers=1)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+ENGINES = [
+    pytest.param("ctranslate2", "float32", marks=needs("ctranslate2")),
+    pytest.param("ctranslate2", "bfloat16", marks=needs("ctranslate2")),
+    pytest.param("ctranslate2", "int8", marks=needs("ctranslate2")),
+    pytest.param("onnx", "float32", marks=[*needs("onnx"), pytest.mark.slow]),
+]
+
+
+@pytest.mark.parametrize(("engine", "dtype"), ENGINES)
+def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
+    assert example.MOST_SENTENCES == 200
+    monkeypatch.setattr(example, "MOST_SENTENCES", 10)
+    sentences = tmp_path / "sentences"
+    sentences.write_text("\n".join(["", *TEXTS]))
+    output = tmp_path / "out"
+    options = ["--engine", engine, "--dtype", dtype, "--output", str(output), "--check", str(sentences)]
+    assert example.main([str(folder), *options]) == 0
+    size, *beams = capsys.readouterr().out.splitlines()
+    assert size.startswith(f"{output}: {engine}, {dtype}, ")
+    assert [line.split(":")[0] for line in beams] == ["1 beam", "4 beams"]
+    assert all(" of 9 translations identical" in line for line in beams)  # ten lines, of which one is blank
+    if dtype == "float32":
+        assert all("9 of 9" in line for line in beams)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out", "sentences"]
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    assert tokenizer("the boy")["input_ids"] == exportable()[1]("the boy")["input_ids"]
+
+
+@pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
+def test_sentences_that_are_built_in(engine, folder, tmp_path, capsys):
+    assert example.main([str(folder), "--engine", engine, "--output", str(tmp_path / "out")]) == 0
+    assert "8 of 8 translations identical" in capsys.readouterr().out
+    assert len(load_engine(tmp_path / "out", engine)(["the boy"], 1, 5)) == 1
+
+
+@pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
+def test_positions_that_end(engine, folder, tmp_path, capsys):
+    """Translations end where the positions do, for both; longer sentences are refused before anything is written."""
+    exportable(position_embedding="learned", lm_head_bias=False)[0].save_pretrained(folder)
+    sentences = tmp_path / "sentences"
+    sentences.write_text("the boy\n")
+    options = ["--engine", engine, "--output", tmp_path / "out", "--check", sentences]
+    assert example.main([str(argument) for argument in (folder, *options)]) == 0
+    assert "1 of 1 translations identical" in capsys.readouterr().out
+    sentences.write_text("the boy\n" + "z" * 64 + "\n")
+    options[3] = tmp_path / "another"
+    assert "at most 64 tokens, as the model's positions end there, but text 2 has" in refused(
+        [folder, *options], capsys
+    )
+    assert not (tmp_path / "another").exists()
+
+
+def refused(arguments, capsys):
+    """The one line on stderr with which these arguments are refused."""
+    try:
+        status = example.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "tensorrt"], "argument --engine: invalid choice: 'tensorrt'"),
+        (["--engine", "onnx", "--dtype", "int4"], "argument --dtype: invalid choice: 'int4'"),
+        (["--engine", "onnx", "--dtype", "bfloat16"], "dtype must be one of 'float32', 'int8' for onnx"),
+        ([], "the following arguments are required: --engine"),
+        (["--engine", "onnx", "--check", "nowhere"], "--check: must be a file that exists, got 'nowhere'"),
+    ],
+)
+def test_options_that_are_refused(options, message, folder, tmp_path, capsys):
+    assert message in refused([folder, *options, "--output", tmp_path / "out"], capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_models_that_are_refused(tmp_path, capsys):
+    options = ["--engine", "ctranslate2", "--output", tmp_path / "out"]
+    small = T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    T5ForConditionalGeneration(small).save_pretrained(tmp_path / "t5")
+    exportable()[1].save_pretrained(tmp_path / "t5")
+    capsys.readouterr()  # how far saving has got
+    message = refused([tmp_path / "t5", *options], capsys)
+    assert "must hold a model of type 'random_transformer'" in message
+    assert message.endswith("of type 't5'.")
+    assert "without config.json" in refused([tmp_path, *options], capsys)
+    (tmp_path / "t5" / "config.json").write_text("{")
+    assert "must hold a config.json that can be read" in refused([tmp_path / "t5", *options], capsys)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_folder_without_weights(tied, folder, tmp_path, capsys):
+    """A model without the output layer would get a random one."""
+    options = ["--engine", "ctranslate2", "--output", tmp_path / "out"]
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    assert "FOLDER must hold a model and its tokenizer, got" in refused([folder, *options], capsys)
+    model, _ = exportable(tie_word_embeddings=tied)
+    RandomTransformerModel(model.config).save_pretrained(folder)
+    capsys.readouterr()
+    missing = "lm_head.bias." if tied else "lm_head.bias, lm_head.weight."
+    assert refused([folder, *options], capsys).endswith(missing)
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["RandomTransformerModel"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_is_not_empty(folder, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("kept")
+    message = refused([folder, "--engine", "ctranslate2", "--output", tmp_path / "out"], capsys)
+    assert "output must be a new or an empty folder, got" in message
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]
+
+
+def test_nothing_to_check_with(folder, tmp_path, capsys):
+    (tmp_path / "blank").write_text("\n\n")
+    options = ["--engine", "ctranslate2", "--output", tmp_path / "out", "--check", tmp_path / "blank"]
+    assert "--check must name a file with a sentence in its first 200 lines" in refused([folder, *options], capsys)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,125 @@
+"""onnxruntime computes what the model computes, and `generate()` searches on it as on the model."""
+
+import pytest
+import torch
+from engine_support import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
+from support import padded_batch, random_ids
+
+from modeling_random_transformer.export import export_model, folder_size, load_engine
+from modeling_random_transformer.translation import translate
+
+# Exporting takes about ten seconds of a CPU.
+pytestmark = [*needs("onnx"), pytest.mark.slow]
+
+CONFIGS = {
+    "post-norm": {"norm_order": "post", "d_k": 5, "d_v": 3, "sinusoid_layout": "concatenated", "position_offset": 3},
+    "pre-norm": {
+        "position_embedding": "learned",
+        "position_offset": 2,
+        "activation_function": "gelu",
+        "share_embeddings": False,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "attention_scale": 0.7,
+    },
+    "no positions": {"position_embedding": "none", "encoder_layers": 1, "decoder_layers": 1},
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def exported(request, tmp_path_factory):
+    """The model, its tokenizer and its graphs."""
+    from modeling_random_transformer.export.onnx_model import OnnxModel
+
+    options = {"encoder_layers": 1, "decoder_layers": 2, **CONFIGS[request.param]}
+    model, tokenizer = exportable(seed=1, **options)
+    folder = tmp_path_factory.mktemp("onnx") / "out"
+    export_model(model, tokenizer, folder, engine="onnx")
+    return model, tokenizer, OnnxModel.load(folder), folder
+
+
+@pytest.mark.parametrize("num_beams", BEAMS)
+def test_translations_are_the_models(exported, num_beams):
+    model, tokenizer, _, folder = exported
+    expected = own_translations(model, tokenizer, num_beams)
+    assert len(set(expected)) > 1, "a model that says the same of everything would show nothing"
+    assert load_engine(folder, "onnx")(TEXTS, num_beams, LIMIT) == expected
+
+
+def test_ids_token_for_token(exported):
+    model, tokenizer, engine, _ = exported
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    for options in (
+        {"do_sample": False},
+        {"num_beams": 4, "length_penalty": 0.6, "num_return_sequences": 3},
+        {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
+        {"do_sample": True, "temperature": 0.5, "top_k": 5},
+        {"decoder_input_ids": random_ids(len(TEXTS), 3)},
+    ):
+        ids = []
+        for side in (model, engine):
+            torch.manual_seed(0)
+            ids.append(side.generate(**inputs, **options, max_new_tokens=LIMIT))
+        assert torch.equal(*ids), options
+
+
+@pytest.mark.parametrize(
+    ("lengths", "beams", "parts"),
+    [([7, 5, 3], 1, [4, 1, 1]), ([1], 1, [1, 1]), ([2], 3, [2]), ([30, 1], 4, [1] * 12), ([4, 4], 1, [20])],
+)
+def test_logits(exported, lengths, beams, parts):
+    """Batches, lengths and beams of all sizes, the target in one piece or several."""
+    model, _, engine, _ = exported
+    source = padded_batch(lengths)
+    target = random_ids(len(lengths) * beams, sum(parts), seed=1)
+    encoded = engine.encoder(**source)
+    cache, found = None, []
+    with torch.no_grad():
+        expected = model(**source, decoder_input_ids=target).logits
+        for part in target.split(parts, dim=1):
+            outputs = engine(None, source["attention_mask"], part, encoded, cache)
+            cache = outputs.past_key_values
+            found.append(outputs.logits)
+    largest = expected.abs().max().item()  # spread weights make large logits, which round accordingly
+    torch.testing.assert_close(torch.cat(found, dim=1), expected, atol=1e-4 * largest, rtol=0)
+
+
+def test_a_source_of_padding_gives_numbers(exported):
+    _, _, engine, _ = exported
+    mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
+    assert engine(random_ids(2, 3), mask, random_ids(2, 2)).logits.isfinite().all()
+
+
+def test_what_is_missing_is_named(exported):
+    _, _, engine, _ = exported
+    with pytest.raises(ValueError, match="decoder_input_ids and one of input_ids and encoder_outputs must be given"):
+        engine(random_ids(2, 3))
+
+
+def test_where_positions_end(exported):
+    model, _, engine, _ = exported
+    too_long = random_ids(1, model.config.max_position_embeddings + 1)
+    if model.config.position_embedding == "learned":
+        for arguments in ({"input_ids": too_long}, {"input_ids": too_long[:, :5], "decoder_input_ids": too_long}):
+            with pytest.raises(ValueError, match="learned positions reach to max_position_embeddings=64, got a length"):
+                engine(**{"decoder_input_ids": too_long[:, :1], **arguments})
+    else:
+        with torch.no_grad():
+            expected = model(too_long, decoder_input_ids=too_long).logits
+        found = engine(too_long, decoder_input_ids=too_long).logits
+        torch.testing.assert_close(found, expected, atol=1e-4 * expected.abs().max().item(), rtol=0)
+
+
+def test_int8(tmp_path):
+    model, tokenizer = exportable(encoder_layers=1, decoder_layers=1, d_model=64, d_ff=256)
+    export_model(model, tokenizer, tmp_path / "out", engine="onnx", dtype="int8")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert folder_size(tmp_path / "out", "*.onnx") < 0.75 * 4 * parameters / 1e6
+    found = load_engine(tmp_path / "out", "onnx")(TEXTS, 1, LIMIT)
+    assert sum(a == b for a, b in zip(found, own_translations(model, tokenizer, 1), strict=True)) >= len(TEXTS) / 8
+
+
+def test_translate_takes_it(exported):
+    model, tokenizer, engine, _ = exported
+    both = [translate(TEXTS, side, tokenizer, max_new_tokens=LIMIT, do_sample=False) for side in (model, engine)]
+    assert both[0] == both[1]
