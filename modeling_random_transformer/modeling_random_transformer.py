@@ -520,6 +520,8 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
     stacks: dict[str, Any] = {"encoder": RandomTransformerEncoder, "decoder": RandomTransformerDecoder}
 
     def __init__(self, config: RandomTransformerConfig):
+        if len(self.stacks) > 1:
+            config.is_encoder_decoder = True  # the folder of a head on one stack says otherwise
         super().__init__(config)
         if config.share_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
