@@ -25,15 +25,18 @@ from .configuration_random_transformer import RandomTransformerConfig
 from .modeling_random_transformer import (
     RandomTransformerDecoder,
     RandomTransformerEncoder,
+    RandomTransformerLanguageModel,
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
 )
 
 
 def for_one_stack(config: RandomTransformerConfig, **changes: Any) -> RandomTransformerConfig:
-    """A copy of the configuration that says that encoder and decoder are not together."""
+    """A copy of the configuration that says that encoder and decoder are not together; itself where it says so."""
+    changes["is_encoder_decoder"] = False
+    if all(getattr(config, name) == value for name, value in changes.items()):
+        return config  # a head's: the stack in it goes by the same object
     config = deepcopy(config)
-    config.is_encoder_decoder = False
     for name, value in changes.items():
         setattr(config, name, value)
     return config
@@ -179,19 +182,6 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-
-class RandomTransformerLanguageModel(RandomTransformerPreTrainedModel):
-    """One stack and the output layer, tied to the embedding matrix as in the whole model."""
-
-    def __init__(self, config: RandomTransformerConfig, model: type[RandomTransformerModel]):
-        super().__init__(config)
-        (stack,) = model.stacks
-        embedding = "model.shared.weight" if config.share_embeddings else f"model.{stack}.embed_tokens.weight"
-        self._tied_weights_keys = {"lm_head.weight": embedding}
-        self.model = model(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.post_init()
 
 
 class RandomTransformerForMaskedLM(RandomTransformerLanguageModel):

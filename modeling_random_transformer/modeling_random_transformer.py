@@ -601,19 +601,27 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         )
 
 
-class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, RandomTransformerGenerationMixin):
+class RandomTransformerLanguageModel(RandomTransformerPreTrainedModel):
+    """A model and the output layer, which is tied to the embedding of the model's last stack (paper 3.4)."""
+
+    def __init__(self, config: RandomTransformerConfig, model: type[RandomTransformerModel]):
+        super().__init__(config)
+        *_, stack = model.stacks
+        embedding = "model.shared.weight" if config.share_embeddings else f"model.{stack}.embed_tokens.weight"
+        self._tied_weights_keys = {"lm_head.weight": embedding}
+        self.model = model(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+
+class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, RandomTransformerGenerationMixin):
     """The whole of Figure 1: encoder, decoder and output layer, with the library's `generate()`."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config)
-        embedding = "model.shared.weight" if config.share_embeddings else "model.decoder.embed_tokens.weight"
-        self._tied_weights_keys = {"lm_head.weight": embedding}
+        super().__init__(config, RandomTransformerModel)
         self.loss_function = token_loss
-        self.model = RandomTransformerModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.post_init()
 
     @can_return_tuple
     def forward(

@@ -24,6 +24,7 @@ from modeling_random_transformer import (
     RandomTransformerForTokenClassification,
 )
 from modeling_random_transformer.heads_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
+from modeling_random_transformer.tracing import trace
 
 AUTO = {
     RandomTransformerEncoderModel: AutoModelForTextEncoding,
@@ -70,6 +71,29 @@ def test_the_whole_model_loads_into_a_head(head, config, tmp_path):
         assert torch.equal(first_output(ours[kind].eval()), first_output(whole.model.encoder))
     if hasattr(model, "lm_head"):
         assert torch.equal(model.lm_head.weight, whole.lm_head.weight)
+
+
+def test_one_configuration_through_all_of_the_head(head, tmp_path):
+    """Options set on it, as by tracing, hold for the stack inside; a whole model's own configuration is left alone."""
+    whole = tiny_model()
+    whole.save_pretrained(tmp_path)
+    for model in (head(tiny_config()), head.from_pretrained(tmp_path)):
+        modules = [module for module in model.modules() if hasattr(module, "config")]
+        assert len(modules) > 1
+        assert all(module.config is model.config for module in modules)
+        assert not model.config.is_encoder_decoder
+    shared = tiny_config()
+    head(shared)
+    assert shared.is_encoder_decoder
+
+
+def test_heads_are_traced(head):
+    """Down to single attention heads, which needs the reference attention in the stack within."""
+    model = head(tiny_config()).eval()
+    with trace(model) as found:
+        first_output(model)
+    attention = [value for path, value in found.items() if path.endswith("layers.0.self_attn.head.0.weights")]
+    assert [tuple(value.shape[-2:]) for value in attention] == [(8, 8)]
 
 
 def test_saved_and_loaded_again(head, tmp_path):

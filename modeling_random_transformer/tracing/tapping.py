@@ -159,6 +159,8 @@ class Taps:
         """What a layer norm is made of; in the paper's order, its input is the sum of the residual connection."""
 
         def tap(inputs: Any, outputs: Tensor) -> None:
+            if not self.record.wants(layer):
+                return
             (states,) = inputs
             if of_residual:
                 self.put(f"{path}.residual", states, layer)
@@ -180,6 +182,8 @@ class Taps:
 
     def output_layer(self, _: Any, logits: Tensor) -> None:
         """From logits to a token (paper 3.4)."""
+        if not self.record.wants():
+            return
         probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         self.put("logits", logits)
         self.put("probabilities", probabilities)
@@ -211,6 +215,8 @@ class AttentionTap:
         weights: Tensor,
     ) -> None:
         """Every step of scaled dot-product attention (paper 3.2.1), `[sources, heads, …]`, head by head."""
+        if not self.taps.record.wants(self.layer):
+            return
         scores = torch.matmul(query, key.transpose(-1, -2))
         seen = scores.new_zeros(()) if mask is None else mask
         by_query = {
