@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .fairseq_options import PAD, UNK, check_options, derive_fields, read_options
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
-from .files import is_state_dict, new_folder, read_checkpoint
+from .files import is_state_dict, read_checkpoint
 from .report import Report
 from .transfer import Transfer, count_layers
 from .vocabularies import move_vocabularies

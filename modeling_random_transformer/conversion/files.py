@@ -1,12 +1,8 @@
-"""Checkpoints read without running what is in them, and folders that are complete as soon as they have their name."""
+"""Checkpoints read without running what is in them."""
 
 import argparse
 import pickle
 import re
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,26 +63,3 @@ def refusal(message: str) -> str:
 def is_state_dict(value: Any) -> bool:
     """Whether this is a dictionary of tensors by their names, and has any."""
     return isinstance(value, dict) and bool(value) and all(isinstance(weight, Tensor) for weight in value.values())
-
-
-@contextmanager
-def new_folder(output: str | Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `output` when all is written and goes away when anything fails.
-
-    Raises:
-        ValueError: `output` exists and is not an empty folder, or the folder that is to hold it does not.
-    """
-    output = Path(output).absolute()
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise ValueError(f"output must be a new or an empty folder, got {str(output)!r}.")
-    if not output.parent.is_dir():
-        raise ValueError(f"output must lie in a folder that exists, got {str(output)!r}.")
-    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.tmp")
-    temporary.mkdir()
-    try:
-        yield temporary
-        if output.exists():
-            output.rmdir()
-        temporary.rename(output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -11,8 +11,9 @@ from torch import equal
 from transformers import MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
+from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .files import new_folder, refusal
+from .files import refusal
 from .report import Report
 from .transfer import Transfer, some
 from .vocabularies import move_vocabularies

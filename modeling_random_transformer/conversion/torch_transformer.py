@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .files import is_state_dict, new_folder, read_checkpoint
+from .files import is_state_dict, read_checkpoint
 from .report import Report
 from .torch_options import Options, find_options
 from .transfer import Transfer, count_layers, some

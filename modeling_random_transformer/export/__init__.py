@@ -8,9 +8,8 @@
 Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[onnx]`.
 """
 
-from .check import SENTENCES, Comparison, compare
+from .check import SENTENCES, Comparison, compare, folder_size
 from .engines import ENGINES, Engine, export_model, load_engine
-from .folder import folder_size
 from .search import Translate
 
 __all__ = [

@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from ..translation import Translator
@@ -82,6 +84,11 @@ def compare(
         return Comparison(num_beams, len(written), identical, *(len(written) / median for median in seconds))
 
     return [compared(num_beams) for num_beams in beams]
+
+
+def folder_size(folder: str | PathLike, pattern: str = "*") -> float:
+    """Megabytes (of 10⁶ bytes) that the files in a folder have, those whose names match."""
+    return sum(file.stat().st_size for file in Path(folder).rglob(pattern) if file.is_file()) / 1e6
 
 
 def in_turn(sides: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:

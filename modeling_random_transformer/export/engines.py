@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .folder import check_free, new_folder
 from .search import Translate
 
 
@@ -56,7 +56,7 @@ def export_model(
     if not isinstance(model, RandomTransformerForConditionalGeneration):
         wanted = RandomTransformerForConditionalGeneration.__name__
         raise ValueError(f"model must be a {wanted}, got a {type(model).__name__}.")
-    with new_folder(check_free(output)) as folder:
+    with new_folder(output) as folder:
         module_of(engine).write(model, tokenizer, folder, dtype)
 
 

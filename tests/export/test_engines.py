@@ -6,10 +6,10 @@ import pytest
 from engine_support import exportable
 
 from modeling_random_transformer import RandomTransformerModel
-from modeling_random_transformer.export import ENGINES, Comparison, compare, export_model, load_engine
+from modeling_random_transformer.export import ENGINES, Comparison, compare, export_model, folder_size, load_engine
 from modeling_random_transformer.export import engines as engines_module
-from modeling_random_transformer.export.folder import check_free, folder_size, new_folder
 from modeling_random_transformer.export.search import generating
+from modeling_random_transformer.folders import check_free, new_folder
 
 
 class FakeEngine:

@@ -1,4 +1,4 @@
-"""A folder that is there when it is complete, and not before."""
+"""Folders that are there when they are complete, and not before."""
 
 import os
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ def check_free(output: str | PathLike) -> Path:
 
 
 @contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """A temporary folder to fill, beside `output`; it becomes `output` if nothing goes wrong."""
-    with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
+def new_folder(output: str | PathLike) -> Iterator[Path]:
+    """A temporary folder to fill, beside `output`; it becomes `output` if nothing goes wrong.
+
+    Raises:
+        ValueError: as of `check_free`.
+    """
+    path = check_free(output)
+    with TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.") as scratch:
         folder = Path(scratch) / "folder"  # a folder like others: the one around it is for this user alone
         folder.mkdir()
         yield folder
-        os.replace(folder, output)
-
-
-def folder_size(folder: str | PathLike, pattern: str = "*") -> float:
-    """Megabytes (of 10⁶ bytes) that the files in a folder have, those whose names match."""
-    return sum(file.stat().st_size for file in Path(folder).rglob(pattern) if file.is_file()) / 1e6
+        os.replace(folder, path)
