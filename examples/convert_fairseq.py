@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
+from command_line import complain
 from rich.console import Console
 
 from modeling_random_transformer.conversion import convert_fairseq
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = convert_fairseq(args.pop("checkpoint"), args.pop("output"), **args)
     except (ValueError, OSError) as error:
-        print(f"convert_fairseq.py: error: {error}", file=sys.stderr)
+        complain("convert_fairseq.py", str(error))
         return 2
     Console(markup=False).print(report_tables(report), "The original cannot run here, so no logits were compared.")
     return 0

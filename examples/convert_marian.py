@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
+from command_line import complain
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = convert_marian(args.folder, args.output)
     except (ValueError, OSError) as error:
-        print(f"convert_marian.py: error: {error}", file=sys.stderr)
+        complain("convert_marian.py", str(error))
         return 2
     console = Console(markup=False)
     console.print(report_tables(report))

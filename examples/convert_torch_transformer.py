@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from command_line import complain
 from rich.console import Console
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args.checkpoint, args.output, **where, **options, **tokens, scale_embedding=args.scale_embedding
         )
     except (ValueError, OSError) as error:
-        print(f"convert_torch_transformer.py: error: {error}", file=sys.stderr)
+        complain("convert_torch_transformer.py", str(error))
         return 2
     console = Console(markup=False)
     console.print(report_tables(report))

@@ -13,7 +13,6 @@ from modeling_random_transformer import RandomTransformerConfig, RandomTransform
 from modeling_random_transformer.tracing import Trace, trace
 
 TOKENS, CHANGED = 6, 2  # of the sentence; the one that is changed
-STAGES = ("inner", "activation", "output")
 
 
 @dataclass

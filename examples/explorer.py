@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from command_line import complain
 from explorer_data import explore
 from plotly.offline import get_plotlyjs
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         page = render(explore(model, tokenizer, args.sentence, args.num_beams, args.max_new_tokens))
     except ValueError as error:
-        print(f"explorer.py: error: {error}", file=sys.stderr)
+        complain("explorer.py", str(error))
         return 2
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(page, encoding="utf-8")

@@ -13,10 +13,13 @@ import logging
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+from command_line import Parser, complain, model_folder
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
 
+SCRIPT = "export_model.py"
 MODEL_TYPE = "random_transformer"
 MOST_SENTENCES = 200
 
@@ -29,14 +32,19 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
-        complain(str(error))
+        complain(SCRIPT, str(error))
         return 2
     return 0
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("model", type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer")
+    parser = Parser(
+        prog=SCRIPT,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", type=own_model_folder, metavar="FOLDER", help="a saved model and its tokenizer")
     parser.add_argument("--engine", required=True, choices=("ctranslate2", "onnx"))
     parser.add_argument(
         "--dtype",
@@ -55,31 +63,16 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence, without the usage."""
-        complain(message)
-        sys.exit(2)
-
-
-def complain(message: str) -> None:
-    print(f"export_model.py: error: {message}", file=sys.stderr)
-
-
-def model_folder(text: str) -> Path:
+def own_model_folder(text: str) -> Path:
     """A folder whose configuration is one of ours."""
-    for name in ("config.json", "tokenizer_config.json"):
-        if not (Path(text) / name).is_file():
-            raise argparse.ArgumentTypeError(
-                f"must be a folder with a saved model and its tokenizer, got {text!r} without {name}."
-            )
+    folder = model_folder(text)
     try:
-        kind = json.loads((Path(text) / "config.json").read_bytes()).get("model_type")
+        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError) as error:
         raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
     if kind != MODEL_TYPE:
         raise argparse.ArgumentTypeError(f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {kind!r}.")
-    return Path(text)
+    return folder
 
 
 def input_file(text: str) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 import quickstart
 import torch
 from datasets import Dataset
-from export_model import input_file, model_folder
+from export_model import input_file, own_model_folder
 from quickstart import MAX_TOKENS, VOCAB_SIZE, LossOnTheBar, hold_out, prepare_libraries
 from quickstart_report import console, show_table
 from safetensors import SafetensorError
@@ -137,7 +137,7 @@ def argument_parser(description: str | None, epochs: float, output_dir: str) -> 
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train_file", type=input_file, metavar="FILE", help="what to learn from; default: a sample")
     parser.add_argument("--test_file", type=input_file, metavar="FILE", help="default: a tenth of --train_file")
-    parser.add_argument("--model", type=model_folder, metavar="FOLDER", help="a saved translator to start from")
+    parser.add_argument("--model", type=own_model_folder, metavar="FOLDER", help="a saved translator to start from")
     parser.add_argument("--output_dir", type=Path, default=Path(output_dir), help="default: %(default)s")
     parser.add_argument("--epochs", type=float, default=epochs, help="default: %(default)s")
     parser.add_argument("--max_steps", type=int, help="stop after so many steps, whatever --epochs says")

@@ -20,9 +20,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+from command_line import Parser, complain, model_folder
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
+
+SCRIPT = "translate.py"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,13 +41,18 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
-        complain(str(error))
+        complain(SCRIPT, str(error))
         return 2
     return 0
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(
+        prog=SCRIPT,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("sentences", nargs="*", metavar="sentence", help="what to translate, instead of a file")
     parser.add_argument(
         "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and tokenizer"
@@ -84,13 +93,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence, without the usage."""
-        complain(message)
-        sys.exit(2)
-
-
 def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     source, output = arguments.input, arguments.output
     if arguments.sentences and source:
@@ -99,15 +101,6 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
         parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without.")
     if source and output and output.exists() and output.samefile(source):
         parser.error(f"--output must differ from --input, got {output} for both.")
-
-
-def model_folder(text: str) -> Path:
-    for name in ("config.json", "tokenizer_config.json"):
-        if not (Path(text) / name).is_file():
-            raise argparse.ArgumentTypeError(
-                f"must be a folder with a saved model and its tokenizer, got {text!r} without {name}."
-            )
-    return Path(text)
 
 
 def input_file(text: str) -> Path:
@@ -139,10 +132,6 @@ def positive_number(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
     return number
-
-
-def complain(message: str) -> None:
-    print(f"translate.py: error: {message}", file=sys.stderr)
 
 
 def run(arguments: argparse.Namespace) -> None:

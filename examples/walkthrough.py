@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
+from command_line import complain
 from walkthrough_display import LANGUAGES, Display
 from walkthrough_model import walk_model
 from walkthrough_seed import walk_seed
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         walk_model(Display(args.lang, args.plain, args.columns), args.model, args.sentence, args.layer, args.head)
     except ValueError as error:
-        print(f"walkthrough.py: error: {error}", file=sys.stderr)
+        complain("walkthrough.py", str(error))
         return 2
     return 0
 

@@ -1,5 +1,6 @@
 """The walk of "The Random Transformer", in its order: from "Hello World" to tokens, its numbers beside the model's."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -58,12 +59,14 @@ def traced(model: RandomTransformerForConditionalGeneration, **inputs: Any) -> T
     return found
 
 
+@cache
 def traced_from_e(scale: float | None = None) -> tuple[RandomTransformerForConditionalGeneration, Trace]:
     """The seed's E through the model: E holds positions already, so the model adds none."""
     model = seed_model(position_embedding="none", attention_scale=scale)
     return model, traced(model, inputs_embeds=E)
 
 
+@cache
 def traced_hello_world() -> Trace:
     model, tokenizer = seed_model(), seed_tokenizer()
     ids = tokenizer("hello world", return_tensors="pt").input_ids[:, :2]  # without EOS, as in the seed
