@@ -12,6 +12,7 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
+from transformers.utils import is_peft_available
 
 from .configuration_random_transformer import RandomTransformerConfig
 from .heads_random_transformer import (
@@ -65,3 +66,8 @@ for auto, model in {
 }.items():
     auto.register(RandomTransformerConfig, model, exist_ok=True)
     model.register_for_auto_class(auto.__name__)
+
+if is_peft_available():  # its import takes a tenth of a second
+    from .adapters import register_target_modules
+
+    register_target_modules()

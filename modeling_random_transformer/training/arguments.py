@@ -9,6 +9,8 @@ from datasets import load_dataset
 from ..configuration_random_transformer import RandomTransformerConfig
 from .sources import Corpus, DatasetText, ParallelText
 
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+
 
 @dataclass
 class DataArguments:
@@ -94,14 +96,52 @@ class DataArguments:
 
 @dataclass
 class ModelArguments:
-    """The tokenizer and the sizes of the model."""
+    """The tokenizer and the sizes of the model, or the saved translator to go on from."""
 
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "A saved translator to train further, instead of random weights."}
+    )
+    lora_rank: int | None = field(
+        default=None, metadata={"help": "Leave its weights as they are and train an adapter of this rank (LoRA)."}
+    )
+    lora_alpha: int | None = field(
+        default=None, metadata={"help": "The adapter's output is scaled by this over the rank; unset, twice the rank."}
+    )
+    lora_dropout: float = field(default=0.0, metadata={"help": "Dropout rate on the adapter's input."})
+    lora_target_modules: str = field(
+        default="", metadata={"help": 'Layers to adapt, such as "q_proj,v_proj,fc1"; unset, peft\'s default.'}
+    )
     tokenizer: str | None = field(default=None, metadata={"help": "A saved tokenizer; one is trained if unset."})
     vocab_size: int = field(default=8000, metadata={"help": "Entries of a tokenizer that is trained."})
     preset: str = field(default="tiny", metadata={"help": "A preset of RandomTransformerConfig."})
     config_overrides: str = field(
         default="", metadata={"help": 'Fields that differ from the preset: "d_model=256,dropout=0.2".'}
     )
+
+    def __post_init__(self) -> None:
+        if self.model_name_or_path is not None:
+            self._check_saved()
+        elif self.lora_rank is not None:
+            raise ValueError(f"lora_rank needs model_name_or_path, a translator to adapt, got {self.lora_rank} alone.")
+        if self.lora_rank is not None and self.lora_rank < 1:
+            raise ValueError(f"lora_rank must be at least 1, got {self.lora_rank}.")
+
+    def _check_saved(self) -> None:
+        """A saved translator has its tokenizer and its sizes."""
+        if self.tokenizer is not None:
+            raise ValueError(
+                f"tokenizer must be unset with model_name_or_path, which has its own, got {self.tokenizer!r}."
+            )
+        sizes = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
+        if sizes:
+            raise ValueError(
+                f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(sizes)}."
+            )
+
+    @property
+    def lora_targets(self) -> list[str] | None:
+        """The layers to adapt; `None` leaves them to peft."""
+        return [name.strip() for name in self.lora_target_modules.split(",") if name.strip()] or None
 
     def config(self, vocab_size: int, **special_ids: int) -> RandomTransformerConfig:
         """The model's configuration.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -9,14 +10,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig, PreTrainedModel
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
 
 
 def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
     """The mean of several checkpoints' weights, name by name, summed in float64 and given in their own dtype.
 
     Args:
-        checkpoints: folders with `model.safetensors`, or with several such files and their index.
+        checkpoints: folders with `model.safetensors`, with several such files and their index, or with an adapter's.
 
     Raises:
         ValueError: there is no checkpoint, or they do not hold the same names and shapes.
@@ -35,7 +36,15 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
 
 
 def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> PreTrainedModel:
-    """Put the mean of several checkpoints' weights into a model of their configuration; returns the model."""
+    """Put the mean of several checkpoints' weights into a model of their configuration; returns the model.
+
+    Checkpoints of an adapter go into the model that has one; what is averaged are its factors.
+
+    Raises:
+        ValueError: the checkpoints are another model's or another adapter's, or differ among themselves.
+    """
+    if checkpoints and (Path(checkpoints[0]) / ADAPTER).exists():
+        return _load_adapter(model, average_weights(checkpoints), checkpoints[0])
     missing, unexpected = model.load_state_dict(_shared_out(average_weights(checkpoints), model), strict=False)
     tied = set(model.all_tied_weights_keys)
     if unexpected or set(missing) - tied:
@@ -45,6 +54,16 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
             f"{sorted(unexpected)} too many and {sorted(set(missing) - tied)} too few."
         )
     model.tie_weights()
+    return model
+
+
+def _load_adapter(model: PreTrainedModel, weights: dict[str, Tensor], folder: str | Path) -> PreTrainedModel:
+    from peft import set_peft_model_state_dict  # whoever has an adapter has peft
+
+    loaded: Any = set_peft_model_state_dict(model, weights)
+    unexpected = loaded.unexpected_keys
+    if unexpected:
+        raise ValueError(f"checkpoints must fit the model's adapter: {folder} has {sorted(unexpected)} too many.")
     return model
 
 
@@ -61,4 +80,4 @@ def _shared_out(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str,
 def _load(folder: Path) -> dict[str, Tensor]:
     if (folder / INDEX).exists():
         return {name: w for path in sorted(folder.glob("model-*.safetensors")) for name, w in load_file(path).items()}
-    return load_file(folder / WEIGHTS)
+    return load_file(folder / (ADAPTER if (folder / ADAPTER).exists() else WEIGHTS))

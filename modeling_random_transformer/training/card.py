@@ -50,7 +50,7 @@ def write_card(
     recipe = [f"| `{name}` | {getattr(value := getattr(args, name), 'value', value)} |" for name in RECIPE]
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {'transformers' if model.lora_rank is None else 'peft'}",
         "pipeline_tag: translation",
         "tags:",
         "- translation",
@@ -59,9 +59,7 @@ def write_card(
         "",
         f"# {path.parent.name}",
         "",
-        f"A Transformer of {result.parameters:,} parameters (preset `{model.preset}`"
-        + (f", {model.config_overrides}" if model.config_overrides else "")
-        + f"), trained from random weights on {result.pairs:,} pairs",
+        f"{_what(result, model)} on {result.pairs:,} pairs",
         f"with random-transformer {version('random-transformer')}.",
         "",
         "## Data",
@@ -90,6 +88,18 @@ def write_card(
         "",
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _what(result: "Result", model: ModelArguments) -> str:
+    """What was trained, from what."""
+    overrides = f", {model.config_overrides}" if model.config_overrides else ""
+    if model.model_name_or_path is None:
+        sizes = f"preset `{model.preset}`{overrides}"
+        return f"A Transformer of {result.parameters:,} parameters ({sizes}), trained from random weights"
+    if model.lora_rank is None:
+        return f"The translator `{model.model_name_or_path}` of {result.parameters:,} parameters, trained further"
+    adapter = f"An adapter (LoRA, rank {model.lora_rank}) of {result.trained:,} parameters"
+    return f"{adapter} for the translator `{model.model_name_or_path}`, trained"
 
 
 def _in_cell(text: str) -> str:

@@ -16,15 +16,14 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
-from transformers.distributed import DistributedConfig
 
 from ..evaluation import score, translation_metrics
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import DataArguments, ModelArguments
 from .averaging import load_average
 from .card import write_card
 from .corpus import load_pairs, refuse_or_drop, tokenize_pairs
+from .network import starting_network
 from .recipe import TranslationTrainingArguments
 from .report import Report
 from .sources import Corpus, ParallelText
@@ -44,6 +43,7 @@ class Result:
     seconds: float
     steps: int
     parameters: int
+    trained: int
     pairs: int
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
@@ -60,8 +60,8 @@ class PreparedSet:
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> Result:
     """Train a translator and score it; goes on where an earlier run in the same folder was stopped.
 
-    The folder `args.output_dir` then holds the model (the mean of the last checkpoints, or the best one), its
-    tokenizer, its generation settings and a model card. `from_pretrained` loads it.
+    The folder `args.output_dir` then holds the model, or its adapter (the mean of the last checkpoints, or the best
+    one), its tokenizer, its generation settings and a model card. `from_pretrained` loads it.
 
     Args:
         data: the parallel text.
@@ -97,6 +97,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         seconds=time.perf_counter() - start,
         steps=trainer.state.global_step,
         parameters=trainer.model.num_parameters(),
+        trained=trainer.get_num_trainable_parameters(),
         pairs=train.report.lines - train.report.broken if isinstance(train, TokenBudgetStream) else len(train),
         reports=[*reports, train.report] if isinstance(train, TokenBudgetStream) else reports,
     )
@@ -124,8 +125,9 @@ def _both_sides(text: Corpus) -> Iterator[str]:
 
 def _tokenizer(model: ModelArguments, texts: Iterator[str], folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer that is given, that an interrupted run left, or that the corpus trains."""
-    if model.tokenizer is not None:
-        return AutoTokenizer.from_pretrained(model.tokenizer)
+    given = model.model_name_or_path or model.tokenizer
+    if given is not None:
+        return AutoTokenizer.from_pretrained(given)
     with PartialState().main_process_first():
         if not (folder / "tokenizer.json").is_file():
             tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=model.vocab_size)
@@ -186,33 +188,14 @@ def _trainer(
     train: Dataset | TokenBudgetStream,
     validation: PreparedSet | None,
 ) -> TranslationTrainer:
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    config = model.config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
-    set_seed(args.seed)  # the weights depend on the seed alone, not on what was drawn before
-    network = RandomTransformerForConditionalGeneration(config)
-    network.generation_config.update(max_length=config.max_position_embeddings, **args.search)
-    if args.tp_size * args.fsdp_size > 1:
-        network = _share_out(network, args)
     return TranslationTrainer(
-        network,
+        starting_network(model, args, tokenizer),
         args,
         train_dataset=train,
         eval_dataset=None if validation is None else validation.tokens,
         processing_class=tokenizer,
         compute_metrics=translation_metrics(tokenizer),
     )
-
-
-def _share_out(
-    network: RandomTransformerForConditionalGeneration, args: TranslationTrainingArguments
-) -> RandomTransformerForConditionalGeneration:
-    """The same weights, each process with its part of them. transformers splits a model as it loads it."""
-    folder = Path(args.output_dir) / "initial"
-    if args.process_index == 0:
-        network.save_pretrained(folder)
-    PartialState().wait_for_everyone()
-    sizes = DistributedConfig(tp_size=args.tp_size, fsdp_size=args.fsdp_size)
-    return RandomTransformerForConditionalGeneration.from_pretrained(folder, distributed_config=sizes)
 
 
 def _score(trainer: TranslationTrainer, tokenizer: PreTrainedTokenizerBase, given: PreparedSet) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from accelerate import Accelerator
-from test_run import run
+from training_support import run
 
 from modeling_random_transformer.training.trainer import TranslationTrainer
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 from packaging import version
 from processes import run_on_two_processes, with_tests_on_path
-from test_run import write_corpus
+from training_support import write_corpus
 from transformers import AutoModelForSeq2SeqLM
 
 WORKER = Path(__file__).with_name("many_devices_worker.py")

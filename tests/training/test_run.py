@@ -12,59 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from training_support import STEPS, arguments, run, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.training import (
-    DataArguments,
-    ModelArguments,
-    TranslationTrainingArguments,
-    average_weights,
-    is_complete,
-    train_translation,
-)
+from modeling_random_transformer.training import average_weights, is_complete
 from modeling_random_transformer.training.checkpoints import MARKER, all_checkpoints, newest_complete, step_of
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
-LETTERS = "abcdefgh"
-STEPS = 12
-
-
-def write_corpus(folder: Path) -> None:
-    """Words of letters, and the same words backwards."""
-    random_words = random.Random(0)
-    for name, size in (("train", 120), ("test", 12)):
-        words = ["".join(random_words.choices(LETTERS, k=2 + i % 5)) for i in range(size)]
-        (folder / f"{name}.a").write_text("\n".join(words) + "\n")
-        (folder / f"{name}.b").write_text("\n".join(word[::-1] for word in words) + "\n")
-
-
-def arguments(folder: Path, output: str, **options) -> dict:
-    return {
-        "source_file": str(folder / "train.a"),
-        "target_file": str(folder / "train.b"),
-        "test_source_file": str(folder / "test.a"),
-        "test_target_file": str(folder / "test.b"),
-        "vocab_size": 280,
-        "config_overrides": "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16",
-        "output_dir": str(folder / output),
-        "max_steps": STEPS,
-        "save_steps": 2,
-        "logging_steps": 4,
-        "learning_rate": 3e-3,
-        "warmup_steps": 4,
-        "max_tokens_per_batch": 200,
-        "average_last": 2,
-        "use_cpu": True,
-        **options,
-    }
-
-
-def run(folder: Path, output: str, **options):
-    given = arguments(folder, output, **options)
-    kinds = (DataArguments, ModelArguments, TranslationTrainingArguments)
-    return train_translation(
-        *(kind(**{name: given[name] for name in given if name in kind.__dataclass_fields__}) for kind in kinds)
-    )
 
 
 def test_from_files_to_a_scored_folder(tmp_path):

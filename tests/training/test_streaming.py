@@ -7,7 +7,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_corpus import PAIRS, broken_files, write
-from test_run import run, write_corpus
+from training_support import run, write_corpus
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.training import DataArguments, DatasetText, TokenBudgetStream

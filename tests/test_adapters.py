@@ -1,0 +1,173 @@
+"""Adapters by peft: what it adapts unasked, and that what was adapted trains, travels, merges and generates."""
+
+import pytest
+import torch
+from peft import (
+    AdaLoraConfig,
+    IA3Config,
+    LNTuningConfig,
+    LoHaConfig,
+    LoraConfig,
+    PeftModel,
+    VeraConfig,
+    get_peft_model,
+)
+from peft.tuners.tuners_utils import BaseTunerLayer
+from support import padded_batch, random_ids, save_translator, tiny_config, tiny_model
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+from modeling_random_transformer import (
+    RandomTransformerForConditionalGeneration,
+    RandomTransformerForSequenceClassification,
+)
+
+BATCH = padded_batch([8, 5, 3])
+LABELS = random_ids(3, 6, seed=1)
+SEARCHES = {"greedy": {}, "beam": {"num_beams": 4}, "sampling": {"do_sample": True, "num_return_sequences": 3}}
+METHODS = {
+    "LoRA": (LoraConfig(), {"q_proj", "v_proj"}),
+    "LoRA, no task": (LoraConfig(), {"q_proj", "v_proj"}),
+    "AdaLoRA": (AdaLoraConfig(total_step=9), {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"}),
+    "IA3": (IA3Config(), {"q_proj", "v_proj", "fc2"}),
+    "LoHa": (LoHaConfig(), {"q_proj", "v_proj"}),
+    "VeRA": (VeraConfig(), {"q_proj", "v_proj"}),
+    "layer norms": (LNTuningConfig(), {"self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"}),
+}
+
+
+def lora(model, **options):
+    return get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", **options))
+
+
+def moved(model):
+    """As if it were trained: a new adapter's output is zero."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.5, generator=generator)
+    return model.eval()
+
+
+def generated(model, search):
+    torch.manual_seed(0)
+    return model.generate(**BATCH, **SEARCHES[search], max_new_tokens=12)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A saved model, and a saved adapter for it."""
+    tiny_model(spread=2.0).save_pretrained(tmp_path / "base")
+    adapted = moved(lora(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")))
+    adapted.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "base", tmp_path / "adapter", adapted
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_knows_what_to_adapt(method):
+    config, names = METHODS[method]
+    config.task_type = None if method == "LoRA, no task" else "SEQ_2_SEQ_LM"
+    model = get_peft_model(tiny_model(), config)
+    adapted = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+    assert adapted == names
+    loss = model(**BATCH, labels=LABELS).loss
+    loss.backward()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert trained
+    assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in trained)
+
+
+def test_it_learns_and_the_model_stays():
+    model = tiny_model()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    adapted = lora(model, r=8)
+    optimizer = torch.optim.Adam((p for p in adapted.parameters() if p.requires_grad), lr=2e-2)
+    losses = []
+    for _ in range(60):
+        loss = adapted(**BATCH, labels=LABELS).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+    adapted.unload()
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_saved_loaded_and_merged_it_generates_the_same(search, folders):
+    base, adapter, adapted = folders
+    expected = generated(adapted, search)
+    assert not torch.equal(expected, generated(AutoModelForSeq2SeqLM.from_pretrained(base), search))
+    by_peft = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter)
+    by_folder = AutoModelForSeq2SeqLM.from_pretrained(adapter)
+    by_library = AutoModelForSeq2SeqLM.from_pretrained(base)
+    by_library.load_adapter(str(adapter))
+    for model in (by_peft, by_folder, by_library):
+        assert torch.equal(generated(model, search), expected)
+    merged = by_peft.merge_and_unload()
+    assert type(merged) is RandomTransformerForConditionalGeneration
+    assert torch.equal(generated(merged, search), expected)
+
+
+def test_a_merged_model_is_a_model_like_others(folders, tmp_path):
+    base, adapter, adapted = folders
+    whole = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter).double()
+    merged = whole.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    loaded, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    assert loaded.dtype == torch.float64
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert loaded.lm_head.weight is loaded.model.shared.weight
+    inputs = {**BATCH, "decoder_input_ids": LABELS}
+    torch.testing.assert_close(loaded(**inputs).logits, adapted.double()(**inputs).logits)
+
+
+def test_adapters_side_by_side(folders):
+    """Several tasks on one model: each adapter answers when it is chosen, none when they are switched off."""
+    base, adapter, adapted = folders
+    model = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter, adapter_name="first")
+    model.add_adapter("second", LoraConfig(task_type="SEQ_2_SEQ_LM"))
+    plain = generated(AutoModelForSeq2SeqLM.from_pretrained(base), "beam")
+    model.set_adapter("second")  # a new one, which changes nothing yet
+    assert torch.equal(generated(model, "beam"), plain)
+    model.set_adapter("first")
+    assert torch.equal(generated(model, "beam"), generated(adapted, "beam"))
+    with model.disable_adapter():
+        assert torch.equal(generated(model, "beam"), plain)
+
+
+def test_an_adapter_has_a_few_hundred_kilobytes(tmp_path):
+    """Of the model that examples/recipes/multi30k.yaml trains, at peft's rank of 8."""
+    model = RandomTransformerForConditionalGeneration(
+        tiny_config(vocab_size=6000, encoder_layers=3, d_model=256, num_heads=4, d_ff=1024)
+    )
+    lora(model).save_pretrained(tmp_path)
+    assert 200_000 < (tmp_path / "adapter_model.safetensors").stat().st_size < 400_000
+
+
+def test_a_classifier_is_adapted(tmp_path):
+    model = RandomTransformerForSequenceClassification(tiny_config(num_labels=3))
+    adapted = get_peft_model(model, LoraConfig(task_type="SEQ_CLS"))
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert any("score" in name for name in trained), "a new head is trained along"
+    adapted(**BATCH, labels=torch.tensor([0, 1, 2])).loss.backward()
+    adapted.eval().save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(RandomTransformerForSequenceClassification(model.config), tmp_path)
+    assert {name for name, _ in again.named_parameters()} == {name for name, _ in adapted.named_parameters()}
+
+
+def test_the_pipeline_takes_an_adapters_folder(tmp_path):
+    save_translator(tmp_path / "base")
+    adapted = moved(lora(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")))
+    adapted.save_pretrained(tmp_path / "adapter")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    texts = ["the cat sees the dog", "a red car"]
+    options = {"max_new_tokens": 8, "num_beams": 2}
+    answers = pipeline("seq2seq", str(tmp_path / "adapter"), device="cpu")(texts, **options)
+    expected = adapted.generate(**tokenizer(texts, return_tensors="pt", padding=True), **options)
+    assert [answer["generated_text"] for answer in answers] == tokenizer.batch_decode(
+        expected, skip_special_tokens=True
+    )

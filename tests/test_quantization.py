@@ -1,0 +1,104 @@
+"""Weights of 8 and 4 bits by torchao, through `from_pretrained(quantization_config=…)`."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from support import padded_batch, random_ids, tiny_config, tiny_model
+from torch import nn
+from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, TorchAoConfig
+
+from modeling_random_transformer import RandomTransformerForSequenceClassification
+
+SIZES = {"d_model": 64, "d_ff": 128, "num_heads": 2}
+INPUTS = {**padded_batch([8, 5, 3]), "decoder_input_ids": random_ids(3, 6, seed=1)}
+# torchao's int4 for CPUs computes in bfloat16 and, so far, is one of its prototypes.
+CONFIGS = {
+    "int8": (Int8WeightOnlyConfig(), torch.float32, 0.02),
+    "int8 in bfloat16": (Int8WeightOnlyConfig(), torch.bfloat16, 0.03),
+    "int4": (PrototypeInt4WeightOnlyConfig(group_size=32), torch.bfloat16, 0.25),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny_model(**SIZES).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture(params=CONFIGS)
+def quantized(request, folder):
+    config, dtype, _ = CONFIGS[request.param]
+    return load(folder, config, dtype)
+
+
+def load(folder, config, dtype=torch.float32, auto=AutoModelForSeq2SeqLM):
+    return auto.from_pretrained(folder, quantization_config=TorchAoConfig(config), dtype=dtype)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(**INPUTS).logits.float()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_computes_nearly_what_the_model_does(name, folder):
+    config, dtype, allowed = CONFIGS[name]
+    exact = logits(AutoModelForSeq2SeqLM.from_pretrained(folder))
+    error = logits(load(folder, config, dtype)) - exact
+    assert 0 < error.std() < allowed * exact.std()
+
+
+def test_every_linear_layer_is_quantized_but_the_tied_output_layer(quantized):
+    layers = {name: module.weight for name, module in quantized.named_modules() if isinstance(module, nn.Linear)}
+    plain = {name for name, weight in layers.items() if type(weight) is nn.Parameter}
+    assert plain == {"lm_head"}
+    assert quantized.lm_head.weight is quantized.model.shared.weight
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 4}], ids=["greedy", "beam"])
+def test_generate_takes_the_same_steps_as_whole_passes(search, quantized):
+    """The quick path of generate() leaves quantised layers to torchao, so that both ways choose the same tokens."""
+    if quantized.dtype == torch.bfloat16:
+        search = {**search, "max_new_tokens": 3}  # further on, roundings of another order choose otherwise
+    sources = padded_batch([8, 5, 3])
+    options = {"max_new_tokens": 12, **search}
+    found = quantized.generate(**sources, **options)
+    assert torch.equal(found, quantized.generate(**sources, **options, use_cache=False))
+
+
+def test_saved_and_loaded_again(folder, tmp_path):
+    model = load(folder, Int8WeightOnlyConfig())
+    model.save_pretrained(tmp_path / "int8")
+    sizes = [(path / "model.safetensors").stat().st_size for path in (tmp_path / "int8", folder)]
+    assert sizes[0] < 0.55 * sizes[1]
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "int8")
+    assert isinstance(again.model.encoder.layers[0].fc1.weight, Int8Tensor)
+    assert torch.equal(logits(again), logits(model))
+    assert torch.equal(*(each.generate(INPUTS["input_ids"], num_beams=2, max_new_tokens=9) for each in (again, model)))
+
+
+def test_an_adapter_on_quantized_weights(folder):
+    """The weights stay in 8 bits, the adapter learns in float32."""
+    model = get_peft_model(load(folder, Int8WeightOnlyConfig()), LoraConfig(task_type="SEQ_2_SEQ_LM"))
+    optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=2e-2)
+    losses = []
+    for _ in range(40):
+        loss = model(**padded_batch([8, 5, 3]), labels=INPUTS["decoder_input_ids"]).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+    assert model.eval().generate(**padded_batch([8, 5]), num_beams=2, max_new_tokens=5).shape[0] == 2
+
+
+def test_a_head_is_quantized(tmp_path):
+    model = RandomTransformerForSequenceClassification(tiny_config(**SIZES, num_labels=3)).eval()
+    model.save_pretrained(tmp_path)
+    batch = padded_batch([8, 5, 3])
+    found = load(tmp_path, Int8WeightOnlyConfig(), auto=AutoModelForSequenceClassification)
+    with torch.no_grad():
+        torch.testing.assert_close(found(**batch).logits, model(**batch).logits, rtol=0.05, atol=0.05)
+    assert isinstance(found.model.encoder.layers[0].fc1.weight, Int8Tensor)

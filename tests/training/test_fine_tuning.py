@@ -1,0 +1,141 @@
+"""Runs that start from a saved translator: all of its weights trained further, or an adapter for it."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from training_support import STEPS, run, write_corpus
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel
+
+from modeling_random_transformer.training import ModelArguments, average_weights, load_average
+from modeling_random_transformer.training.averaging import ADAPTER
+from modeling_random_transformer.training.checkpoints import all_checkpoints
+
+SAVED = {"config_overrides": ""}
+LORA = {**SAVED, "lora_rank": 2}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder with a corpus and, in `base`, a translator that has begun to learn from it."""
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
+    run(folder, "base")
+    return folder
+
+
+def tuned(corpus, output, **options):
+    return run(corpus, output, model_name_or_path=str(corpus / "base"), **options)
+
+
+def logits(model):
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        return model.eval()(input_ids=ids, decoder_input_ids=ids).logits
+
+
+def load(folder):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+
+def test_all_weights_go_on_from_the_saved_ones(corpus, tmp_path):
+    still = tuned(corpus, tmp_path / "still", **SAVED, learning_rate=1e-12, average_last=1)
+    torch.testing.assert_close(logits(load(still.folder)), logits(load(corpus / "base")))
+    moved = tuned(corpus, tmp_path / "moved", config_overrides="dropout=0.0")
+    assert load(moved.folder).config.dropout == 0.0
+    assert not torch.allclose(logits(load(moved.folder)), logits(load(corpus / "base")), atol=1e-2)
+    assert moved.trained == moved.parameters
+    card = (moved.folder / "README.md").read_text()
+    assert f"The translator `{corpus / 'base'}` of {moved.parameters:,} parameters, trained further on 120" in card
+
+
+def test_half_precision_is_trained_in_float32(corpus, tmp_path):
+    half = tmp_path / "half"
+    load(corpus / "base").bfloat16().save_pretrained(half)
+    AutoTokenizer.from_pretrained(corpus / "base").save_pretrained(half)
+    result = run(corpus, tmp_path / "out", model_name_or_path=str(half), **SAVED, max_steps=2)
+    assert {weight.dtype for weight in load_file(result.folder / "model.safetensors").values()} == {torch.float32}
+
+
+def test_an_adapter_from_files_to_a_scored_folder(corpus, tmp_path):
+    result = tuned(corpus, tmp_path / "out", **LORA)
+    assert result.steps == STEPS
+    assert 0 < result.trained < result.parameters / 20
+    assert not (result.folder / "model.safetensors").exists()
+    card = (result.folder / "README.md").read_text()
+    assert f"An adapter (LoRA, rank 2) of {result.trained:,} parameters for the translator `{corpus / 'base'}`" in card
+    assert "library_name: peft" in card
+    # Everything that a user needs is there, and the mean of the last checkpoints is what was saved.
+    model, tokenizer = load(result.folder), AutoTokenizer.from_pretrained(result.folder)
+    assert tokenizer.decode(model.generate(**tokenizer("abc", return_tensors="pt"))[0]).startswith("<s>")
+    assert not torch.equal(logits(model), logits(load(corpus / "base")))
+    mean = average_weights(all_checkpoints(result.folder))
+    for name, weight in load_file(result.folder / ADAPTER).items():
+        torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
+
+
+def test_the_adapted_model_keeps_its_weights(corpus, tmp_path):
+    result = tuned(corpus, tmp_path / "out", **LORA, lora_target_modules="fc1, fc2", lora_alpha=8, lora_dropout=0.1)
+    options = json.loads((result.folder / "adapter_config.json").read_text())
+    assert sorted(options["target_modules"]) == ["fc1", "fc2"]
+    assert (options["r"], options["lora_alpha"], options["lora_dropout"]) == (2, 8, 0.1)
+    model = PeftModel.from_pretrained(load(corpus / "base"), result.folder)
+    with model.disable_adapter():
+        torch.testing.assert_close(logits(model), logits(load(corpus / "base")), rtol=0, atol=0)
+
+
+def test_an_adapter_resumes_where_it_stopped(corpus, tmp_path):
+    whole = tuned(corpus, tmp_path / "whole", **LORA, lora_dropout=0.1)
+    tuned(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1, max_steps=STEPS // 2)
+    parts = tuned(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1)
+    assert parts.steps == STEPS
+    for name, weight in load_file(parts.folder / ADAPTER).items():
+        torch.testing.assert_close(weight, load_file(whole.folder / ADAPTER)[name], rtol=0, atol=0)
+
+
+def test_an_adapter_of_other_layers_is_not_averaged_into_a_model(corpus, tmp_path):
+    first = tuned(corpus, tmp_path / "out", **LORA, max_steps=2)
+    second = tuned(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1")
+    model = PeftModel.from_pretrained(load(corpus / "base"), second.folder)
+    with pytest.raises(ValueError, match=r"must fit the model's adapter: .* too many"):
+        load_average(model, all_checkpoints(first.folder))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lora_rank": 4}, "lora_rank needs model_name_or_path, a translator to adapt, got 4 alone"),
+        ({"lora_rank": 0, "model_name_or_path": "m"}, "lora_rank must be at least 1, got 0"),
+        ({"model_name_or_path": "m", "tokenizer": "t"}, "tokenizer must be unset with model_name_or_path.*got 't'"),
+        ({"model_name_or_path": "m", "config_overrides": "d_model=8"}, "config_overrides must be of .*, got d_model"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ModelArguments(**options)
+
+
+def test_another_architecture_is_refused(corpus, tmp_path):
+    BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(tmp_path / "bert")
+    AutoTokenizer.from_pretrained(corpus / "base").save_pretrained(tmp_path / "bert")
+    with pytest.raises(
+        ValueError, match=r"must hold a model of type 'random_transformer', got '.*bert' of type 'bert'"
+    ):
+        run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "bert"), **SAVED)
+
+
+def test_another_models_tokenizer_is_refused(corpus, tmp_path):
+    load(corpus / "base").save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(corpus / "base")
+    tokenizer.add_tokens(["more"])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"the model's own tokenizer, got .* with 281 tokens for a model of 280"):
+        run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path), **SAVED)
+
+
+def test_peft_is_asked_for(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_random_transformer.training.network.is_peft_available", lambda: False)
+    with pytest.raises(ValueError, match=r"lora_rank needs peft: pip install 'random-transformer\[adapters\]'"):
+        tuned(corpus, tmp_path / "out", **LORA)
