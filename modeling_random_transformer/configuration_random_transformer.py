@@ -12,13 +12,20 @@ from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-if TYPE_CHECKING:  # never run: the library copies the files that it finds imported, and this one is to travel along
+if TYPE_CHECKING:  # never run: the library copies the files that it finds imported, and these are to travel along
+    from .heads_random_transformer import RandomTransformerForCausalLM  # noqa: F401
     from .pipeline_random_transformer import Seq2SeqPipeline  # noqa: F401
 
 # What each of transformers' Auto classes makes of a Random Transformer where only the saved code is at hand.
 MODEL_CLASSES = {
     "AutoModel": "modeling_random_transformer.RandomTransformerModel",
     "AutoModelForSeq2SeqLM": "modeling_random_transformer.RandomTransformerForConditionalGeneration",
+    "AutoModelForTextEncoding": "heads_random_transformer.RandomTransformerEncoderModel",
+    "AutoModelForSequenceClassification": "heads_random_transformer.RandomTransformerForSequenceClassification",
+    "AutoModelForTokenClassification": "heads_random_transformer.RandomTransformerForTokenClassification",
+    "AutoModelForQuestionAnswering": "heads_random_transformer.RandomTransformerForQuestionAnswering",
+    "AutoModelForMaskedLM": "heads_random_transformer.RandomTransformerForMaskedLM",
+    "AutoModelForCausalLM": "heads_random_transformer.RandomTransformerForCausalLM",
 }
 
 # … and what `pipeline("seq2seq", …)` makes of it there.

@@ -48,6 +48,7 @@ def test_a_folder_holds_safetensors_code_and_settings_only(folder):
         "configuration_random_transformer.py",
         "generation_config.json",
         "generation_random_transformer.py",
+        "heads_random_transformer.py",
         "linear_random_transformer.py",
         "loss_random_transformer.py",
         "model.safetensors",

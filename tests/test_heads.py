@@ -128,6 +128,33 @@ def test_remote_code(head, tmp_path, monkeypatch):
     assert float(total) == pytest.approx(expected, abs=1e-4)
 
 
+REMOTE_FROM_THE_WHOLE_MODEL = """
+import sys
+sys.modules["modeling_random_transformer"] = None  # as if it were not installed
+import torch, transformers
+folder, *autos = sys.argv[1:]
+for auto in autos:
+    torch.manual_seed(0)
+    model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+    print(type(model).__name__, model(torch.tensor([[5, 6, 7]]))[0].sum().item())
+"""
+
+
+@pytest.mark.slow
+def test_heads_of_a_whole_models_folder_by_remote_code(tmp_path, monkeypatch):
+    tiny_model().save_pretrained(tmp_path / "saved")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    autos = [auto.__name__ for auto in AUTO.values()]
+    command = [sys.executable, "-c", REMOTE_FROM_THE_WHOLE_MODEL, str(tmp_path / "saved"), *autos]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [name for name, _ in lines] == [head.__name__ for head in AUTO]
+    for head, (_, total) in zip(AUTO, lines, strict=True):
+        torch.manual_seed(0)  # the new layers' weights
+        model = head.from_pretrained(tmp_path / "saved").eval()
+        assert float(total) == pytest.approx(model(torch.tensor([[5, 6, 7]]))[0].sum().item(), abs=1e-4)
+
+
 def test_a_batch_never_changes_a_row(head):
     model = head(tiny_config(num_labels=3)).eval()
     batched = model(**BATCH)[0]
