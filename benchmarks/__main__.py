@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import corpus, generate, memory, scaling, start, train
+from . import corpus, generate, memory, scaling, start, train, weights
 
 MEASUREMENTS = {
     "generate": generate,
@@ -12,6 +12,7 @@ MEASUREMENTS = {
     "scaling": scaling,
     "start": start,
     "corpus": corpus,
+    "weights": weights,
 }
 
 

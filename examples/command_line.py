@@ -18,10 +18,11 @@ def complain(script: str, message: str) -> None:
 
 
 def model_folder(text: str) -> Path:
-    """The type of an argument that names a saved model with its tokenizer."""
-    for name in ("config.json", "tokenizer_config.json"):
-        if not (Path(text) / name).is_file():
+    """The type of an argument that names a saved model, or an adapter for one, with its tokenizer."""
+    folder = Path(text)
+    for names in (("config.json", "adapter_config.json"), ("tokenizer_config.json",)):
+        if not any((folder / name).is_file() for name in names):
             raise argparse.ArgumentTypeError(
-                f"must be a folder with a saved model and its tokenizer, got {text!r} without {name}."
+                f"must be a folder with a saved model and its tokenizer, got {text!r} without {names[0]}."
             )
-    return Path(text)
+    return folder

@@ -66,6 +66,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def own_model_folder(text: str) -> Path:
     """A folder whose configuration is one of ours."""
     folder = model_folder(text)
+    if not (folder / "config.json").is_file():
+        raise argparse.ArgumentTypeError(
+            f"must hold a whole model, got {text!r} with an adapter: merge it first (docs/small_models.md)."
+        )
     try:
         kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError) as error:

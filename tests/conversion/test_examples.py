@@ -1,8 +1,8 @@
 """The three example scripts, from a file or a folder to one that translate.py's Auto classes load."""
 
-import sys
-from pathlib import Path
-
+import convert_fairseq
+import convert_marian
+import convert_torch_transformer
 import pytest
 import torch
 from fairseq_checkpoints import SOURCE_TOKENS, checkpoint
@@ -11,12 +11,6 @@ from test_marian import marian
 from test_torch_transformer import TARGETS, TOKENS, Original
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import convert_fairseq
-import convert_marian
-import convert_torch_transformer
 
 TORCH = ["--num_heads", "2", "--prefix", "transformer.", "--embedding", "source.weight", "target.weight"]
 TORCH += ["--output_layer", "output", "--scale_embedding"]

@@ -1,19 +1,14 @@
 """The text classification example: its data, its refusals, and whole runs of it."""
 
 import re
-import sys
 from pathlib import Path
 
+import classify_text
 import pytest
 import torch
+from sample_data import sample
 from support import save_translator
 from transformers import pipeline
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import classify_text  # noqa: E402
-from sample_data import sample  # noqa: E402
 
 ANIMALS = ["cat", "dog", "cow", "hen", "lion"]
 COLOURS = ["red", "blue", "green", "white", "black"]

@@ -1,19 +1,14 @@
 """The LSTM and the GRU with attention, and their comparison with the Transformer."""
 
 import re
-import sys
-from pathlib import Path
-
-import pytest
-import torch
-from support import VOCAB_SIZE, padded_batch, random_ids
-from torch.nn.utils.rnn import pad_sequence
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import compare_recurrent
+import pytest
+import torch
 from compare_recurrent import CONTESTANTS, LENGTHS, Result
 from recurrent_model import AdditiveAttention, RecurrentConfig, RecurrentForConditionalGeneration
+from support import VOCAB_SIZE, padded_batch, random_ids
+from torch.nn.utils.rnn import pad_sequence
 
 CELLS = ["lstm", "gru"]
 

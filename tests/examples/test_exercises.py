@@ -1,25 +1,19 @@
 """The seed's exercises: what each experiment has to find, and the command line."""
 
 import math
-import sys
-from pathlib import Path
 
+import exercises
+import exercises_attention
+import exercises_depth
+import exercises_feed_forward
+import exercises_greedy
+import exercises_output
+import exercises_positions
+import exercises_speed
+import exercises_tasks
+import exercises_width
 import pytest
 import torch
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import exercises  # noqa: E402
-import exercises_attention  # noqa: E402
-import exercises_depth  # noqa: E402
-import exercises_feed_forward  # noqa: E402
-import exercises_greedy  # noqa: E402
-import exercises_output  # noqa: E402
-import exercises_positions  # noqa: E402
-import exercises_speed  # noqa: E402
-import exercises_tasks  # noqa: E402
-import exercises_width  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ import base64
 import json
 import math
 import shutil
-import sys
-from pathlib import Path
 
+import explorer
+import explorer_data
 import numpy as np
 import pytest
 import torch
@@ -16,12 +16,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 from support import save_translator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import explorer  # noqa: E402
-import explorer_data  # noqa: E402
 
 SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"
 MEGABYTE = 10**6

@@ -2,18 +2,12 @@
 
 import math
 import re
-import sys
-from pathlib import Path
 
+import language_model
 import pytest
 import torch
 from support import save_translator
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import language_model  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline, set_seed  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline, set_seed
 
 COUNTING = ["one two three four five six", "three four five six seven", "two three four five"]
 

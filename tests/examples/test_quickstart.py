@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
 
 import quickstart  # noqa: E402
 import sample_data  # noqa: E402

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import translate as example
 from accelerate import PartialState
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForSeq2SeqLM
 from transformers.utils import logging
 from translation_support import random_tokenizer, random_translator, some_texts
 
-from examples import translate as example
 from modeling_random_transformer.translation import encode_lines, translate
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
@@ -88,6 +90,14 @@ class TestWhatIsTranslated:
     def test_sentences_between_options(self, run, model, tokenizer):
         expected = translate(["the boy", "el niño"], model, tokenizer, num_beams=2, length_penalty=1.5)
         assert run("the boy", "--num_beams", 2, "el niño", "--length_penalty", 1.5) == (0, expected, [])
+
+    def test_by_an_adapter(self, run, folder, tokenizer, tmp_path):
+        adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder), LoraConfig(init_lora_weights=False))
+        adapted.eval().save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        expected = translate(TEXTS, adapted, tokenizer, progress=False)
+        assert expected != translate(TEXTS, AutoModelForSeq2SeqLM.from_pretrained(folder), tokenizer, progress=False)
+        assert run("--model", tmp_path, *TEXTS)[:2] == (0, [line.decode()[:-1] for line in encode_lines(expected)])
 
     def test_stdin(self, run, expected, monkeypatch):
         monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(TEXTS).encode()))

@@ -12,7 +12,6 @@ import torch
 from support import save_translator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
 
 import walkthrough  # noqa: E402
 import walkthrough_seed  # noqa: E402

@@ -2,11 +2,11 @@
 
 import json
 
+import export_model as example
 import pytest
 from engine_support import TEXTS, exportable, needs
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
-from examples import export_model as example
 from modeling_random_transformer import RandomTransformerModel
 from modeling_random_transformer.export import load_engine
 
@@ -110,6 +110,8 @@ def test_models_that_are_refused(tmp_path, capsys):
     assert "without config.json" in refused([tmp_path, *options], capsys)
     (tmp_path / "t5" / "config.json").write_text("{")
     assert "must hold a config.json that can be read" in refused([tmp_path / "t5", *options], capsys)
+    (tmp_path / "t5" / "config.json").rename(tmp_path / "t5" / "adapter_config.json")
+    assert "with an adapter: merge it first" in refused([tmp_path / "t5", *options], capsys)
     assert not (tmp_path / "out").exists()
 
 
