@@ -18,7 +18,7 @@ from modeling_random_transformer.translation import translate
 from .timing import Paired, paired
 
 GROUPS = (128, 64, 32)  # weights that share a scale in int4
-FEW = 100  # sentences to time one by one
+FEW = 50  # sentences to time one by one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     sources, targets = (path.read_text(encoding="utf-8").splitlines() for path in (options.source, options.target))
     tokenizer = AutoTokenizer.from_pretrained(options.model)
+    console = Console()
     table = Table("weights", "MB", "BLEU", "chrF++", "as they were", "speed, in batches", "speed, one by one")
     exact = AutoModelForSeq2SeqLM.from_pretrained(options.model, dtype=torch.float32).eval()
     first: list[str] = []
@@ -43,9 +44,10 @@ def run(options: argparse.Namespace) -> None:
         same = sum(map(str.__eq__, found, first)) / len(found)
         figures = (f"{megabytes(model):.1f}", *(f"{scores[metric]['score']:.2f}" for metric in ("bleu", "chrf")))
         speeds = (speed(model, exact, tokenizer, sources, one_by_one, options) for one_by_one in (False, True))
-        table.add_row(name, *figures, f"{same:.1%}", *(str(each) for each in speeds))
-        Console().print(f"{name} is done")
-    Console().print(table)
+        row = (name, *figures, f"{same:.1%}", *(str(each) for each in speeds))
+        table.add_row(*row)
+        console.print(*row, sep=" | ")  # it takes minutes until the table is complete
+    console.print(table)
 
 
 def variants() -> dict[str, dict[str, Any]]:

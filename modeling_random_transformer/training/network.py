@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Union
 
 import torch
 from accelerate import PartialState
-from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.distributed import DistributedConfig
 from transformers.utils import is_peft_available
 
@@ -20,16 +20,51 @@ if TYPE_CHECKING:
 Network = Union[RandomTransformerForConditionalGeneration, "PeftModel"]
 
 
+def check_start(model: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """Refuse a start that cannot be made, which takes no time, before a corpus is read, which may take long.
+
+    Raises:
+        ValueError: arguments exclude each other, peft is missing, or the folder holds another architecture or a
+            tokenizer that is not the model's.
+        OSError: the folder holds no saved model, or no tokenizer.
+    """
+    if model.lora_rank is not None:
+        if args.tp_size * args.fsdp_size > 1:
+            sizes = f"tp_size={args.tp_size} and fsdp_size={args.fsdp_size}"
+            raise ValueError(
+                f"lora_rank must be unset where weights are shared out, got {model.lora_rank} with {sizes}."
+            )
+        if not is_peft_available():
+            raise ValueError(f"lora_rank={model.lora_rank} needs peft: pip install 'random-transformer[adapters]'.")
+    if model.model_name_or_path is not None:
+        _check_saved(model.model_name_or_path)
+
+
+def _check_saved(folder: str) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    if not isinstance(config, RandomTransformerConfig):
+        raise ValueError(
+            f"model_name_or_path must hold a model of type {RandomTransformerConfig.model_type!r}, "
+            f"got {folder!r} of type {config.model_type!r}."
+        )
+    tokens = len(AutoTokenizer.from_pretrained(folder))
+    if tokens != config.vocab_size:
+        raise ValueError(
+            f"model_name_or_path must hold the model's own tokenizer, got {folder!r} with {tokens} tokens "
+            f"for a model of {config.vocab_size}."
+        )
+
+
 def starting_network(
     model: ModelArguments, args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
 ) -> Network:
     """The network to train, with the settings of its search.
 
     Raises:
-        ValueError: an argument is refused, or the saved translator is not one, or not this tokenizer's.
+        ValueError: the configuration refuses an argument.
     """
     set_seed(args.seed)  # the weights depend on the seed alone, not on what was drawn before
-    network = _random(model, tokenizer) if model.model_name_or_path is None else _saved(model, tokenizer)
+    network = _random(model, tokenizer) if model.model_name_or_path is None else _saved(model)
     network.generation_config.update(max_length=network.config.max_position_embeddings, **args.search)
     if args.tp_size * args.fsdp_size > 1:
         network = _share_out(network, args)
@@ -42,28 +77,16 @@ def _random(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> Random
     return RandomTransformerForConditionalGeneration(config)
 
 
-def _saved(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> RandomTransformerForConditionalGeneration:
+def _saved(model: ModelArguments) -> RandomTransformerForConditionalGeneration:
     """The translator in the folder, in float32 whatever it was saved in: updates of half precision get lost."""
-    folder = model.model_name_or_path
-    config = AutoConfig.from_pretrained(folder)
-    if not isinstance(config, RandomTransformerConfig):
-        raise ValueError(
-            f"model_name_or_path must hold a model of type {RandomTransformerConfig.model_type!r}, "
-            f"got {folder!r} of type {config.model_type!r}."
-        )
-    if len(tokenizer) != config.vocab_size:
-        raise ValueError(
-            f"model_name_or_path must hold the model's own tokenizer, got {folder!r} with {len(tokenizer)} tokens "
-            f"for a model of {config.vocab_size}."
-        )
     overrides = parse_overrides(model.config_overrides)
-    return RandomTransformerForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, **overrides)
+    return RandomTransformerForConditionalGeneration.from_pretrained(
+        model.model_name_or_path, dtype=torch.float32, **overrides
+    )
 
 
 def _with_adapter(network: RandomTransformerForConditionalGeneration, rank: int, model: ModelArguments) -> "PeftModel":
     """The network with an adapter (LoRA, Hu et al. 2021), of which alone the weights are trained."""
-    if not is_peft_available():
-        raise ValueError(f"lora_rank needs peft: pip install 'random-transformer[adapters]', got {rank} without it.")
     from peft import LoraConfig, TaskType, get_peft_model
 
     options = LoraConfig(

@@ -23,7 +23,7 @@ from .arguments import DataArguments, ModelArguments
 from .averaging import load_average
 from .card import write_card
 from .corpus import load_pairs, refuse_or_drop, tokenize_pairs
-from .network import starting_network
+from .network import check_start, starting_network
 from .recipe import TranslationTrainingArguments
 from .report import Report
 from .sources import Corpus, ParallelText
@@ -65,7 +65,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
 
     Args:
         data: the parallel text.
-        model: tokenizer and sizes.
+        model: tokenizer and sizes, or the saved translator to start from.
         args: the recipe.
 
     Raises:
@@ -73,6 +73,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         FloatingPointError: the loss is not finite.
         OSError: a checkpoint could not be saved; the one before is whole.
     """
+    check_start(model, args)
     set_seed(args.seed)
     if args.bf16 and args.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
         logger.warning("bf16=True: this CPU has no instructions for bf16. Without it, training is many times faster.")

@@ -9,9 +9,15 @@ from safetensors.torch import load_file
 from training_support import STEPS, run, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel
 
-from modeling_random_transformer.training import ModelArguments, average_weights, load_average
+from modeling_random_transformer.training import (
+    ModelArguments,
+    TranslationTrainingArguments,
+    average_weights,
+    load_average,
+)
 from modeling_random_transformer.training.averaging import ADAPTER
 from modeling_random_transformer.training.checkpoints import all_checkpoints
+from modeling_random_transformer.training.network import check_start
 
 SAVED = {"config_overrides": ""}
 LORA = {**SAVED, "lora_rank": 2}
@@ -137,5 +143,13 @@ def test_another_models_tokenizer_is_refused(corpus, tmp_path):
 
 def test_peft_is_asked_for(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_random_transformer.training.network.is_peft_available", lambda: False)
-    with pytest.raises(ValueError, match=r"lora_rank needs peft: pip install 'random-transformer\[adapters\]'"):
+    with pytest.raises(ValueError, match=r"lora_rank=2 needs peft: pip install 'random-transformer\[adapters\]'"):
         tuned(corpus, tmp_path / "out", **LORA)
+
+
+def test_an_adapter_is_not_shared_out(corpus, tmp_path):
+    given = ModelArguments(model_name_or_path=str(corpus / "base"), lora_rank=2)
+    recipe = TranslationTrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
+    recipe.tp_size = 2
+    with pytest.raises(ValueError, match=r"lora_rank must be unset .*, got 2 with tp_size=2 and fsdp_size=1"):
+        check_start(given, recipe)
