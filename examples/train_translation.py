@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from command_line import complain
 from transformers import HfArgumentParser
 
 from modeling_random_transformer.training import (
@@ -31,7 +32,7 @@ def main() -> int:
         data, model, args = parse(sys.argv[1:])
         result = train_translation(data, model, args)
     except (ValueError, FloatingPointError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        complain("train_translation.py", str(error))
         return 2
     for split, metrics in result.scores.items():
         for name, values in metrics.items():

@@ -13,6 +13,7 @@ with --multi_gpu all the same: its --cpu starts one process only).
 """
 
 import argparse
+import json
 import os
 import sys
 import threading
@@ -170,14 +171,35 @@ def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
         raise ValueError(f"--device must be a device of this machine, got {device}: {first_line(error)}") from error
     logging.disable_progress_bar()  # of the weights
     try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).to(device)
+        model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(folder)
+        check(model, tokenizer, found["missing_keys"])
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(
-            f"--model must hold a sequence-to-sequence model and its tokenizer, got {folder}: {first_line(error)}"
+            f"--model must hold a sequence-to-sequence model and its tokenizer, got {described(folder)}: "
+            f"{first_line(error)}"
         ) from error
     logging.enable_progress_bar()
-    return model, tokenizer
+    return model.to(device), tokenizer
+
+
+def described(folder: Path) -> str:
+    """The folder, and of an adapter the model that it is for, which may be what cannot be loaded."""
+    adapter = folder / "adapter_config.json"
+    if not adapter.is_file():
+        return str(folder)
+    return f"{folder}, an adapter for {json.loads(adapter.read_bytes()).get('base_model_name_or_path')}"
+
+
+def check(model: Any, tokenizer: Any, missing: set[str]) -> None:
+    """Refuse what would translate into nonsense: random weights, another vocabulary."""
+    from modeling_random_transformer import RandomTransformerForConditionalGeneration
+    from modeling_random_transformer.vocabulary import check_tokenizer
+
+    if missing:
+        raise ValueError(f"it lacks the weights {', '.join(sorted(missing))}.")
+    if isinstance(model, RandomTransformerForConditionalGeneration):
+        check_tokenizer(tokenizer, model.config)
 
 
 def first_line(error: Exception) -> str:

@@ -106,6 +106,8 @@ class Seq2SeqPipeline(Pipeline):
         if "generation_config" not in generate_options:  # which would replace those of the pipeline itself
             own = vars(self).get("_forward_params", {})
             generate_options = {**own.get("generate_options", {}), **generate_options}
+        if "max_length" in generate_options:  # which the length that was saved with a model would overrule
+            generate_options = {"max_new_tokens": None, **generate_options}
         return (
             given(prefix=prefix, truncation=truncation, max_source_tokens=max_source_tokens),
             given(generate_options=generate_options, return_scores=return_scores),

@@ -162,6 +162,13 @@ class TestAnswers:
         config = GenerationConfig(max_new_tokens=3)
         assert said(pipe(TEXTS, generation_config=config)) == one_by_one(*hand, generation_config=config)
 
+    def test_a_length_that_is_asked_for_outdoes_one_that_was_saved(self, model, tokenizer):
+        """Code that moved from v4 says `max_length`; the saved `max_new_tokens` would overrule it."""
+        model = copy.deepcopy(model)
+        model.generation_config.max_new_tokens = 9
+        answers = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")(TEXTS, max_length=4)
+        assert said(answers) == one_by_one(model, tokenizer, TEXTS, max_new_tokens=3)
+
     def test_processors_and_stop_strings_are_passed_on(self, ours):
         class Only(LogitsProcessor):
             def __call__(self, input_ids, scores):  # noqa: ARG002

@@ -13,6 +13,7 @@ from transformers.activations import ACT2FN
 
 from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..vocabulary import fits
 from .files import refusal
 from .report import Report
 from .transfer import Transfer, some
@@ -197,6 +198,11 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: Report) -> N
 
 def check_vocabulary(path: Path, config: Any) -> None:
     vocabulary = read_json(path)
+    if not fits(len(vocabulary), config.vocab_size):
+        rows = config.vocab_size
+        raise ValueError(
+            f"{path.name} must have a token for each of {rows} rows of the embedding, got {len(vocabulary)}."
+        )
     if not all(isinstance(i, int) and 0 <= i < config.vocab_size for i in vocabulary.values()):
         largest = max((i for i in vocabulary.values() if isinstance(i, int)), default=None)
         raise ValueError(

@@ -98,9 +98,10 @@ def check_rows(transfer: Transfer, name: str, weight: Tensor, tokens: int) -> No
 def tell_sizes(transfer: Transfer, source: int, target: int, unknown: tuple[int, int]) -> None:
     notes = transfer.report.notes
     if source != target:
+        never = f", and an id from {target} on is predicted with probability 0" if target < source else ""
         notes.append(
             f"The vocabularies have {source} source and {target} target tokens; the smaller is filled up with rows of "
-            f"zeros, and an id from {target} on is predicted with probability 0."
+            f"zeros{never}."
         )
     if any(unknown):
         notes.append(

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..vocabulary import check_tokenizer
 from .search import Translate
 
 
@@ -56,6 +57,9 @@ def export_model(
     if not isinstance(model, RandomTransformerForConditionalGeneration):
         wanted = RandomTransformerForConditionalGeneration.__name__
         raise ValueError(f"model must be a {wanted}, got a {type(model).__name__}.")
+    if getattr(model, "quantization_method", None) is not None:
+        raise ValueError(f"model must have plain weights, got some quantised by {model.quantization_method.value}.")
+    check_tokenizer(tokenizer, model.config)
     with new_folder(output) as folder:
         module_of(engine).write(model, tokenizer, folder, dtype)
 

@@ -87,8 +87,6 @@ def load(folder: str | PathLike) -> Translate:
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     """The model's `size` tokens in the order of their ids, with names for those that the tokenizer does not know."""
-    if len(tokenizer) > size:
-        raise ValueError(f"tokenizer must have at most the model's vocab_size={size} tokens, got {len(tokenizer)}.")
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     return [*tokens, *(f"<no token {i}>" for i in range(len(tokens), size))]
 

@@ -123,8 +123,15 @@ class ModelArguments:
             self._check_saved()
         elif self.lora_rank is not None:
             raise ValueError(f"lora_rank needs model_name_or_path, a translator to adapt, got {self.lora_rank} alone.")
-        if self.lora_rank is not None and self.lora_rank < 1:
+        if self.lora_rank is None:
+            self._refuse_adapters_options()
+        elif self.lora_rank < 1:
             raise ValueError(f"lora_rank must be at least 1, got {self.lora_rank}.")
+
+    def _refuse_adapters_options(self) -> None:
+        for name in ("lora_alpha", "lora_dropout", "lora_target_modules"):
+            if value := getattr(self, name):
+                raise ValueError(f"{name} must be unset without lora_rank, got {value!r}.")
 
     def _check_saved(self) -> None:
         """A saved translator has its tokenizer and its sizes."""

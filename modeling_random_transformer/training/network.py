@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Union
 
 import torch
 from accelerate import PartialState
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.distributed import DistributedConfig
 from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..vocabulary import check_tokenizer
 from .arguments import ModelArguments, parse_overrides
 from .recipe import TranslationTrainingArguments
 
@@ -24,9 +26,8 @@ def check_start(model: ModelArguments, args: TranslationTrainingArguments) -> No
     """Refuse a start that cannot be made, which takes no time, before a corpus is read, which may take long.
 
     Raises:
-        ValueError: arguments exclude each other, peft is missing, or the folder holds another architecture or a
-            tokenizer that is not the model's.
-        OSError: the folder holds no saved model, or no tokenizer.
+        ValueError: arguments exclude each other, peft is missing, or the folder holds no translator, another
+            architecture or a tokenizer that is not the model's.
     """
     if model.lora_rank is not None:
         if args.tp_size * args.fsdp_size > 1:
@@ -37,22 +38,30 @@ def check_start(model: ModelArguments, args: TranslationTrainingArguments) -> No
         if not is_peft_available():
             raise ValueError(f"lora_rank={model.lora_rank} needs peft: pip install 'random-transformer[adapters]'.")
     if model.model_name_or_path is not None:
+        if Path(model.model_name_or_path).resolve() == Path(args.output_dir).resolve():
+            raise ValueError(
+                f"output_dir must differ from model_name_or_path, which stays as it is, got {args.output_dir} for both."
+            )
         _check_saved(model.model_name_or_path)
 
 
 def _check_saved(folder: str) -> None:
-    config = AutoConfig.from_pretrained(folder)
+    if Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file():
+        raise ValueError(
+            f"model_name_or_path must hold a whole model, got {folder!r} with an adapter: merge it first "
+            "(docs/small_models.md)."
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"model_name_or_path must hold a saved translator, got {folder!r}: {reason}") from error
     if not isinstance(config, RandomTransformerConfig):
         raise ValueError(
             f"model_name_or_path must hold a model of type {RandomTransformerConfig.model_type!r}, "
             f"got {folder!r} of type {config.model_type!r}."
         )
-    tokens = len(AutoTokenizer.from_pretrained(folder))
-    if tokens != config.vocab_size:
-        raise ValueError(
-            f"model_name_or_path must hold the model's own tokenizer, got {folder!r} with {tokens} tokens "
-            f"for a model of {config.vocab_size}."
-        )
+    check_tokenizer(AutoTokenizer.from_pretrained(folder), config)
 
 
 def starting_network(
@@ -61,7 +70,7 @@ def starting_network(
     """The network to train, with the settings of its search.
 
     Raises:
-        ValueError: the configuration refuses an argument.
+        ValueError: the configuration refuses an argument, or the saved weights are not whole.
     """
     set_seed(args.seed)  # the weights depend on the seed alone, not on what was drawn before
     network = _random(model, tokenizer) if model.model_name_or_path is None else _saved(model)
@@ -79,10 +88,18 @@ def _random(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> Random
 
 def _saved(model: ModelArguments) -> RandomTransformerForConditionalGeneration:
     """The translator in the folder, in float32 whatever it was saved in: updates of half precision get lost."""
-    overrides = parse_overrides(model.config_overrides)
-    return RandomTransformerForConditionalGeneration.from_pretrained(
-        model.model_name_or_path, dtype=torch.float32, **overrides
-    )
+    folder = model.model_name_or_path
+    options = {**parse_overrides(model.config_overrides), "dtype": torch.float32, "output_loading_info": True}
+    try:
+        network, info = RandomTransformerForConditionalGeneration.from_pretrained(folder, **options)
+    except (RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"model_name_or_path must hold whole weights, got {folder!r}: {reason}") from error
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"]))
+        raise ValueError(f"model_name_or_path must hold all weights, got {folder!r} without {missing}.")
+    network.generation_config.max_new_tokens = None  # the length is given by max_length
+    return network
 
 
 def _with_adapter(network: RandomTransformerForConditionalGeneration, rank: int, model: ModelArguments) -> "PeftModel":
@@ -96,6 +113,8 @@ def _with_adapter(network: RandomTransformerForConditionalGeneration, rank: int,
         lora_dropout=model.lora_dropout,
         target_modules=model.lora_targets,
     )
+    if Path(network.name_or_path).is_dir():  # what the adapter's folder says of it is to hold wherever it is read
+        network.name_or_path = str(Path(network.name_or_path).resolve())
     return get_peft_model(network, options)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import transformers
 from packaging import version
 from transformers import Seq2SeqTrainingArguments
@@ -75,6 +76,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Where there is nothing to copy to, pinned memory is of no use, and PyTorch says so with every loader.
+        if not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False
         for name, least in {"max_tokens_per_batch": 2, **dict.fromkeys(AT_LEAST_ONE, 1)}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")

@@ -288,7 +288,8 @@ def malicious(folder):
         (change_config(add_final_layer_norm=True), "add_final_layer_norm"),
         (change_weights(lambda w: w.pop("model.encoder.layers.1.fc1.bias")), r"lack 'model\.encoder\.layers\.1\.fc1"),
         (change_weights(lambda w: w.update({"adapter.weight": torch.ones(2)})), r"'adapter\.weight'"),
-        (another_vocabulary(more=61), "ids up to 61"),
+        (another_vocabulary(more=61), "61 rows of the embedding, got 62"),
+        (another_vocabulary(**{"▁w0": 61}), "ids up to 61"),
         (another_vocabulary(**{"<pad>": 5}), "<pad>"),
         (another_vocabulary(**{"</s>": 5}), "</s>"),
         (lambda f: (f / "vocab.json").write_text("{"), "vocab.json"),
@@ -312,3 +313,10 @@ def test_a_taken_output_is_left_alone(folder):
 def test_what_is_no_marian_model(wrong):
     with pytest.raises(ValueError, match="MarianMTModel"):
         from_marian(wrong)
+
+
+def test_a_vocabulary_of_fewer_tokens_is_refused(folder, tmp_path):
+    marian(vocab_size=300, decoder_vocab_size=300).save_pretrained(folder)
+    with pytest.raises(ValueError, match=rf"vocab.json 300 rows of the embedding, got 61 {len(VOCABULARY)}"):
+        convert_marian(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

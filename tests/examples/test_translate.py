@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,13 @@ import pytest
 import translate as example
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from support import tiny_config
 from transformers import AutoModelForSeq2SeqLM
 from transformers.utils import logging
 from translation_support import random_tokenizer, random_translator, some_texts
 
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.translation import encode_lines, translate
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
@@ -98,6 +102,34 @@ class TestWhatIsTranslated:
         expected = translate(TEXTS, adapted, tokenizer, progress=False)
         assert expected != translate(TEXTS, AutoModelForSeq2SeqLM.from_pretrained(folder), tokenizer, progress=False)
         assert run("--model", tmp_path, *TEXTS)[:2] == (0, [line.decode()[:-1] for line in encode_lines(expected)])
+
+    def test_an_adapter_whose_model_is_gone(self, run, folder, tokenizer, tmp_path):
+        shutil.copytree(folder, tmp_path / "base")
+        adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base"), LoraConfig())
+        adapted.save_pretrained(tmp_path / "adapter")
+        tokenizer.save_pretrained(tmp_path / "adapter")
+        shutil.rmtree(tmp_path / "base")
+        status, _, errors = run("--model", tmp_path / "adapter", "the boy")
+        assert status == 2
+        assert f"an adapter for {tmp_path / 'base'}" in errors[-1]
+
+    def test_weights_that_are_missing(self, run, folder, tmp_path):
+        shutil.copytree(folder, tmp_path / "model")
+        weights = load_file(tmp_path / "model" / "model.safetensors")
+        weights.pop("model.encoder.layers.0.fc1.bias")
+        save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+        status, lines, errors = run("--model", tmp_path / "model", "the boy")
+        assert (status, lines) == (2, [])
+        assert "it lacks the weights model.encoder.layers.0.fc1.bias" in errors[-1]
+
+    def test_another_vocabulary(self, run, folder, tmp_path):
+        shutil.copytree(folder, tmp_path / "model")
+        RandomTransformerTokenizer.train(["a"] * 9, vocab_size=1000).save_pretrained(tmp_path / "model")
+        model = RandomTransformerForConditionalGeneration(tiny_config(vocab_size=1000))
+        model.save_pretrained(tmp_path / "model")
+        status, lines, errors = run("--model", tmp_path / "model", "the boy")
+        assert (status, lines) == (2, [])
+        assert "tokenizer must be the model's, of vocab_size=1000 tokens" in errors[-1]
 
     def test_stdin(self, run, expected, monkeypatch):
         monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(TEXTS).encode()))

@@ -144,7 +144,7 @@ REFUSED = {
         {"decoder_start_token_id": None, "bos_token_id": None},
         "decoder_start_token_id must be a token's id .* got None",
     ),
-    "vocab_size": ({"vocab_size": 20}, "tokenizer must have at most the model's vocab_size=20 tokens, got"),
+    "vocab_size": ({"vocab_size": 20}, "tokenizer must be the model's, of vocab_size=20 tokens, got one of"),
 }
 
 

@@ -4,8 +4,10 @@ import sys
 
 import pytest
 from engine_support import exportable
+from torchao.quantization import Int8WeightOnlyConfig
+from transformers import TorchAoConfig
 
-from modeling_random_transformer import RandomTransformerModel
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
 from modeling_random_transformer.export import ENGINES, Comparison, compare, export_model, folder_size, load_engine
 from modeling_random_transformer.export import engines as engines_module
 from modeling_random_transformer.export.search import generating
@@ -42,6 +44,16 @@ def test_only_translators_are_exported(tmp_path):
     model, tokenizer = exportable()
     with pytest.raises(ValueError, match=r"must be a RandomTransformerForConditionalGeneration, got a \w+Model"):
         export_model(RandomTransformerModel(model.config), tokenizer, tmp_path / "out")
+
+
+def test_quantised_weights_are_not_exported(tmp_path):
+    model, tokenizer = exportable()
+    model.save_pretrained(tmp_path / "model")
+    int8 = TorchAoConfig(Int8WeightOnlyConfig())
+    model = RandomTransformerForConditionalGeneration.from_pretrained(tmp_path / "model", quantization_config=int8)
+    with pytest.raises(ValueError, match="model must have plain weights, got some quantised by torchao"):
+        export_model(model, tokenizer, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,11 +1,12 @@
 """Runs that start from a saved translator: all of its weights trained further, or an adapter for it."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from training_support import STEPS, run, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel
 
@@ -113,6 +114,8 @@ def test_an_adapter_of_other_layers_is_not_averaged_into_a_model(corpus, tmp_pat
     ("options", "message"),
     [
         ({"lora_rank": 4}, "lora_rank needs model_name_or_path, a translator to adapt, got 4 alone"),
+        ({"model_name_or_path": "m", "lora_alpha": 8}, "lora_alpha must be unset without lora_rank, got 8"),
+        ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         ({"lora_rank": 0, "model_name_or_path": "m"}, "lora_rank must be at least 1, got 0"),
         ({"model_name_or_path": "m", "tokenizer": "t"}, "tokenizer must be unset with model_name_or_path.*got 't'"),
         ({"model_name_or_path": "m", "config_overrides": "d_model=8"}, "config_overrides must be of .*, got d_model"),
@@ -137,8 +140,43 @@ def test_another_models_tokenizer_is_refused(corpus, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(corpus / "base")
     tokenizer.add_tokens(["more"])
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"the model's own tokenizer, got .* with 281 tokens for a model of 280"):
+    with pytest.raises(ValueError, match="tokenizer must be the model's, of vocab_size=280 tokens, got one of 281"):
         run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path), **SAVED)
+
+
+def test_weights_that_are_not_whole_are_refused(corpus, tmp_path):
+    folder = shutil.copytree(corpus / "base", tmp_path / "base")
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("model.encoder.layers.0.fc1.bias")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"must hold all weights, got .* without model.encoder.layers.0.fc1.bias"):
+        run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
+    half = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(half[: len(half) // 2])
+    with pytest.raises(ValueError, match="model_name_or_path must hold whole weights"):
+        run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
+
+
+def test_the_saved_translator_is_not_written_over(corpus):
+    before = (corpus / "base" / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path"):
+        tuned(corpus, corpus / "base", **LORA)
+    assert (corpus / "base" / "model.safetensors").read_bytes() == before
+
+
+def test_what_is_no_translator_is_refused(corpus, tmp_path):
+    with pytest.raises(ValueError, match=r"must hold a saved translator, got '.*nowhere'"):
+        run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "nowhere"), **SAVED)
+    adapter = tuned(corpus, tmp_path / "adapter", **LORA, max_steps=2)
+    with pytest.raises(ValueError, match=r"must hold a whole model, got .* with an adapter: merge it first"):
+        run(corpus, tmp_path / "out", model_name_or_path=str(adapter.folder), **SAVED)
+
+
+def test_an_adapter_finds_its_translator_from_anywhere(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(corpus)
+    adapter = run(corpus, tmp_path / "adapter", model_name_or_path="base", **LORA, max_steps=2)
+    monkeypatch.chdir(tmp_path)
+    assert logits(load(adapter.folder)).shape[-1] == 280
 
 
 def test_peft_is_asked_for(corpus, tmp_path, monkeypatch):
