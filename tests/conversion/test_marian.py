@@ -317,6 +317,6 @@ def test_what_is_no_marian_model(wrong):
 
 def test_a_vocabulary_of_fewer_tokens_is_refused(folder, tmp_path):
     marian(vocab_size=300, decoder_vocab_size=300).save_pretrained(folder)
-    with pytest.raises(ValueError, match=rf"300 rows of the embedding, got 61 {len(VOCABULARY)}"):
+    with pytest.raises(ValueError, match="300 rows of the embedding, got 61"):
         convert_marian(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
