@@ -3,13 +3,14 @@
 import argparse
 import sys
 
-from . import corpus, generate, memory, scaling, start, train, weights
+from . import corpus, generate, memory, scaling, serving, start, train, weights
 
 MEASUREMENTS = {
     "generate": generate,
     "train": train,
     "memory": memory,
     "scaling": scaling,
+    "serving": serving,
     "start": start,
     "corpus": corpus,
     "weights": weights,

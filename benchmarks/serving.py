@@ -1,0 +1,78 @@
+"""The engines of `export` beside the model: a saved translator, or the paper's base model with random weights."""
+
+import argparse
+import copy
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoTokenizer
+
+from modeling_random_transformer import (
+    RandomTransformerConfig,
+    RandomTransformerForConditionalGeneration,
+    RandomTransformerTokenizer,
+)
+from modeling_random_transformer.export import ENGINES, Translate, compare, export_model, folder_size, load_engine
+from modeling_random_transformer.export.search import generating
+
+WORDS = 37_000  # the paper's vocabulary (5.1)
+LONGEST, FEW = 12, 16  # words of a sentence, and sentences, for the model with random weights
+NEW_TOKENS = 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="default: the base model with random weights")
+    parser.add_argument("--source", type=Path, help="sentences, one a line, for --model")
+    parser.add_argument("--rounds", type=int, default=5)
+
+
+def run(options: argparse.Namespace) -> None:
+    if (options.model is None) != (options.source is None):
+        raise SystemExit("--model and --source must be given together, got one of them.")
+    model, tokenizer, sentences = random_base() if options.model is None else saved(options.model, options.source)
+    console = Console()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(Path(folder, "model"))
+        table = Table("engine", "greedy", "4 beams", "MB", title="times as fast as the model in float32")
+        table.add_row("the model, float32", "1", "1", f"{folder_size(Path(folder, 'model'), '*.safetensors'):.0f}")
+        console.print("bfloat16")
+        half = generating(copy.deepcopy(model).bfloat16(), tokenizer)
+        table.add_row("the model, bfloat16", *speeds(model, tokenizer, half, sentences, options), "")
+        for engine in ENGINES:
+            for dtype in ENGINES[engine].dtypes:
+                console.print(engine, dtype)
+                output = Path(folder, f"{engine}-{dtype}")
+                export_model(model, tokenizer, output, engine=engine, dtype=dtype)
+                found = speeds(model, tokenizer, load_engine(output, engine), sentences, options)
+                table.add_row(f"{engine}, {dtype}", *found, f"{folder_size(output):.0f}")
+    console.print(table)
+
+
+def random_base() -> tuple[Any, Any, list[str]]:
+    """A model that ends where it must, since it has not learned to, and sentences of its words."""
+    words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, WORDS))]
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = RandomTransformerTokenizer.from_words(words, **special)
+    torch.manual_seed(0)
+    config = RandomTransformerConfig.from_preset("base", vocab_size=WORDS)
+    chosen = random.Random(0)
+    sentences = [" ".join(chosen.choices(words[4:], k=chosen.randint(4, LONGEST))) for _ in range(FEW)]
+    return RandomTransformerForConditionalGeneration(config).eval(), tokenizer, sentences
+
+
+def saved(folder: Path, source: Path) -> tuple[Any, Any, list[str]]:
+    model = RandomTransformerForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(folder), source.read_text(encoding="utf-8").splitlines()
+
+
+def speeds(
+    model: Any, tokenizer: Any, engine: Translate, sentences: list[str], options: argparse.Namespace
+) -> list[str]:
+    limit = NEW_TOKENS if options.model is None else 128
+    found = compare(model, tokenizer, engine, sentences, max_new_tokens=limit, rounds=options.rounds)
+    return [f"{each.engine_speed / each.model_speed:.2f}" for each in found]
