@@ -98,6 +98,12 @@ class DataArguments:
 class ModelArguments:
     """The tokenizer and the sizes of the model, or the saved translator to go on from."""
 
+    tokenizer: str | None = field(default=None, metadata={"help": "A saved tokenizer; one is trained if unset."})
+    vocab_size: int = field(default=8000, metadata={"help": "Entries of a tokenizer that is trained."})
+    preset: str = field(default="tiny", metadata={"help": "A preset of RandomTransformerConfig."})
+    config_overrides: str = field(
+        default="", metadata={"help": 'Fields that differ from the preset: "d_model=256,dropout=0.2".'}
+    )
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "A saved translator to train further, instead of random weights."}
     )
@@ -110,12 +116,6 @@ class ModelArguments:
     lora_dropout: float = field(default=0.0, metadata={"help": "Dropout rate on the adapter's input."})
     lora_target_modules: str = field(
         default="", metadata={"help": 'Layers to adapt, such as "q_proj,v_proj,fc1"; unset, peft\'s default.'}
-    )
-    tokenizer: str | None = field(default=None, metadata={"help": "A saved tokenizer; one is trained if unset."})
-    vocab_size: int = field(default=8000, metadata={"help": "Entries of a tokenizer that is trained."})
-    preset: str = field(default="tiny", metadata={"help": "A preset of RandomTransformerConfig."})
-    config_overrides: str = field(
-        default="", metadata={"help": 'Fields that differ from the preset: "d_model=256,dropout=0.2".'}
     )
 
     def __post_init__(self) -> None:
