@@ -7,6 +7,10 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
+    def __init__(self, script: str, description: str | None):
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=script, description=description, formatter_class=raw, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
         """One sentence, without the usage."""
         complain(self.prog, message)

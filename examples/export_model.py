@@ -38,12 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog=SCRIPT,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(SCRIPT, __doc__)
     parser.add_argument("model", type=own_model_folder, metavar="FOLDER", help="a saved model and its tokenizer")
     parser.add_argument("--engine", required=True, choices=("ctranslate2", "onnx"))
     parser.add_argument(
@@ -118,21 +113,18 @@ def sentences_of(path: Path | None) -> list[str]:
 
 def load(folder: Path) -> tuple[Any, Any]:
     """The model, on the CPU in float32, and its tokenizer."""
-    from safetensors import SafetensorError
     from transformers import AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     from modeling_random_transformer import RandomTransformerForConditionalGeneration
+    from modeling_random_transformer.refusals import refusing
 
     transformers_logging.disable_progress_bar()  # of the weights
-    try:
+    with refusing(f"FOLDER must hold a model and its tokenizer, got {folder}"):
         model, found = RandomTransformerForConditionalGeneration.from_pretrained(
             folder, dtype="float32", output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"FOLDER must hold a model and its tokenizer, got {folder}: {reason}") from error
     if found["missing_keys"]:
         missing = ", ".join(sorted(found["missing_keys"]))
         raise ValueError(f"FOLDER must hold all weights of a translator, got {folder} without {missing}.")

@@ -23,7 +23,6 @@ from datasets import Dataset
 from export_model import input_file, own_model_folder
 from quickstart import MAX_TOKENS, VOCAB_SIZE, LossOnTheBar, hold_out, prepare_libraries
 from quickstart_report import console, show_table
-from safetensors import SafetensorError
 from sample_data import sample
 from transformers import (
     AutoModelForCausalLM,
@@ -35,6 +34,7 @@ from transformers import (
 )
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
+from modeling_random_transformer.refusals import refusing
 from modeling_random_transformer.translation import read_lines
 
 SAMPLE_SIZE, SAMPLE_HELD_OUT, SAMPLE_SEED = 6300, 300, 2017
@@ -160,12 +160,9 @@ def start(auto: Any, folder: Path | None, texts: Iterable[str], **options: Any) 
         tokenizer = RandomTransformerTokenizer.train(texts, VOCAB_SIZE, model_max_length=MAX_TOKENS)
         config = RandomTransformerConfig.from_preset("tiny", vocab_size=len(tokenizer), **SMALL, **options)
         return auto.from_config(config), tokenizer
-    try:
+    with refusing(f"--model must hold a translator and its tokenizer, got {folder}"):
         model, found = auto.from_pretrained(folder, dtype="float32", output_loading_info=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"--model must hold a translator and its tokenizer, got {folder}: {reason}") from error
     if missing := sorted(name for name in found["missing_keys"] if name.startswith("model.")):
         raise ValueError(f"--model must hold all weights but those of a head, got {folder} without {missing[0]}.")
     return model, tokenizer

@@ -48,12 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog=SCRIPT,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(SCRIPT, __doc__)
     parser.add_argument("sentences", nargs="*", metavar="sentence", help="what to translate, instead of a file")
     parser.add_argument(
         "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and tokenizer"
@@ -159,26 +154,20 @@ def run(arguments: argparse.Namespace) -> None:
 def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
     """The model, on its device, and its tokenizer."""
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     from transformers.utils import logging
 
-    import modeling_random_transformer  # noqa: F401  (registers the Auto classes)
+    from modeling_random_transformer.refusals import first_line, refusing  # registers the Auto classes as well
 
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # what torch raises depends on what it was built with
         raise ValueError(f"--device must be a device of this machine, got {device}: {first_line(error)}") from error
     logging.disable_progress_bar()  # of the weights
-    try:
+    with refusing(f"--model must hold a sequence-to-sequence model and its tokenizer, got {described(folder)}"):
         model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         check(model, tokenizer, found["missing_keys"])
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(
-            f"--model must hold a sequence-to-sequence model and its tokenizer, got {described(folder)}: "
-            f"{first_line(error)}"
-        ) from error
     logging.enable_progress_bar()
     return model.to(device), tokenizer
 
@@ -200,10 +189,6 @@ def check(model: Any, tokenizer: Any, missing: set[str]) -> None:
         raise ValueError(f"it lacks the weights {', '.join(sorted(missing))}.")
     if isinstance(model, RandomTransformerForConditionalGeneration):
         check_tokenizer(tokenizer, model.config)
-
-
-def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:

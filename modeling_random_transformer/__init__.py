@@ -1,20 +1,10 @@
 """The original encoder-decoder Transformer as a Hugging Face model. Importing this registers the Auto classes."""
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTextEncoding,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+import transformers
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import is_peft_available
 
-from .configuration_random_transformer import RandomTransformerConfig
+from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
 from .heads_random_transformer import (
     RandomTransformerEncoderModel,
     RandomTransformerForCausalLM,
@@ -54,18 +44,10 @@ AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig,
 AutoTokenizer.register(RandomTransformerConfig, tokenizer_class=RandomTransformerTokenizer, exist_ok=True)
 RandomTransformerConfig.register_for_auto_class()
 RandomTransformerTokenizer.register_for_auto_class()
-for auto, model in {
-    AutoModel: RandomTransformerModel,
-    AutoModelForSeq2SeqLM: RandomTransformerForConditionalGeneration,
-    AutoModelForTextEncoding: RandomTransformerEncoderModel,
-    AutoModelForSequenceClassification: RandomTransformerForSequenceClassification,
-    AutoModelForTokenClassification: RandomTransformerForTokenClassification,
-    AutoModelForQuestionAnswering: RandomTransformerForQuestionAnswering,
-    AutoModelForMaskedLM: RandomTransformerForMaskedLM,
-    AutoModelForCausalLM: RandomTransformerForCausalLM,
-}.items():
-    auto.register(RandomTransformerConfig, model, exist_ok=True)
-    model.register_for_auto_class(auto.__name__)
+for auto, path in MODEL_CLASSES.items():
+    model = globals()[path.rpartition(".")[2]]
+    getattr(transformers, auto).register(RandomTransformerConfig, model, exist_ok=True)
+    model.register_for_auto_class(auto)
 
 if is_peft_available():  # its import takes a tenth of a second
     from .adapters import register_target_modules

@@ -13,6 +13,7 @@ from transformers.activations import ACT2FN
 
 from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..refusals import first_line
 from ..vocabulary import fits
 from .files import refusal
 from .report import Report
@@ -108,8 +109,7 @@ def load_marian(folder: Path) -> MarianMTModel:
     except pickle.UnpicklingError as error:
         raise ValueError(f"the weights in {folder} were not read: {refusal(str(error))}") from error
     except Exception as error:  # what damaged files lead to depends on where they are damaged
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"folder must hold a complete Marian model, got {folder}: {reason}") from error
+        raise ValueError(f"folder must hold a complete Marian model, got {folder}: {first_line(error)}") from error
     check_loaded(folder, loading)
     return model.eval()
 

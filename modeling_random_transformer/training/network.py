@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Union
 
 import torch
 from accelerate import PartialState
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.distributed import DistributedConfig
 from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..refusals import refusing
 from ..vocabulary import check_tokenizer
 from .arguments import ModelArguments, parse_overrides
 from .recipe import TranslationTrainingArguments
@@ -51,11 +51,8 @@ def _check_saved(folder: str) -> None:
             f"model_name_or_path must hold a whole model, got {folder!r} with an adapter: merge it first "
             "(docs/small_models.md)."
         )
-    try:
+    with refusing(f"model_name_or_path must hold a saved translator, got {folder!r}"):
         config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"model_name_or_path must hold a saved translator, got {folder!r}: {reason}") from error
     if not isinstance(config, RandomTransformerConfig):
         raise ValueError(
             f"model_name_or_path must hold a model of type {RandomTransformerConfig.model_type!r}, "
@@ -90,11 +87,8 @@ def _saved(model: ModelArguments) -> RandomTransformerForConditionalGeneration:
     """The translator in the folder, in float32 whatever it was saved in: updates of half precision get lost."""
     folder = model.model_name_or_path
     options = {**parse_overrides(model.config_overrides), "dtype": torch.float32, "output_loading_info": True}
-    try:
+    with refusing(f"model_name_or_path must hold whole weights, got {folder!r}"):
         network, info = RandomTransformerForConditionalGeneration.from_pretrained(folder, **options)
-    except (RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"model_name_or_path must hold whole weights, got {folder!r}: {reason}") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"]))
         raise ValueError(f"model_name_or_path must hold all weights, got {folder!r} without {missing}.")
