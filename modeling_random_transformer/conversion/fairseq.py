@@ -16,10 +16,10 @@ from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
 from .files import is_state_dict, read_checkpoint
 from .report import Report
 from .transfer import Transfer, count_layers
-from .vocabularies import move_vocabularies
+from .vocabularies import Rows, move_vocabularies
 
 STACKS = ("encoder", "decoder")
-TARGET_TOKENIZER = "target_tokenizer"  # the folder in the folder, where the target has a dictionary of its own
+TARGET_TOKENIZER = "target_tokenizer"  # the folder in the folder, where the target has codes of its own
 FIRST_POSITION = PAD + 1
 POSITIONS = 1024  # fairseq's max_source_positions and max_target_positions by default
 # The norms of a layer, in the order of the numbers that old checkpoints give them.
@@ -33,18 +33,19 @@ def from_fairseq(
     checkpoint: str | Path | Mapping[str, Any],
     *,
     num_heads: int | None = None,
-    unknown_pieces: tuple[int, int] = (0, 0),
+    fairseq_ids: Rows | None = None,
 ) -> tuple[RandomTransformerForConditionalGeneration, Report]:
-    """The weights of a fairseq `transformer` in a model of ours, with fairseq's token ids.
+    """The weights of a fairseq `transformer` in a model of ours.
 
     fairseq's sinusoids divide the logarithm of the frequencies by `d_model / 2 - 1`, which ours do not, so its values
-    become a table of positions, as for learned ones. Dictionaries of two sizes become one size, the smaller filled up.
+    become a table of positions, as for learned ones. Dictionaries of two sizes become one size, the smaller filled up,
+    unless `fairseq_ids` says which tokens of the two are the same.
 
     Args:
         checkpoint: a `.pt` file, or what it holds: `"model"`, and `"args"` or `"cfg"`.
         num_heads: where the checkpoint does not say it.
-        unknown_pieces: how many ids behind the source's and the target's dictionary mean `<unk>`, as
-            `fairseq_tokenizer` counts them.
+        fairseq_ids: for each token id of the model, fairseq's in the source's and in the target's dictionary:
+            `source_ids` and `target_ids` of a `FairseqTokenizer`. When `None` the ids are fairseq's.
 
     Returns:
         The model, in evaluation mode, and what was mapped.
@@ -61,7 +62,7 @@ def from_fairseq(
         raise ValueError(f"'model' of {origin} must be a state dict, tensors by their names.")
     transfer = Transfer(origin, modern_names(content["model"]), kind="fairseq transformer")
     derive_fields(transfer, options, num_heads)
-    move_embeddings(transfer, options, unknown_pieces)
+    move_embeddings(transfer, options, fairseq_ids)
     for stack in STACKS:
         move_stack(transfer, stack)
     move_final_norms(transfer, bool(options.get("encoder_normalize_before")))
@@ -84,8 +85,8 @@ def convert_fairseq(
 ) -> Report:
     """Write a folder with the model of a fairseq checkpoint, and with its tokenizer where a dictionary is given.
 
-    Where the target has a dictionary of its own, its tokenizer lies in the folder `target_tokenizer` of `output`: the
-    one encodes sources, the other decodes what is generated.
+    Two dictionaries become one vocabulary, so that one tokenizer encodes sources and decodes what is generated. Where
+    the target has codes of its own, `target_tokenizer` in `output` holds the tokenizer that splits targets by them.
 
     Args:
         checkpoint: a `.pt` file.
@@ -104,48 +105,52 @@ def convert_fairseq(
         raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
     content = read_checkpoint(checkpoint)
     options = read_options(content, str(checkpoint))
-    tokenizers: list[FairseqTokenizer] = []
+    tokenizer, ids = None, None
     if source_dict is not None:
-        files = [(source_dict, source_codes), (target_dict or source_dict, target_codes or source_codes)]
-        length = options.get("max_source_positions") or POSITIONS
-        tokenizers = [fairseq_tokenizer(dictionary, codes, int(length)) for dictionary, codes in dict.fromkeys(files)]
-        check_dictionaries(content["model"], tokenizers)
+        length = int(options.get("max_source_positions") or POSITIONS)
+        tokenizer = fairseq_tokenizer(
+            source_dict, source_codes, length, target_dictionary=target_dict, target_codes=target_codes
+        )
+        ids = tokenizer.source_ids, tokenizer.target_ids
+        for stack, dictionary, known in zip(STACKS, (source_dict, target_dict or source_dict), ids, strict=True):
+            check_dictionary(content["model"], stack, dictionary, max(known) + 1)
     with new_folder(output) as temporary:
-        unknown = [tokenizer.unknown_pieces for tokenizer in tokenizers] or [0]
-        model, report = from_fairseq(content, num_heads=num_heads, unknown_pieces=(unknown[0], unknown[-1]))
+        model, report = from_fairseq(content, num_heads=num_heads, fairseq_ids=ids)
         model.save_pretrained(temporary)
-        save_tokenizers(tokenizers, temporary, report)
+        if tokenizer is None:
+            report.notes.append("No dictionary was given, so the folder has no tokenizer.")
+        else:
+            save_tokenizer(tokenizer, temporary, report)
     return report
 
 
-def check_dictionaries(weights: Mapping[str, Tensor], tokenizers: list[FairseqTokenizer]) -> None:
+def check_dictionary(weights: Mapping[str, Tensor], stack: str, dictionary: str | Path, tokens: int) -> None:
     """Refuse a dictionary that has not one token for each row of its embedding.
 
     Raises:
         ValueError: it has not.
     """
-    for stack, tokenizer in zip(STACKS, (tokenizers[0], tokenizers[-1]), strict=True):
-        table = weights.get(f"{stack}.embed_tokens.weight")
-        if table is not None and len(table) != tokenizer.tokens:
-            raise ValueError(
-                f"{tokenizer.dictionary} must have a token for each row of the {stack}'s embedding, {len(table)}, "
-                f"got {tokenizer.tokens} with the 4 special ones."
-            )
+    table = weights.get(f"{stack}.embed_tokens.weight")
+    if table is not None and len(table) != tokens:
+        raise ValueError(
+            f"{dictionary} must have a token for each row of the {stack}'s embedding, {len(table)}, "
+            f"got {tokens} with the 4 special ones."
+        )
 
 
-def save_tokenizers(tokenizers: list[FairseqTokenizer], folder: Path, report: Report) -> None:
-    """The source's tokenizer into the folder, a target's of its own into one within."""
-    if not tokenizers:
-        report.notes.append("No dictionary was given, so the folder has no tokenizer.")
-        return
-    source, target = tokenizers[0].tokenizer, tokenizers[-1].tokenizer
-    source.save_pretrained(folder)
-    # A joined dictionary comes as two files with the same content.
-    if target.backend_tokenizer.to_str() != source.backend_tokenizer.to_str():
-        target.save_pretrained(folder / TARGET_TOKENIZER)
-        report.notes.append(f"The folder's tokenizer is the source's; {TARGET_TOKENIZER} holds the target's.")
-    report.notes.append("The tokenizers split at spaces: punctuation is to be separated as it was for training.")
-    if not tokenizers[0].segments:
+def save_tokenizer(made: FairseqTokenizer, folder: Path, report: Report) -> None:
+    """The tokenizer into the folder, a target's of its own into one within."""
+    made.tokenizer.save_pretrained(folder)
+    if made.target_tokenizer.backend_tokenizer.to_str() != made.tokenizer.backend_tokenizer.to_str():
+        made.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
+        report.notes.append(f"The folder's tokenizer splits sources; the one in {TARGET_TOKENIZER} splits targets.")
+    sizes = [max(ids) + 1 for ids in (made.source_ids, made.target_ids)]
+    report.notes.append(
+        f"{len(made.source_ids)} ids stand for {sizes[0]} tokens of the source's dictionary, {sizes[1]} of the "
+        "target's and what merging passes through. What a dictionary has not is its <unk>, and never preferred to it."
+    )
+    report.notes.append("The tokenizer splits at spaces: punctuation is to be separated as it was for training.")
+    if not made.segments:
         report.notes.append("Without codes, texts are to be segmented already (hel@@ lo).")
 
 
@@ -160,7 +165,7 @@ def modern_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def move_embeddings(transfer: Transfer, options: Mapping[str, Any], unknown: tuple[int, int]) -> None:
+def move_embeddings(transfer: Transfer, options: Mapping[str, Any], ids: Rows | None) -> None:
     """Share and tie what the options say, which the weights must bear out.
 
     Raises:
@@ -178,12 +183,13 @@ def move_embeddings(transfer: Transfer, options: Mapping[str, Any], unknown: tup
     if shared:
         check_equal(transfer, "share_all_embeddings", source, target)
         transfer.leave([target], "shared with the encoder's")
-        unknown = (max(unknown),) * 2
+        if ids and list(ids[0]) != list(ids[1]):
+            raise ValueError("the two dictionaries must be the same, as share_all_embeddings is on, but they differ.")
     if tied and output in transfer.left:
         check_equal(transfer, "share_decoder_input_output_embed", source if shared else target, output)
         transfer.leave([output], "tied to the decoder's embedding")
     names = (source, None if shared else target, None if tied else output)
-    move_vocabularies(transfer, *names, unknown=unknown, unk_token_id=UNK)
+    move_vocabularies(transfer, *names, rows=ids, unk_token_id=UNK)
 
 
 def check_equal(transfer: Transfer, option: str, one: str, other: str) -> None:

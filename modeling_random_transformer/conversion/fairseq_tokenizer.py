@@ -1,69 +1,113 @@
-"""fairseq's dictionary, and the BPE codes with which its texts were segmented, as a fast tokenizer."""
+"""fairseq's dictionaries, and the BPE codes with which its texts were segmented, as a fast tokenizer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+
+from .fairseq_options import UNK
 
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 CONTINUED = "@@"  # behind a piece that the word goes on after
 END = "</w>"  # behind the last piece of a word, in the codes
 NOT_A_PREFIX = "\0"
 
+Merges = list[tuple[str, str]]
+
 
 @dataclass(frozen=True)
 class FairseqTokenizer:
-    """A tokenizer and how its ids relate to fairseq's dictionary.
+    """One tokenizer for both languages, and how its ids relate to those of fairseq's two dictionaries.
+
+    Its vocabulary holds the source's dictionary (with the same ids), what only the target's has, and pieces that
+    merging passes through. A dictionary that lacks a token reads it as `<unk>`.
 
     Attributes:
-        tokenizer: fairseq's ids, and behind them `unknown_pieces` more.
-        dictionary: the file.
-        tokens: how many tokens fairseq's dictionary has, the 4 special ones included.
-        unknown_pieces: pieces that merging passes through, or may end with, which are not in the dictionary: what
-            fairseq reads as `<unk>`. They have ids from `tokens` on.
+        tokenizer: splits sources, and joins what is generated.
+        target_tokenizer: splits targets, into ids of the same vocabulary; another than `tokenizer` where the target has
+            codes of its own.
+        source_ids: for each id its id in the source's dictionary.
+        target_ids: for each id its id in the target's dictionary.
         segments: whether words are segmented; otherwise texts are expected to be.
     """
 
     tokenizer: PreTrainedTokenizerFast
-    dictionary: str
-    tokens: int
-    unknown_pieces: int
+    target_tokenizer: PreTrainedTokenizerFast
+    source_ids: list[int]
+    target_ids: list[int]
     segments: bool
 
 
 def fairseq_tokenizer(
-    dictionary: str | Path, codes: str | Path | None = None, model_max_length: int = 1024
+    dictionary: str | Path,
+    codes: str | Path | None = None,
+    model_max_length: int = 1024,
+    *,
+    target_dictionary: str | Path | None = None,
+    target_codes: str | Path | None = None,
 ) -> FairseqTokenizer:
-    """A tokenizer with fairseq's ids, which ends every text with `</s>` and joins the pieces of words as it decodes.
+    """A tokenizer of fairseq's tokens, which ends every text with `</s>` and joins the pieces of words as it decodes.
 
     Args:
-        dictionary: fairseq's `dict.<language>.txt`.
+        dictionary: fairseq's `dict.<source language>.txt`.
         codes: the merges of subword-nmt (version 0.2) or fastBPE; without them texts are to be segmented already, with
             `@@` behind each piece but a word's last.
         model_max_length: where texts are cut if that is asked for.
+        target_dictionary: `dict.<target language>.txt`; `None` where it is the source's.
+        target_codes: those of the target; `None` where they are the source's.
 
     Raises:
-        ValueError: a file is missing or has a line that is not as it should be; the message names it.
+        ValueError: a file is missing or has a line that is not as it should be, and the message names it; or there are
+            codes for the target alone.
     """
-    ids = read_dictionary(Path(dictionary))
-    tokens = len(ids)
-    if codes is None:
-        backend = whole_pieces(ids)
-    else:
-        merges = read_codes(Path(codes))
-        pieces = {piece_of(token): i for token, i in ids.items()}
-        if len(pieces) < tokens:
-            raise ValueError(f"{dictionary} must have tokens that differ as pieces of words, but two are the same.")
-        ids = with_all_pieces(pieces, merges)
-        backend = merging(ids, merges)
+    if codes is None and target_codes is not None:
+        raise ValueError(f"target_codes must be given with codes of the source, got {target_codes} alone.")
+    merges = [read_codes(Path(file)) for file in (codes, target_codes or codes) if file is not None]
+    source, target = (read_tokens(Path(file), bool(merges)) for file in (dictionary, target_dictionary or dictionary))
+    vocabulary = one_vocabulary(source, target, merges)
+    backends = [merging(vocabulary, pairs) for pairs in merges] or [whole_pieces(vocabulary)] * 2
+    tokenizer, target_tokenizer = (ending_texts(backend, model_max_length) for backend in backends)
+    return FairseqTokenizer(
+        tokenizer,
+        target_tokenizer,
+        source_ids=[source.get(token, UNK) for token in vocabulary],
+        target_ids=[target.get(token, UNK) for token in vocabulary],
+        segments=bool(merges),
+    )
+
+
+def read_tokens(path: Path, as_pieces: bool) -> dict[str, int]:
+    """A dictionary's ids, of its tokens as they stand there or as merging calls them.
+
+    Raises:
+        ValueError: as of `read_dictionary`, or two tokens are one to merging.
+    """
+    ids = read_dictionary(path)
+    if not as_pieces:
+        return ids
+    pieces = {piece_of(token): i for token, i in ids.items()}
+    if len(pieces) < len(ids):
+        raise ValueError(f"{path} must have tokens that differ as pieces of words, but two are the same.")
+    return pieces
+
+
+def one_vocabulary(source: dict[str, int], target: dict[str, int], merges: list[Merges]) -> dict[str, int]:
+    """Ids for the source's tokens, for those that only the target has, and for pieces that occur in merges only."""
+    pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
+    return {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
+
+
+def ending_texts(backend: Tokenizer, model_max_length: int) -> PreTrainedTokenizerFast:
+    """The tokenizer of transformers, with the special tokens and `</s>` behind every text."""
     eos = SPECIAL_TOKENS["eos_token"]
-    backend.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=[(eos, ids[eos])])
-    tokenizer = PreTrainedTokenizerFast(
+    ending = [(eos, backend.token_to_id(eos))]
+    backend.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=ending)
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_max_length=model_max_length, padding_side="right", **SPECIAL_TOKENS
     )
-    return FairseqTokenizer(tokenizer, str(dictionary), tokens, len(ids) - tokens, codes is not None)
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
@@ -83,7 +127,7 @@ def read_dictionary(path: Path) -> dict[str, int]:
     return ids
 
 
-def read_codes(path: Path) -> list[tuple[str, str]]:
+def read_codes(path: Path) -> Merges:
     """The pairs to merge, the most frequent first.
 
     Raises:
@@ -125,16 +169,7 @@ def piece_of(token: str) -> str:
     return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) and token != CONTINUED else token + END
 
 
-def with_all_pieces(ids: dict[str, int], merges: list[tuple[str, str]]) -> dict[str, int]:
-    """The ids, and more behind them for pieces that occur in merges only."""
-    pieces = dict(ids)
-    for left, right in merges:
-        for piece in (left, right, left + right):
-            pieces.setdefault(piece, len(pieces))
-    return pieces
-
-
-def merging(ids: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+def merging(ids: dict[str, int], merges: Merges) -> Tokenizer:
     """A tokenizer that segments the words between spaces."""
     unk = SPECIAL_TOKENS["unk_token"]
     backend = Tokenizer(models.BPE(ids, merges, unk_token=unk, end_of_word_suffix=END))

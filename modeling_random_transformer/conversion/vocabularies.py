@@ -1,5 +1,7 @@
 """Embeddings and output layer: one vocabulary or two, of one size here whatever they had in the original."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,12 +9,15 @@ from .transfer import Transfer
 
 SHARED = "model.shared.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+NO_ROW = -1  # of an id that the original has not
 # The logits of ids that the original's target vocabulary has not. Their probability is exactly 0, and unlike -inf the
 # number survives half precision, products with 0 and the mean that label smoothing takes.
 NEVER = -1e4
-# What an additional id that stands for the unknown token scores less than that token: too little to change a
-# probability in float32, and as the label of a target it costs 30 nats more, not 10000.
+# What a further id that stands for the unknown token scores less than that token: too little to change a probability
+# in float32, and as the label of a target it costs 30 nats more, not 10000.
 UNLIKELY = -30.0
+
+Rows = tuple[Sequence[int], Sequence[int]]
 
 
 def move_vocabularies(
@@ -21,7 +26,7 @@ def move_vocabularies(
     target: str | None,
     output: str | None,
     output_bias: str | None = None,
-    unknown: tuple[int, int] = (0, 0),
+    rows: Rows | None = None,
     unk_token_id: int = 0,
 ) -> None:
     """Take over embeddings and output layer, and derive `vocab_size` and what is shared and tied.
@@ -35,55 +40,68 @@ def move_vocabularies(
         target: the decoder's, `[target_vocabulary, d_model]`; `None` where it is the encoder's.
         output: the output layer's matrix, of the same shape; `None` where it is the decoder's embedding.
         output_bias: its bias, `[target_vocabulary]`, if it has one.
-        unknown: how many ids behind the source's and the target's vocabulary stand for the unknown token.
-        unk_token_id: the unknown token.
+        rows: for each id here its row in the source's matrix and in the target's, the unknown token's where a side has
+            no such token; ids stay as they are when `None`.
+        unk_token_id: the unknown token, which stays as it is.
 
     Raises:
         ValueError: a weight is missing or of another shape.
     """
     source_table = transfer.take(source, dims=2)
     target_table = source_table if target is None else transfer.take(target, dims=2)
-    tokens = len(target_table)
-    size = max(len(source_table) + unknown[0], tokens + unknown[1])
-    put_table(transfer, source, SHARED if target is None else SOURCE, source_table, size, unknown[0], unk_token_id)
+    source_rows, target_rows = rows or own_rows(transfer, len(source_table), len(target_table))
+    put_rows(transfer, source, SHARED if target is None else SOURCE, source_table, source_rows)
     if target is not None:
-        put_table(transfer, target, TARGET, target_table, size, unknown[1], unk_token_id)
+        put_rows(transfer, target, TARGET, target_table, target_rows)
     if output is not None:
         table = transfer.take(output, dims=2)
-        check_rows(transfer, output, table, tokens)
-        put_table(transfer, output, "lm_head.weight", table, size, unknown[1], unk_token_id)
-    put_bias(transfer, output_bias, target_table, size, unknown[1], unk_token_id)
-    transfer.derive(f"the rows of {source}" + (f" and {target}" if target else ""), vocab_size=size)
+        check_rows(transfer, output, table, len(target_table))
+        put_rows(transfer, output, "lm_head.weight", table, target_rows)
+    put_bias(transfer, output_bias, target_table, target_rows, unk_token_id)
+    origin = "the tokenizer's tokens" if rows else f"the rows of {source}" + (f" and {target}" if target else "")
+    transfer.derive(origin, vocab_size=len(source_rows))
     transfer.derive(
         "the embeddings that there are", share_embeddings=target is None, tie_word_embeddings=output is None
     )
-    tell_sizes(transfer, len(source_table), tokens, unknown)
 
 
-def put_table(
-    transfer: Transfer, name: str, ours: str, table: Tensor, size: int, copies: int, unk_token_id: int
-) -> None:
-    """A table with `copies` of the unknown token's row behind it, then zeros, up to `size` rows."""
-    if copies:
-        table = torch.cat([table, table[unk_token_id].expand(copies, -1)])
-    if len(table) == size:
-        return transfer.put(name, ours, table, "with copies of <unk>" if copies else "as it is")
-    return transfer.put(name, ours, torch.cat([table, table.new_zeros(size - len(table), table.shape[1])]), "filled up")
+def own_rows(transfer: Transfer, source: int, target: int) -> Rows:
+    """Each id its own row in tables of so many rows, and none from there on."""
+    if source != target:
+        never = f", and an id from {target} on is predicted with probability 0" if target < source else ""
+        transfer.report.notes.append(
+            f"The vocabularies have {source} source and {target} target tokens; the smaller is filled up with rows of "
+            f"zeros{never}."
+        )
+    size = max(source, target)
+    first, second = ([*range(rows), *[NO_ROW] * (size - rows)] for rows in (source, target))
+    return first, second
 
 
-def put_bias(transfer: Transfer, name: str | None, table: Tensor, size: int, copies: int, unk_token_id: int) -> None:
+def put_rows(transfer: Transfer, name: str, ours: str, table: Tensor, rows: Sequence[int]) -> None:
+    """A table's rows in this order; zeros for ids that have none."""
+    last_is_zeros = torch.cat([table, table.new_zeros(1, table.shape[1])])  # which NO_ROW finds
+    transfer.put(name, ours, last_is_zeros[list(rows)], changed(rows, table))
+
+
+def changed(rows: Sequence[int], table: Tensor) -> str:
+    return "as it is" if list(rows) == list(range(len(table))) else "a row for each id"
+
+
+def put_bias(transfer: Transfer, name: str | None, table: Tensor, rows: Sequence[int], unk_token_id: int) -> None:
     """The output layer's bias, where the original has one or where not every id is a token of the target."""
-    tokens = len(table)
-    transfer.derive("the output layer", lm_head_bias=name is not None or tokens < size)
-    bias = table.new_zeros(tokens)
+    bias = table.new_zeros(len(table))
     if name is not None:
         bias = transfer.take(name).flatten()  # Marian's is [1, vocabulary]
-        check_rows(transfer, name, bias, tokens)
-    likely = bias[unk_token_id] + UNLIKELY
-    bias = torch.cat([bias, likely.expand(copies), bias.new_full((size - tokens - copies,), NEVER)])
+        check_rows(transfer, name, bias, len(table))
+    chosen, ids = torch.tensor(rows), torch.arange(len(rows))
+    bias = torch.cat([bias, bias.new_full((1,), NEVER)])[chosen]
+    bias[(chosen == unk_token_id) & (ids != unk_token_id)] += UNLIKELY
+    needed = name is not None or bool(bias.any())
+    transfer.derive("the output layer", lm_head_bias=needed)
     if name is not None:
-        transfer.put(name, "lm_head.bias", bias, "as it is" if tokens == size else "filled up")
-    elif tokens < size:
+        transfer.put(name, "lm_head.bias", bias, changed(rows, table))
+    elif needed:
         transfer.fill("lm_head.bias", bias, "so that only tokens of the target are predicted")
 
 
@@ -92,19 +110,4 @@ def check_rows(transfer: Transfer, name: str, weight: Tensor, tokens: int) -> No
         raise ValueError(
             f"{name} of {transfer.origin} must have as many rows as the decoder's vocabulary has tokens, {tokens}, "
             f"got {len(weight)}."
-        )
-
-
-def tell_sizes(transfer: Transfer, source: int, target: int, unknown: tuple[int, int]) -> None:
-    notes = transfer.report.notes
-    if source != target:
-        never = f", and an id from {target} on is predicted with probability 0" if target < source else ""
-        notes.append(
-            f"The vocabularies have {source} source and {target} target tokens; the smaller is filled up with rows of "
-            f"zeros{never}."
-        )
-    if any(unknown):
-        notes.append(
-            f"{unknown[0]} source and {unknown[1]} target ids behind the vocabulary are pieces that the original reads "
-            "as <unk>: they have its embedding and are never preferred to it."
         )

@@ -13,7 +13,7 @@ import torch
 from fairseq_checkpoints import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, old_names
 from references import FairseqReference, same_search
 from torch.nn.functional import gelu, relu, silu
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_random_transformer.conversion import (
     convert_fairseq,
@@ -22,6 +22,7 @@ from modeling_random_transformer.conversion import (
     largest_difference,
     read_checkpoint,
 )
+from modeling_random_transformer.translation import translate
 
 PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 CASES = {
@@ -310,21 +311,74 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_with_two_dictionaries(folder):
-    dictionaries = {"source_dict": folder / "dict.de.txt", "target_dict": folder / "dict.en.txt"}
-    report = convert_fairseq(folder / "checkpoint.pt", folder / "out", **dictionaries)
-    assert any("target_tokenizer" in note for note in report.notes)
+def two_dictionaries(folder: Path) -> dict:
+    return {"source_dict": folder / "dict.de.txt", "target_dict": folder / "dict.en.txt"}
+
+
+def in_fairseqs_ids(reference: FairseqReference, made):
+    """The reference's logits, asked and answered in the ids of a tokenizer that joins two dictionaries."""
+    source_ids, target_ids = torch.tensor(made.source_ids), torch.tensor(made.target_ids)
+    own = (target_ids != 3) | (torch.arange(len(target_ids)) == 3)
+
+    def logits(ids, mask, target):
+        known = reference(source_ids[ids], mask, target_ids[target])[..., target_ids]
+        return known.masked_fill(~own, -torch.inf)
+
+    return logits
+
+
+def test_two_dictionaries_become_one_vocabulary(folder):
+    """Of the source's tokens first, so that its ids stay; what is generated is read by the same tokenizer."""
+    convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
+    made = fairseq_tokenizer(folder / "dict.de.txt", target_dictionary=folder / "dict.en.txt")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "out")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "out")
+    assert len(tokenizer) == model.config.vocab_size == SOURCE_TOKENS + TARGET_TOKENS - 4
+    batch = tokenizer(["s0 s1 s2", "s3", "hel@@ s4"], padding=True, return_tensors="pt")
+    assert batch["input_ids"].tolist() == [[4, 5, 6, 2], [7, 2, 1, 1], [SOURCE_TOKENS, 8, 2, 1]]
+    assert tokenizer(text_target="hel@@ lo t0")["input_ids"] == [SOURCE_TOKENS, SOURCE_TOKENS + 1, SOURCE_TOKENS + 4, 2]
+    assert tokenizer.decode([2, *range(SOURCE_TOKENS, SOURCE_TOKENS + 4), 2], skip_special_tokens=True) == "hello world"
+    reference = in_fairseqs_ids(reference_of(checkpoint()), made)
+    for beams in (1, 4):
+        assert same_search(model, reference, batch, beams)
+    target = torch.tensor([[2, SOURCE_TOKENS, 7, SOURCE_TOKENS + 9]] * 3)
+    with torch.no_grad():
+        chances = model(**batch, decoder_input_ids=target).logits.softmax(-1)
+    theirs = reference(*batch.values(), target).softmax(-1)
+    torch.testing.assert_close(chances, theirs, rtol=0, atol=1e-6)
+
+
+def test_two_dictionaries_in_use(folder):
+    """What the pipeline and examples/translate.py go through says words of the target's dictionary."""
+    convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
+    pipe = pipeline("seq2seq", model=str(folder / "out"))
+    said = pipe("s0 s1 s2", max_new_tokens=8, num_beams=4)["generated_text"]
+    assert said == translate(["s0 s1 s2"], pipe.model, pipe.tokenizer, max_new_tokens=8, num_beams=4)[0]
+    assert said
+    assert all(word.startswith(("t", "hel", "lo", "wor", "ld")) for word in said.split())
+
+
+def test_codes_of_the_targets_own(folder):
+    (folder / "codes.de").write_text("s 0</w>\ns 1</w>\n")
+    (folder / "codes.en").write_text(CODES)
+    codes = {"source_codes": folder / "codes.de", "target_codes": folder / "codes.en"}
+    report = convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder), **codes)
+    assert any("target_tokenizer splits targets" in note for note in report.notes)
     source = AutoTokenizer.from_pretrained(folder / "out")
     target = AutoTokenizer.from_pretrained(folder / "out" / "target_tokenizer")
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "out")
-    batch = source(["s0 s1 s2", "s3"], padding=True, return_tensors="pt")
-    assert batch["input_ids"].tolist() == [[4, 5, 6, 2], [7, 2, 1, 1]]
-    out = model.generate(**batch, num_beams=4, max_new_tokens=8)
-    assert out[:, 0].eq(2).all()
-    assert out.max() < TARGET_TOKENS
-    assert target.decode([2, 4, 5, 6, 7, 2], skip_special_tokens=True) == "hello world"
-    reference = reference_of(checkpoint())
-    assert largest_difference(model, reference, vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-5
+    assert source.get_vocab() == target.get_vocab()
+    assert source("s0 s1")["input_ids"] == [4, 5, 2]
+    labels = target("hello world")["input_ids"]
+    assert labels == [*range(SOURCE_TOKENS, SOURCE_TOKENS + 4), 2]
+    assert source.decode(labels, skip_special_tokens=True) == "hello world"
+
+
+def test_shared_embeddings_want_one_dictionary(folder):
+    torch.save(checkpoint(share_all_embeddings=True), folder / "checkpoint.pt")
+    write_dictionary(folder / "dict.en.txt", words(SOURCE_TOKENS - 4, "t"))
+    with pytest.raises(ValueError, match="share_all_embeddings"):
+        convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
+    assert not (folder / "out").exists()
 
 
 def test_a_joined_dictionary_in_two_files_is_one_tokenizer(tmp_path):
@@ -355,12 +409,7 @@ def test_bad_folders_leave_nothing(folder, change, message):
     change(folder)
     before = sorted(folder.iterdir())
     with pytest.raises(ValueError, match=message) as caught:
-        convert_fairseq(
-            folder / "checkpoint.pt",
-            folder / "out",
-            source_dict=folder / "dict.de.txt",
-            target_dict=folder / "dict.en.txt",
-        )
+        convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
     assert "\n" not in str(caught.value)
     assert sorted(folder.iterdir()) == before
 
@@ -396,11 +445,12 @@ def test_codes_segment_as_subword_nmt(fastbpe, tmp_path):
     ids = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *tokens])}
     made.tokenizer.save_pretrained(tmp_path / "saved")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert len(loaded) == made.tokens + made.unknown_pieces
+    assert len(loaded) == len(made.source_ids) > len(ids)
+    assert made.source_ids == made.target_ids == [*range(len(ids)), *[3] * (len(loaded) - len(ids))]
     for text in ("hello world", "lolling  holding\tdoing", "hell xoxo", "worl or orld", "日本 hel"):
         pieces = [piece for word in text.split() for piece in segment(word, CODES)]
         wanted = [*(ids.get(piece, 3) for piece in pieces), 2]
-        read = [i if i < made.tokens else 3 for i in loaded(text)["input_ids"]]
+        read = [made.source_ids[i] for i in loaded(text)["input_ids"]]
         assert read == wanted, text
     assert loaded.decode(loaded("hello world")["input_ids"], skip_special_tokens=True) == "hello world"
 
@@ -437,3 +487,9 @@ def test_bad_codes(codes, message, tmp_path):
     (tmp_path / "codes").write_text(codes)
     with pytest.raises(ValueError, match=message):
         fairseq_tokenizer(dictionary, tmp_path / "codes")
+
+
+def test_codes_for_the_target_alone(tmp_path):
+    dictionary = write_dictionary(tmp_path / "dict.txt", ["a"])
+    with pytest.raises(ValueError, match="target_codes"):
+        fairseq_tokenizer(dictionary, target_codes=tmp_path / "codes")
