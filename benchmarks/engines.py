@@ -18,7 +18,8 @@ TOKENS = {PAD: "<pad>", START: "<s>", END: "</s>"}
 
 def translator(model: Any, compute_type: str, folder: Path) -> ctranslate2.Translator:
     """`model`, of `models.ours`, run by CTranslate2 on the CPU's cores, in `compute_type` ("float32", "int8")."""
-    spec = specification(model, [TOKENS.get(i, f"t{i}") for i in range(VOCAB_SIZE)])
+    tokens = [TOKENS.get(i, f"t{i}") for i in range(VOCAB_SIZE)]
+    spec = specification(model, tokens, tokens)
     spec.validate()
     spec.optimize()
     spec.save(str(folder))

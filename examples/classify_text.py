@@ -41,7 +41,7 @@ HOW_TO_LOAD = """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argument_parser(__doc__, epochs=5, output_dir="outputs/classify_text")
+    parser = argument_parser("classify_text.py", __doc__, epochs=5, output_dir="outputs/classify_text")
     parser.add_argument("--classify", nargs="+", default=[], metavar="TEXT", help="texts or pairs to classify at last")
     args = parser.parse_args(arguments)
     try:

@@ -1,9 +1,18 @@
-"""What the command lines of several scripts have in common. It imports nothing that takes long."""
+"""What the command lines of the scripts have in common. It imports nothing that takes long
+before the arguments are known to be good."""
 
 import argparse
+import json
+import logging
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+MODEL_TYPE = "random_transformer"
+
+# Where torchao is installed, transformers imports it, and each time it tells which of its kernels this machine has not.
+for noisy in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,3 +39,49 @@ def model_folder(text: str) -> Path:
                 f"must be a folder with a saved model and its tokenizer, got {text!r} without {names[0]}."
             )
     return folder
+
+
+def own_model_folder(text: str) -> Path:
+    """A folder whose configuration is one of ours."""
+    folder = model_folder(text)
+    if not (folder / "config.json").is_file():
+        raise argparse.ArgumentTypeError(
+            f"must hold a whole model, got {text!r} with an adapter: merge it first (docs/small_models.md)."
+        )
+    try:
+        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
+    if kind != MODEL_TYPE:
+        raise argparse.ArgumentTypeError(f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {kind!r}.")
+    return folder
+
+
+def input_file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
+    return Path(text)
+
+
+def saved_translator(folder: Path) -> tuple[Any, Any]:
+    """The model of such a folder, on the CPU in float32, and its tokenizer.
+
+    Raises:
+        ValueError: one of the two cannot be read, or weights are missing.
+    """
+    from transformers import AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    from modeling_random_transformer import RandomTransformerForConditionalGeneration
+    from modeling_random_transformer.refusals import refusing
+
+    transformers_logging.disable_progress_bar()  # of the weights
+    with refusing(f"FOLDER must hold a model and its tokenizer, got {folder}"):
+        model, found = RandomTransformerForConditionalGeneration.from_pretrained(
+            folder, dtype="float32", output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    if found["missing_keys"]:
+        missing = ", ".join(sorted(found["missing_keys"]))
+        raise ValueError(f"FOLDER must hold all weights of a translator, got {folder} without {missing}.")
+    return model, tokenizer

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from command_line import Parser
 from datasets import Dataset
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Exits with 2 where something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("compare_recurrent.py", __doc__)
     parser.add_argument("--models", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="default: all")
     parser.add_argument("--epochs", type=int, default=10, help="default: %(default)s")
     parser.add_argument("--train_size", type=int, default=3000, help="texts to learn from; default: %(default)s")

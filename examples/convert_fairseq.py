@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
-from command_line import complain
+from command_line import Parser, complain
 from rich.console import Console
 
 from modeling_random_transformer.conversion import convert_fairseq
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("convert_fairseq.py", __doc__)
     parser.add_argument("checkpoint", type=Path, help="a .pt file")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or an empty folder")
     parser.add_argument("--source_dict", type=Path, metavar="FILE", help="dict.<language>.txt")

@@ -6,13 +6,12 @@ Prints what became what, and the largest difference between the logits of the tw
 0; with 1 if that difference is larger than it should be; with 2 if the folder cannot be converted.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
-from command_line import complain
+from command_line import Parser, complain
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
@@ -21,7 +20,7 @@ from modeling_random_transformer.conversion.tables import report_tables
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("convert_marian.py", __doc__)
     parser.add_argument("folder", type=Path, help="config.json, weights and the tokenizer's files")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or an empty folder")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="for the difference; default: %(default)s")

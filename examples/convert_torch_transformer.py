@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from command_line import complain
+from command_line import Parser, complain
 from rich.console import Console
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("convert_torch_transformer.py", __doc__)
     parser.add_argument("checkpoint", type=Path, help="a .pt or .safetensors file with a state dict")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or an empty folder")
     parser.add_argument("--num_heads", type=int, required=True)

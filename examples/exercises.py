@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+from command_line import Parser
 from exercises_attention import compare_attentions, show_attentions
 from exercises_depth import compare_depths, show_depths
 from exercises_feed_forward import examine_feed_forward, show_feed_forward
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("exercises.py", __doc__)
     parser.add_argument("exercise", nargs="?", type=int, metavar="N", help="from 1 to 8; without it, list them")
     parser.add_argument("--output_dir", type=Path, default=Path("outputs/exercises"), help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")

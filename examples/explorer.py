@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from command_line import complain
+from command_line import Parser, complain, own_model_folder, saved_translator
 from explorer_data import explore
 from plotly.offline import get_plotlyjs
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 TEMPLATE = Path(__file__).parent / "explorer.html"
 
@@ -28,9 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parse_arguments(arguments)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(args.model), AutoTokenizer.from_pretrained(args.model)
     try:
-        page = render(explore(model, tokenizer, args.sentence, args.num_beams, args.max_new_tokens))
+        page = render(explore(*saved_translator(args.model), args.sentence, args.num_beams, args.max_new_tokens))
     except ValueError as error:
         complain("explorer.py", str(error))
         return 2
@@ -41,15 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, metavar="FOLDER", help="a saved model")
+    parser = Parser("explorer.py", __doc__)
+    parser.add_argument("model", type=own_model_folder, metavar="FOLDER", help="a saved translator")
     parser.add_argument("sentence", help="what it is to translate")
     parser.add_argument("--output", type=Path, default=Path("outputs/explorer.html"), help="default: %(default)s")
     parser.add_argument("--num_beams", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--max_new_tokens", type=int, default=128, help="default: %(default)s")
     args = parser.parse_args(arguments)
-    if not (args.model / "config.json").is_file():
-        parser.error(f"FOLDER must hold a saved model, got {args.model}.")
     if not args.sentence.strip():
         parser.error("the sentence must not be empty.")
     for name in ("num_beams", "max_new_tokens"):

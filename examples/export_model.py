@@ -8,19 +8,16 @@ no output, if an argument is not as it should be.
 """
 
 import argparse
-import json
 import logging
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from command_line import Parser, complain, model_folder
+from command_line import Parser, complain, input_file, own_model_folder, saved_translator
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
 
 SCRIPT = "export_model.py"
-MODEL_TYPE = "random_transformer"
 MOST_SENTENCES = 200
 
 
@@ -58,35 +55,13 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def own_model_folder(text: str) -> Path:
-    """A folder whose configuration is one of ours."""
-    folder = model_folder(text)
-    if not (folder / "config.json").is_file():
-        raise argparse.ArgumentTypeError(
-            f"must hold a whole model, got {text!r} with an adapter: merge it first (docs/small_models.md)."
-        )
-    try:
-        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
-    except (ValueError, AttributeError) as error:
-        raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
-    if kind != MODEL_TYPE:
-        raise argparse.ArgumentTypeError(f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {kind!r}.")
-    return folder
-
-
-def input_file(text: str) -> Path:
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
-    return Path(text)
-
-
 def run(arguments: argparse.Namespace) -> None:
     from modeling_random_transformer.export import SENTENCES, compare, export_model, folder_size, load_engine
     from modeling_random_transformer.translation import Translator
 
     sentences = sentences_of(arguments.check) or SENTENCES
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, for operations that we have not
-    model, tokenizer = load(arguments.model)
+    model, tokenizer = saved_translator(arguments.model)
     Translator(model, tokenizer).tokenize(sentences)  # refuses what is too long, before there is an output
     export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
     size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")
@@ -109,26 +84,6 @@ def sentences_of(path: Path | None) -> list[str]:
     if not sentences:
         raise ValueError(f"--check must name a file with a sentence in its first {MOST_SENTENCES} lines, got {path}.")
     return sentences
-
-
-def load(folder: Path) -> tuple[Any, Any]:
-    """The model, on the CPU in float32, and its tokenizer."""
-    from transformers import AutoTokenizer
-    from transformers.utils import logging as transformers_logging
-
-    from modeling_random_transformer import RandomTransformerForConditionalGeneration
-    from modeling_random_transformer.refusals import refusing
-
-    transformers_logging.disable_progress_bar()  # of the weights
-    with refusing(f"FOLDER must hold a model and its tokenizer, got {folder}"):
-        model, found = RandomTransformerForConditionalGeneration.from_pretrained(
-            folder, dtype="float32", output_loading_info=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    if found["missing_keys"]:
-        missing = ", ".join(sorted(found["missing_keys"]))
-        raise ValueError(f"FOLDER must hold all weights of a translator, got {folder} without {missing}.")
-    return model, tokenizer
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from typing import Any
 
 import quickstart
 import torch
+from command_line import Parser, input_file, own_model_folder
 from datasets import Dataset
-from export_model import input_file, own_model_folder
 from quickstart import MAX_TOKENS, VOCAB_SIZE, LossOnTheBar, hold_out, prepare_libraries
 from quickstart_report import console, show_table
 from sample_data import sample
@@ -50,7 +50,7 @@ HOW_TO_LOAD = """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argument_parser(__doc__, epochs=6, output_dir="outputs/language_model")
+    parser = argument_parser("language_model.py", __doc__, epochs=6, output_dir="outputs/language_model")
     parser.add_argument("--prompts", nargs="+", default=[], metavar="TEXT", help="default: how held-out lines begin")
     args = parser.parse_args(arguments)
     try:
@@ -133,8 +133,8 @@ def go_on(model: Any, tokenizer: Any, prompt: str, seed: int) -> list[str]:
 # What the examples with one stack have in common
 
 
-def argument_parser(description: str | None, epochs: float, output_dir: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def argument_parser(script: str, description: str | None, epochs: float, output_dir: str) -> argparse.ArgumentParser:
+    parser = Parser(script, description)
     parser.add_argument("--train_file", type=input_file, metavar="FILE", help="what to learn from; default: a sample")
     parser.add_argument("--test_file", type=input_file, metavar="FILE", help="default: a tenth of --train_file")
     parser.add_argument("--model", type=own_model_folder, metavar="FOLDER", help="a saved translator to start from")

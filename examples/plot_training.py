@@ -4,13 +4,13 @@ python examples/plot_training.py outputs/en-de                      # writes out
 python examples/plot_training.py outputs/a outputs/b --output a_and_b.png
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from command_line import Parser
 
 from modeling_random_transformer.training import newest_complete
 
@@ -27,7 +27,7 @@ NAMES = {"loss": "training", "eval_loss": "validation", "eval_bleu": "BLEU", "ev
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("plot_training.py", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or trainer_state.json files")
     parser.add_argument("--output", type=Path, help="the PNG to write; training.png in the first run's folder if unset")
     options = parser.parse_args()

@@ -23,6 +23,7 @@ from typing import Any
 import sacrebleu
 import torch
 import transformers
+from command_line import Parser
 from datasets import Dataset
 from quickstart_report import console, draw_attention, draw_losses, show_summary, show_table
 from sample_data import write_sample
@@ -109,7 +110,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("quickstart.py", __doc__)
     parser.add_argument("sentence", nargs="*", help="what to translate in the end")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--source", type=Path, metavar="FILE", help="sentences to translate from, one a line")

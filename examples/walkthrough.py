@@ -11,10 +11,9 @@ if a number of the seed is not met; with 2 if an argument is not as it should be
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import transformers
-from command_line import complain
+from command_line import Parser, complain, own_model_folder
 from walkthrough_display import LANGUAGES, Display
 from walkthrough_model import walk_model
 from walkthrough_seed import walk_seed
@@ -35,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("walkthrough.py", __doc__)
     parser.add_argument("sentence", nargs="?", help="what the model is to translate")
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a saved model, in place of the seed's")
+    parser.add_argument(
+        "--model", type=own_model_folder, metavar="FOLDER", help="a saved model, in place of the seed's"
+    )
     parser.add_argument("--layer", type=int, default=0, help="of the model, the layer to show; default: %(default)s")
     parser.add_argument("--head", type=int, default=0, help="of the model, the head to show; default: %(default)s")
     parser.add_argument("--columns", type=int, default=6, help="of a wide matrix, those to show; default: %(default)s")
@@ -48,8 +49,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--model FOLDER and a sentence go together, got {args.model} and {args.sentence!r}.")
     if args.sentence is not None and not args.sentence.strip():
         parser.error("the sentence must not be empty.")
-    if args.model and not (args.model / "config.json").is_file():
-        parser.error(f"--model must be a folder with a saved model, got {args.model}.")
     if args.columns < 1:
         parser.error(f"--columns must be a positive integer, got {args.columns}.")
     return args

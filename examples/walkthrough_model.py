@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import saved_translator
 from tokens_as_text import tokens_of
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from walkthrough_display import Display
 
 from modeling_random_transformer.tracing import Trace, trace
@@ -19,9 +19,9 @@ def walk_model(show: Display, folder: Path, sentence: str, layer: int, head: int
     """Translate greedily, and show how.
 
     Raises:
-        ValueError: the model is of another kind, or has no such layer or head.
+        ValueError: the folder cannot be read, or the model has no such layer or head.
     """
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = saved_translator(folder)
     inputs = tokenizer(sentence, return_tensors="pt")
     with trace(model, layers=[layer], heads=[head]):
         pass  # refuses what cannot be shown, before the work is done

@@ -21,3 +21,5 @@ def refusing(sentence: str) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         raise ValueError(f"{sentence}: {first_line(error)}") from error
+    except ImportError as error:  # a tokenizer's package, with advice that starts on the line of its name
+        raise ValueError(f"{sentence}: {first_line(error).partition('. ')[0]}.") from error

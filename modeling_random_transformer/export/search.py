@@ -21,6 +21,7 @@ def generating(model: Any, tokenizer: Any) -> Translate:
 
     def run(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
         options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens, "do_sample": False}
+        options["forced_eos_token_id"] = None  # Marian's: it takes the place of a token where a text meets the limit
         if num_beams > 1:  # CTranslate2 ends a search with its first `num_beams` hypotheses, and cannot do otherwise
             options |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
         return translate(texts, model, tokenizer, max_batch_tokens=MAX_BATCH_TOKENS, progress=False, **options)

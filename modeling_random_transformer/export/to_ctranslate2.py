@@ -4,6 +4,7 @@ All configurations can be exported but those with an activation that CTranslate2
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,9 @@ import torch
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from ctranslate2.specs.common_spec import Activation
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
-from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate
 
 # transformers' names and CTranslate2's.
@@ -35,9 +35,9 @@ ACTIVATIONS = {
     "tanh": Activation.Tanh,
     "sigmoid": Activation.Sigmoid,
 }
-FEWEST_POSITIONS = (
-    1024  # of sinusoids, which the model makes for any length: as many tokens as the engine reads at most
-)
+# Of sinusoids, which the model makes for any length: as many tokens as the engine reads at most.
+FEWEST_POSITIONS = 1024
+NEVER = -1e9  # added to the logits of tokens that generate() does not choose
 
 
 def write(
@@ -55,7 +55,8 @@ def write(
         ValueError: CTranslate2 cannot represent a choice of the configuration, or the tokenizer has more tokens than
             the model.
     """
-    spec = specification(model, vocabulary(tokenizer, model.config.vocab_size), tokenizer.unk_token)
+    source, target = (names(vocabulary, model.config.vocab_size) for vocabulary in vocabularies(tokenizer))
+    spec = specification(model, source, target, tokenizer.unk_token)
     spec.validate()
     spec.optimize(quantization=dtype)
     spec.save(str(folder))
@@ -64,11 +65,13 @@ def write(
 
 def load(folder: str | PathLike) -> Translate:
     """The engine, on as many of the CPU's threads as torch uses, as a function of sentences."""
-    tokenizer = RandomTransformerTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    source, target = vocabularies(tokenizer)
+    token_of = {i: token for token, i in source.items()}
     engine = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads())
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        sources = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(list(texts))["input_ids"]]
+        sources = [[token_of[i] for i in ids] for ids in tokenizer(list(texts))["input_ids"]]
         results = engine.translate_batch(
             sources,
             max_batch_size=MAX_BATCH_TOKENS // num_beams,
@@ -79,26 +82,37 @@ def load(folder: str | PathLike) -> Translate:
             min_decoding_length=0,  # as generate() has it; the engine's default is 1
             max_decoding_length=max_new_tokens,
         )
-        ids = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
+        # An id behind the vocabulary has a name that says nothing.
+        ids = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
         return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     return translate
 
 
-def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """The model's `size` tokens in the order of their ids, with names for those that the tokenizer does not know."""
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    return [*tokens, *(f"<no token {i}>" for i in range(len(tokens), size))]
+def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
+    """The tokens of source and target with their ids: the same, but for a `MarianTokenizer` that has two files."""
+    source = tokenizer.get_vocab()
+    return source, tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else source
+
+
+def names(vocabulary: dict[str, int], size: int) -> list[str]:
+    """The model's `size` tokens in the order of their ids, with names for those that the vocabulary has not."""
+    tokens = {i: token for token, i in vocabulary.items()}
+    return [tokens.get(i, f"<no token {i}>") for i in range(size)]
 
 
 def specification(
-    model: RandomTransformerForConditionalGeneration, tokens: list[str], unk_token: str | None = None
+    model: RandomTransformerForConditionalGeneration,
+    source: list[str],
+    target: list[str],
+    unk_token: str | None = None,
 ) -> TransformerSpec:
-    """The model in CTranslate2's terms: float32 weights, the vocabulary and the special tokens.
+    """The model in CTranslate2's terms: float32 weights, the vocabularies and the special tokens.
 
     Args:
         model: on any device, in any dtype.
-        tokens: names of the tokens, as many as `vocab_size`.
+        source: names of the tokens that are read, as many as `vocab_size`.
+        target: names of those that are generated, as many.
         unk_token: the token to read unknown ones as; the end token where there is none, as a tokenizer without one
             refuses unknown words.
 
@@ -111,16 +125,27 @@ def specification(
     spec = TransformerSpec(encoder, decoder)
     fill_stack(encoder, model.model.encoder, encoder.embeddings[0])
     fill_stack(decoder, model.model.decoder, decoder.embeddings)
-    fill_linear(decoder.projection, model.lm_head.weight, model.lm_head.bias)
-    spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens)
+    fill_linear(decoder.projection, model.lm_head.weight, output_bias(model))
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     # Nothing is added to the source (add_source_bos, add_source_eos): its end token comes from the tokenizer.
     start, end = special_tokens(model)
-    spec.config.decoder_start_token = spec.config.bos_token = tokens[start]
-    spec.config.eos_token = tokens[end]
-    spec.config.unk_token = unk_token or tokens[end]
+    spec.config.decoder_start_token = spec.config.bos_token = target[start]
+    spec.config.eos_token = target[end]
+    spec.config.unk_token = unk_token or target[end]
     return spec
+
+
+def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | None:
+    """The output layer's bias, with tokens that the generation config forbids far below all others, `[vocab_size]`."""
+    options, bias = model.generation_config, model.lm_head.bias
+    words = [word for word in options.bad_words_ids or [] if len(word) == 1]
+    forbidden = sorted({*(options.suppress_tokens or []), *chain.from_iterable(words)})
+    if not forbidden:
+        return bias
+    zeros = torch.zeros(model.config.vocab_size)
+    return (zeros if bias is None else bias.detach().cpu().float()).index_fill(0, torch.tensor(forbidden), NEVER)
 
 
 def special_tokens(model: RandomTransformerForConditionalGeneration) -> tuple[int, int]:

@@ -11,10 +11,9 @@ import torch
 from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .graphs import DecoderGraph, EncoderGraph
 from .onnx_model import DECODER, ENCODER, OnnxModel, names_of
 from .search import Translate, generating
@@ -50,7 +49,7 @@ def write(
 
 def load(folder: str | PathLike) -> Translate:
     """The engine, on as many of the CPU's threads as torch uses, as a function of sentences."""
-    return generating(OnnxModel.load(folder), RandomTransformerTokenizer.from_pretrained(folder))
+    return generating(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder))
 
 
 def draw_encoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:

@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from fairseq_checkpoints import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, old_names
+from fairseq_checkpoints import (
+    SOURCE_TOKENS,
+    TARGET_TOKENS,
+    checkpoint,
+    folder_with_two_dictionaries,
+    old_names,
+    words,
+    write_dictionary,
+)
 from references import FairseqReference, same_search
 from torch.nn.functional import gelu, relu, silu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -294,25 +302,9 @@ def test_statistics_beside_the_weights_are_passed_over(tmp_path, monkeypatch):
         assert largest_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-5
 
 
-def words(count: int, prefix: str) -> list[str]:
-    return [f"{prefix}{i}" for i in range(count)]
-
-
-def write_dictionary(path: Path, tokens: list[str]) -> Path:
-    path.write_text("".join(f"{token} {100 - i}\n" for i, token in enumerate(tokens)), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
-def folder(tmp_path):
-    torch.save(checkpoint(), tmp_path / "checkpoint.pt")
-    write_dictionary(tmp_path / "dict.de.txt", words(SOURCE_TOKENS - 4, "s"))
-    write_dictionary(tmp_path / "dict.en.txt", ["hel@@", "lo", "wor@@", "ld", *words(TARGET_TOKENS - 8, "t")])
-    return tmp_path
-
-
-def two_dictionaries(folder: Path) -> dict:
-    return {"source_dict": folder / "dict.de.txt", "target_dict": folder / "dict.en.txt"}
+def files(tmp_path):
+    return folder_with_two_dictionaries(tmp_path)
 
 
 def in_fairseqs_ids(reference: FairseqReference, made):
@@ -327,12 +319,12 @@ def in_fairseqs_ids(reference: FairseqReference, made):
     return logits
 
 
-def test_two_dictionaries_become_one_vocabulary(folder):
+def test_two_dictionaries_become_one_vocabulary(files, tmp_path):
     """Of the source's tokens first, so that its ids stay; what is generated is read by the same tokenizer."""
-    convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
-    made = fairseq_tokenizer(folder / "dict.de.txt", target_dictionary=folder / "dict.en.txt")
-    tokenizer = AutoTokenizer.from_pretrained(folder / "out")
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "out")
+    convert_fairseq(output=tmp_path / "out", **files)
+    made = fairseq_tokenizer(files["source_dict"], target_dictionary=files["target_dict"])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert len(tokenizer) == model.config.vocab_size == SOURCE_TOKENS + TARGET_TOKENS - 4
     batch = tokenizer(["s0 s1 s2", "s3", "hel@@ s4"], padding=True, return_tensors="pt")
     assert batch["input_ids"].tolist() == [[4, 5, 6, 2], [7, 2, 1, 1], [SOURCE_TOKENS, 8, 2, 1]]
@@ -348,24 +340,24 @@ def test_two_dictionaries_become_one_vocabulary(folder):
     torch.testing.assert_close(chances, theirs, rtol=0, atol=1e-6)
 
 
-def test_two_dictionaries_in_use(folder):
+def test_two_dictionaries_in_use(files, tmp_path):
     """What the pipeline and examples/translate.py go through says words of the target's dictionary."""
-    convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
-    pipe = pipeline("seq2seq", model=str(folder / "out"))
+    convert_fairseq(output=tmp_path / "out", **files)
+    pipe = pipeline("seq2seq", model=str(tmp_path / "out"))
     said = pipe("s0 s1 s2", max_new_tokens=8, num_beams=4)["generated_text"]
     assert said == translate(["s0 s1 s2"], pipe.model, pipe.tokenizer, max_new_tokens=8, num_beams=4)[0]
     assert said
     assert all(word.startswith(("t", "hel", "lo", "wor", "ld")) for word in said.split())
 
 
-def test_codes_of_the_targets_own(folder):
-    (folder / "codes.de").write_text("s 0</w>\ns 1</w>\n")
-    (folder / "codes.en").write_text(CODES)
-    codes = {"source_codes": folder / "codes.de", "target_codes": folder / "codes.en"}
-    report = convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder), **codes)
+def test_codes_of_the_targets_own(files, tmp_path):
+    codes = {"source_codes": tmp_path / "codes.de", "target_codes": tmp_path / "codes.en"}
+    codes["source_codes"].write_text("s 0</w>\ns 1</w>\n")
+    codes["target_codes"].write_text(CODES)
+    report = convert_fairseq(output=tmp_path / "out", **files, **codes)
     assert any("target_tokenizer splits targets" in note for note in report.notes)
-    source = AutoTokenizer.from_pretrained(folder / "out")
-    target = AutoTokenizer.from_pretrained(folder / "out" / "target_tokenizer")
+    source = AutoTokenizer.from_pretrained(tmp_path / "out")
+    target = AutoTokenizer.from_pretrained(tmp_path / "out" / "target_tokenizer")
     assert source.get_vocab() == target.get_vocab()
     assert source("s0 s1")["input_ids"] == [4, 5, 2]
     labels = target("hello world")["input_ids"]
@@ -373,12 +365,12 @@ def test_codes_of_the_targets_own(folder):
     assert source.decode(labels, skip_special_tokens=True) == "hello world"
 
 
-def test_shared_embeddings_want_one_dictionary(folder):
-    torch.save(checkpoint(share_all_embeddings=True), folder / "checkpoint.pt")
-    write_dictionary(folder / "dict.en.txt", words(SOURCE_TOKENS - 4, "t"))
+def test_shared_embeddings_want_one_dictionary(tmp_path):
+    files = folder_with_two_dictionaries(tmp_path, share_all_embeddings=True)
+    write_dictionary(files["target_dict"], words(SOURCE_TOKENS - 4, "t"))
     with pytest.raises(ValueError, match="share_all_embeddings"):
-        convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
-    assert not (folder / "out").exists()
+        convert_fairseq(output=tmp_path / "out", **files)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_joined_dictionary_in_two_files_is_one_tokenizer(tmp_path):
@@ -405,13 +397,13 @@ def test_a_joined_dictionary_in_two_files_is_one_tokenizer(tmp_path):
         (lambda f: (f / "out").write_text("taken"), "new or an empty folder"),
     ],
 )
-def test_bad_folders_leave_nothing(folder, change, message):
-    change(folder)
-    before = sorted(folder.iterdir())
+def test_bad_folders_leave_nothing(files, tmp_path, change, message):
+    change(tmp_path)
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(ValueError, match=message) as caught:
-        convert_fairseq(folder / "checkpoint.pt", folder / "out", **two_dictionaries(folder))
+        convert_fairseq(output=tmp_path / "out", **files)
     assert "\n" not in str(caught.value)
-    assert sorted(folder.iterdir()) == before
+    assert sorted(tmp_path.iterdir()) == before
 
 
 CODES = "#version: 0.2\nl o</w>\nh e\nhe l\no r\nw or\nl d</w>\ni n\nin g</w>\n"

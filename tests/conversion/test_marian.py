@@ -2,15 +2,23 @@
 
 import json
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
+from marian_support import ENGLISH, SPANISH, opus_folder
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
+    pipeline,
+)
 
 from modeling_random_transformer.conversion import convert_marian, from_marian, largest_difference
+from modeling_random_transformer.translation import translate
 
 VOCABULARY = {"</s>": 0, "<unk>": 1, **{f"▁w{i}": i + 2 for i in range(58)}, "<pad>": 60}
 BASE = {
@@ -176,35 +184,24 @@ def test_a_folder(folder, old, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["opus", "out"]
 
 
-FAKE_SENTENCEPIECE = """
-class SentencePieceProcessor:
-    def __init__(self, **_): pass
-    def Load(self, path): assert open(path, "rb").read() == b"spm"
-    def encode(self, text, out_type=str): return ["\\u2581" + word for word in text.split()]
-    def decode_pieces(self, pieces): return "".join(pieces).replace("\\u2581", " ").strip()
-"""
-USE_TOKENIZER = """
-import sys
-import modeling_random_transformer
-from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-ids = tokenizer(["w1 w2", "w3"], padding=True)["input_ids"]
-print(type(tokenizer).__name__, ids, tokenizer.decode([60, 3, 4, 0], skip_special_tokens=True), tokenizer.source_lang)
-"""
-
-
-def test_auto_tokenizer_finds_marians(folder, tmp_path):
-    """With a stand-in for sentencepiece that splits at spaces, as the package itself may not be installed."""
-    convert_marian(folder, tmp_path / "out")
-    fakes = tmp_path / "fakes"
-    (fakes / "sentencepiece-0.2.0.dist-info").mkdir(parents=True)
-    (fakes / "sentencepiece.py").write_text(FAKE_SENTENCEPIECE)
-    (fakes / "sentencepiece-0.2.0.dist-info" / "METADATA").write_text("Name: sentencepiece\nVersion: 0.2.0\n")
-    root = str(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(fakes), root])}
-    command = [sys.executable, "-c", textwrap.dedent(USE_TOKENIZER), str(tmp_path / "out")]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.stdout.strip() == "MarianTokenizer [[3, 4, 0], [5, 0, 60]] w1 w2 en", run.stderr[-2000:]
+@pytest.mark.parametrize("separate_vocabs", [False, True])
+def test_the_tokenizer_is_carried_along(separate_vocabs, tmp_path):
+    """Texts in and out by AutoTokenizer, the pipeline and `translate`, as with Marian's own folder."""
+    original = opus_folder(tmp_path / "opus", separate_vocabs)
+    convert_marian(tmp_path / "opus", tmp_path / "out")
+    tokenizer, theirs = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("out", "opus"))
+    assert isinstance(tokenizer, MarianTokenizer)
+    assert (tokenizer.source_lang, tokenizer.target_lang) == ("en", "es")
+    batch = tokenizer(ENGLISH, text_target=SPANISH, padding=True)
+    assert batch == theirs(ENGLISH, text_target=SPANISH, padding=True)
+    assert tokenizer.batch_decode(batch["labels"], skip_special_tokens=True) == SPANISH
+    options = {"num_beams": 4, "max_new_tokens": 12}
+    expected = [answer["generated_text"] for answer in pipeline("seq2seq", str(tmp_path / "opus"))(ENGLISH, **options)]
+    assert len(set(expected)) == len(ENGLISH)
+    pipe = pipeline("seq2seq", str(tmp_path / "out"))
+    assert [answer["generated_text"] for answer in pipe(ENGLISH, **options)] == expected
+    of_translate = translate(ENGLISH, original, theirs, progress=False, **options)
+    assert translate(ENGLISH, pipe.model, tokenizer, progress=False, **options) == of_translate
 
 
 @pytest.mark.parametrize(

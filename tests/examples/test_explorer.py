@@ -269,7 +269,7 @@ def test_a_long_pair_in_six_layers_fits(tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "a"], "FOLDER must hold a saved model, got nowhere"),
+        (["nowhere", "a"], "FOLDER: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
         (["FOLDER", " "], "the sentence must not be empty"),
         (["FOLDER", "a", "--num_beams", "0"], "--num_beams must be a positive integer, got 0"),
         (["FOLDER", "a", "--output", "."], "--output must be a file, got the folder"),
@@ -280,3 +280,15 @@ def test_wrong_arguments(arguments, message, folder, capsys):
         explorer.main([str(folder) if argument == "FOLDER" else argument for argument in arguments])
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_models_that_cannot_be_shown(tmp_path, capsys):
+    save_translator(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"cut")
+    assert explorer.main([str(tmp_path), "a", "--output", str(tmp_path / "page.html")]) == 2
+    assert f"FOLDER must hold a model and its tokenizer, got {tmp_path}" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    with pytest.raises(SystemExit):
+        explorer.main([str(tmp_path), "a"])
+    assert "must hold a model of type 'random_transformer'" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()

@@ -87,7 +87,9 @@ def test_perplexity_is_per_token():
 
 
 def test_a_tenth_is_held_out(files):
-    args = language_model.argument_parser("", 1, "out").parse_args(["--train_file", str(files / "different.txt")])
+    args = language_model.argument_parser("script.py", "", 1, "out").parse_args(
+        ["--train_file", str(files / "different.txt")]
+    )
     train, test = language_model.read_data(args)
     assert (len(train), len(test)) == (36, 4)
     assert {*train, *test} == {f"line number {i}" for i in range(40)}

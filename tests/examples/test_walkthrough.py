@@ -116,7 +116,7 @@ def test_any_model(folder, lang, capsys):
     [
         (["--model", "FOLDER"], "go together"),
         (["a sentence"], "go together"),
-        (["--model", "nowhere", "a"], "--model must be a folder with a saved model, got nowhere"),
+        (["--model", "nowhere", "a"], "--model: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
         (["--model", "FOLDER", "  "], "the sentence must not be empty"),
         (["--model", "FOLDER", "a", "--layer", "7"], r"layers must be from 0 to 2, got \[7\]"),
         (["--model", "FOLDER", "a", "--head", "2"], r"heads must be from 0 to 1, got \[2\]"),

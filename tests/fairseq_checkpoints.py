@@ -1,6 +1,7 @@
-"""fairseq checkpoints made by hand, by the names that fairseq gives."""
+"""fairseq checkpoints and dictionaries made by hand, by the names that fairseq gives."""
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,3 +105,24 @@ def old_names(model: dict[str, Tensor]) -> dict[str, Tensor]:
                 name = name.replace(f".{old}.", f".layer_norms.{number}.")
             found["decoder.embed_out" if name == "decoder.output_projection.weight" else name] = weight
     return found
+
+
+def words(count: int, prefix: str) -> list[str]:
+    return [f"{prefix}{i}" for i in range(count)]
+
+
+def write_dictionary(path: Path, tokens: list[str]) -> Path:
+    path.write_text("".join(f"{token} {100 - i}\n" for i, token in enumerate(tokens)), encoding="utf-8")
+    return path
+
+
+def folder_with_two_dictionaries(folder: Path, **changes: Any) -> dict[str, Path]:
+    """Write a checkpoint and dictionaries; what `convert_fairseq` wants of them."""
+    torch.save(checkpoint(**changes), folder / "checkpoint.pt")
+    return {
+        "checkpoint": folder / "checkpoint.pt",
+        "source_dict": write_dictionary(folder / "dict.de.txt", words(SOURCE_TOKENS - 4, "s")),
+        "target_dict": write_dictionary(
+            folder / "dict.en.txt", ["hel@@", "lo", "wor@@", "ld", *words(TARGET_TOKENS - 8, "t")]
+        ),
+    }

@@ -1,0 +1,66 @@
+"""From elsewhere to an engine: converted models are exported with their own tokenizers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine_support import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
+from fairseq_checkpoints import folder_with_two_dictionaries
+from marian_support import ENGLISH, opus_folder
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer.conversion import convert_fairseq, convert_marian
+from modeling_random_transformer.export import export_model, load_engine
+
+ENGINES = [
+    pytest.param("ctranslate2", marks=needs("ctranslate2")),
+    pytest.param("onnx", marks=[*needs("onnx"), pytest.mark.slow]),  # exporting takes about ten seconds of a CPU
+]
+
+
+def marian(folder: Path) -> list[str]:
+    opus_folder(folder / "opus")
+    convert_marian(folder / "opus", folder / "model")
+    return ENGLISH
+
+
+def marian_of_two_vocabularies(folder: Path) -> list[str]:
+    opus_folder(folder / "opus", separate_vocabs=True)
+    convert_marian(folder / "opus", folder / "model")
+    return ENGLISH
+
+
+def fairseq(folder: Path) -> list[str]:
+    convert_fairseq(output=folder / "model", **folder_with_two_dictionaries(folder))
+    return ["s0 s1 s2", "s3", "s9 unheard s7"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("convert", [marian, marian_of_two_vocabularies, fairseq])
+def test_translations_are_the_models(convert, engine, tmp_path):
+    texts = convert(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    export_model(model, tokenizer, tmp_path / "out", engine=engine)
+    translate = load_engine(tmp_path / "out", engine)
+    for num_beams in BEAMS:
+        expected = own_translations(model, tokenizer, num_beams, texts)
+        assert len(set(expected)) > 1, "a model that says the same of everything would show nothing"
+        assert translate(texts, num_beams, LIMIT) == expected
+
+
+@pytest.mark.parametrize("lm_head_bias", [True, False])
+@pytest.mark.parametrize("engine", ENGINES[:1])
+def test_forbidden_tokens_stay_forbidden(lm_head_bias, engine, tmp_path):
+    """OPUS-MT forbids `<pad>` by `bad_words_ids`, and fairseq by `suppress_tokens`."""
+    model, tokenizer = exportable(lm_head_bias=lm_head_bias)
+    batch = tokenizer("the boy reads", return_tensors="pt")
+    first, second = model.generate(**batch, num_beams=2, max_new_tokens=1, num_return_sequences=2)[:, 1].tolist()
+    likely = own_translations(model, tokenizer, 1)
+    model.generation_config.bad_words_ids, model.generation_config.suppress_tokens = [[first]], [second]
+    expected = own_translations(model, tokenizer, 1)
+    assert expected != likely
+    before = model.lm_head.weight.clone()
+    export_model(model, tokenizer, tmp_path / "out", engine=engine)
+    assert load_engine(tmp_path / "out", engine)(TEXTS, 1, LIMIT) == expected
+    assert torch.equal(model.lm_head.weight, before)
