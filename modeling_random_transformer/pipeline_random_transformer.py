@@ -20,6 +20,7 @@ from transformers.pipelines.base import PipelineRegistry, pad_collate_fn
 from transformers.pipelines.pt_utils import PipelineIterator
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
+LENGTHS = ("max_length", "max_new_tokens")  # of which generate() wants one
 WINDOW = 16  # batches of a stream among which texts are sorted by length
 
 
@@ -103,11 +104,12 @@ class Seq2SeqPipeline(Pipeline):
         check("return_key", return_key, str, "a string other than '' and 'score'", refused=("", "score"))
         if max_source_tokens is not None:
             check_positive("max_source_tokens", max_source_tokens)
+        for length, other in (LENGTHS, LENGTHS[::-1]):
+            if length in generate_options:  # and the other, saved with the model or given earlier, does not count
+                generate_options = {other: None, **generate_options}
         if "generation_config" not in generate_options:  # which would replace those of the pipeline itself
             own = vars(self).get("_forward_params", {})
             generate_options = {**own.get("generate_options", {}), **generate_options}
-        if "max_length" in generate_options:  # which the length that was saved with a model would overrule
-            generate_options = {"max_new_tokens": None, **generate_options}
         return (
             given(prefix=prefix, truncation=truncation, max_source_tokens=max_source_tokens),
             given(generate_options=generate_options, return_scores=return_scores),

@@ -31,10 +31,12 @@ from transformers import (
     TextIteratorStreamer,
     TextStreamer,
     dynamic_module_utils,
+    logging,
     pipeline,
 )
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.pt_utils import KeyDataset
+from transformers.testing_utils import CaptureLogger
 from translation_support import random_tokenizer, random_translator, some_texts
 
 from modeling_random_transformer import RandomTransformerModel
@@ -168,6 +170,18 @@ class TestAnswers:
         model.generation_config.max_new_tokens = 9
         answers = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")(TEXTS, max_length=4)
         assert said(answers) == one_by_one(model, tokenizer, TEXTS, max_new_tokens=3)
+
+    @pytest.mark.parametrize(("first", "then"), [("max_new_tokens", "max_length"), ("max_length", "max_new_tokens")])
+    def test_the_last_word_on_length(self, model, tokenizer, first, then):
+        """Of the model's, the pipeline's and the call's; generate() is not told of two, of which it would warn."""
+        tokens = {"max_new_tokens": 4, "max_length": 5}  # the start token counts as part of the length
+        model = copy.deepcopy(model)
+        setattr(model.generation_config, first, 12)
+        expected = one_by_one(model, tokenizer, TEXTS, max_new_tokens=4, max_length=None)
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **{first: 8})
+        with CaptureLogger(logging.get_logger("transformers.generation.utils")) as captured:
+            assert said(pipe(TEXTS, **{then: tokens[then]})) == expected
+        assert captured.out == ""
 
     def test_processors_and_stop_strings_are_passed_on(self, ours):
         class Only(LogitsProcessor):
