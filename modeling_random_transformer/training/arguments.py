@@ -9,6 +9,7 @@ from datasets import load_dataset
 from ..configuration_random_transformer import RandomTransformerConfig
 from .sources import Corpus, DatasetText, ParallelText
 
+VOCAB_SIZE, PRESET = 8000, "tiny"
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
@@ -99,8 +100,12 @@ class ModelArguments:
     """The tokenizer and the sizes of the model, or the saved translator to go on from."""
 
     tokenizer: str | None = field(default=None, metadata={"help": "A saved tokenizer; one is trained if unset."})
-    vocab_size: int = field(default=8000, metadata={"help": "Entries of a tokenizer that is trained."})
-    preset: str = field(default="tiny", metadata={"help": "A preset of RandomTransformerConfig."})
+    vocab_size: int | None = field(
+        default=None, metadata={"help": f"Entries of a tokenizer that is trained; unset, {VOCAB_SIZE}."}
+    )
+    preset: str | None = field(
+        default=None, metadata={"help": f"A preset of RandomTransformerConfig; unset, {PRESET}."}
+    )
     config_overrides: str = field(
         default="", metadata={"help": 'Fields that differ from the preset: "d_model=256,dropout=0.2".'}
     )
@@ -134,11 +139,11 @@ class ModelArguments:
                 raise ValueError(f"{name} must be unset without lora_rank, got {value!r}.")
 
     def _check_saved(self) -> None:
-        """A saved translator has its tokenizer and its sizes."""
-        if self.tokenizer is not None:
-            raise ValueError(
-                f"tokenizer must be unset with model_name_or_path, which has its own, got {self.tokenizer!r}."
-            )
+        """A saved translator has its tokenizer and its sizes; what may be changed are rates of dropout."""
+        for name in ("tokenizer", "vocab_size", "preset"):
+            value = getattr(self, name)
+            if value is not None:
+                raise ValueError(f"{name} must be unset with model_name_or_path, which has its own, got {value!r}.")
         sizes = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
         if sizes:
             raise ValueError(
@@ -158,7 +163,7 @@ class ModelArguments:
         """
         overrides = parse_overrides(self.config_overrides)
         return RandomTransformerConfig.from_preset(
-            self.preset, **{"vocab_size": vocab_size, **special_ids, **overrides}
+            self.preset or PRESET, **{"vocab_size": vocab_size, **special_ids, **overrides}
         )
 
 

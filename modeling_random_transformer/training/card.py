@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .arguments import ModelArguments
+from .arguments import PRESET, ModelArguments
 from .recipe import TranslationTrainingArguments
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _what(result: "Result", model: ModelArguments) -> str:
     """What was trained, from what."""
     overrides = f", {model.config_overrides}" if model.config_overrides else ""
     if model.model_name_or_path is None:
-        sizes = f"preset `{model.preset}`{overrides}"
+        sizes = f"preset `{model.preset or PRESET}`{overrides}"
         return f"A Transformer of {result.parameters:,} parameters ({sizes}), trained from random weights"
     if model.lora_rank is None:
         return f"The translator `{model.model_name_or_path}` of {result.parameters:,} parameters, trained further"

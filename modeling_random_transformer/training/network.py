@@ -58,7 +58,9 @@ def _check_saved(folder: str) -> None:
             f"model_name_or_path must hold a model of type {RandomTransformerConfig.model_type!r}, "
             f"got {folder!r} of type {config.model_type!r}."
         )
-    check_tokenizer(AutoTokenizer.from_pretrained(folder), config)
+    with refusing(f"model_name_or_path must hold the translator's tokenizer, got {folder!r}"):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    check_tokenizer(tokenizer, config)
 
 
 def starting_network(

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from ..evaluation import score, translation_metrics
 from ..tokenization_random_transformer import RandomTransformerTokenizer
-from .arguments import DataArguments, ModelArguments
+from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .averaging import load_average
 from .card import write_card
 from .corpus import load_pairs, refuse_or_drop, tokenize_pairs
@@ -131,7 +131,7 @@ def _tokenizer(model: ModelArguments, texts: Iterator[str], folder: Path) -> Pre
         return AutoTokenizer.from_pretrained(given)
     with PartialState().main_process_first():
         if not (folder / "tokenizer.json").is_file():
-            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=model.vocab_size)
+            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=model.vocab_size or VOCAB_SIZE)
             _save_whole(tokenizer, folder)
     return AutoTokenizer.from_pretrained(folder)
 

@@ -20,7 +20,7 @@ from modeling_random_transformer.training.averaging import ADAPTER
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.network import check_start
 
-SAVED = {"config_overrides": ""}
+SAVED = {"config_overrides": "", "vocab_size": None}  # its sizes are those of the saved translator
 LORA = {**SAVED, "lora_rank": 2}
 
 
@@ -34,7 +34,7 @@ def corpus(tmp_path_factory):
 
 
 def tuned(corpus, output, **options):
-    return run(corpus, output, model_name_or_path=str(corpus / "base"), **options)
+    return run(corpus, output, **{"model_name_or_path": str(corpus / "base"), **SAVED, **options})
 
 
 def logits(model):
@@ -48,7 +48,7 @@ def load(folder):
 
 
 def test_all_weights_go_on_from_the_saved_ones(corpus, tmp_path):
-    still = tuned(corpus, tmp_path / "still", **SAVED, learning_rate=1e-12, average_last=1)
+    still = tuned(corpus, tmp_path / "still", learning_rate=1e-12, average_last=1)
     torch.testing.assert_close(logits(load(still.folder)), logits(load(corpus / "base")))
     moved = tuned(corpus, tmp_path / "moved", config_overrides="dropout=0.0")
     assert load(moved.folder).config.dropout == 0.0
@@ -118,6 +118,8 @@ def test_an_adapter_of_other_layers_is_not_averaged_into_a_model(corpus, tmp_pat
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         ({"lora_rank": 0, "model_name_or_path": "m"}, "lora_rank must be at least 1, got 0"),
         ({"model_name_or_path": "m", "tokenizer": "t"}, "tokenizer must be unset with model_name_or_path.*got 't'"),
+        ({"model_name_or_path": "m", "vocab_size": 300}, "vocab_size must be unset with model_name_or_path.*got 300"),
+        ({"model_name_or_path": "m", "preset": "tiny"}, "preset must be unset with model_name_or_path.*got 'tiny'"),
         ({"model_name_or_path": "m", "config_overrides": "d_model=8"}, "config_overrides must be of .*, got d_model"),
     ],
 )
