@@ -5,11 +5,13 @@ import shutil
 
 import pytest
 import torch
+from marian_support import ENGLISH, SPANISH, opus_folder
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from training_support import STEPS, run, write_corpus
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, MarianTokenizer
 
+from modeling_random_transformer.conversion import convert_marian
 from modeling_random_transformer.training import (
     ModelArguments,
     TranslationTrainingArguments,
@@ -18,9 +20,11 @@ from modeling_random_transformer.training import (
 )
 from modeling_random_transformer.training.averaging import ADAPTER
 from modeling_random_transformer.training.checkpoints import all_checkpoints
+from modeling_random_transformer.training.corpus import tokenize
 from modeling_random_transformer.training.network import check_start
 
 SAVED = {"config_overrides": "", "vocab_size": None}  # its sizes are those of the saved translator
+LANGUAGES = (("source", "en"), ("target", "es"))
 LORA = {**SAVED, "lora_rank": 2}
 
 
@@ -108,6 +112,22 @@ def test_an_adapter_of_other_layers_is_not_averaged_into_a_model(corpus, tmp_pat
     model = PeftModel.from_pretrained(load(corpus / "base"), second.folder)
     with pytest.raises(ValueError, match=r"must fit the model's adapter: .* too many"):
         load_average(model, all_checkpoints(first.folder))
+
+
+@pytest.mark.parametrize("separate_vocabs", [False, True])
+def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
+    """Targets in the target's vocabulary; the tokenizer goes along."""
+    opus_folder(tmp_path / "opus", separate_vocabs)
+    convert_marian(tmp_path / "opus", tmp_path / "base")
+    (tmp_path / "en").write_text("\n".join(ENGLISH * 8))
+    (tmp_path / "es").write_text("\n".join(SPANISH * 8))
+    files = {f"{prefix}{side}_file": str(tmp_path / name) for prefix in ("", "test_") for side, name in LANGUAGES}
+    result = run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "base"), **SAVED, **files, max_steps=2)
+    tokenizer = AutoTokenizer.from_pretrained(result.folder)
+    assert isinstance(tokenizer, MarianTokenizer)
+    labels = tokenize({"source": ENGLISH, "target": SPANISH}, tokenizer)["labels"]
+    assert tokenizer.batch_decode(labels, skip_special_tokens=True) == SPANISH
+    assert result.trained == result.parameters
 
 
 @pytest.mark.parametrize(
