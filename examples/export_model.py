@@ -56,13 +56,22 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from modeling_random_transformer.export import SENTENCES, compare, export_model, folder_size, load_engine
+    from modeling_random_transformer.export import (
+        SENTENCES,
+        compare,
+        export_model,
+        folder_size,
+        load_engine,
+        longest_text,
+    )
     from modeling_random_transformer.translation import Translator
 
     sentences = sentences_of(arguments.check) or SENTENCES
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, for operations that we have not
     model, tokenizer = saved_translator(arguments.model)
-    Translator(model, tokenizer).tokenize(sentences)  # refuses what is too long, before there is an output
+    # What is too long for the model or the engine is refused before there is an output.
+    lengths = map(len, Translator(model, tokenizer).tokenize(sentences))
+    check_lengths(list(lengths), longest_text(model, arguments.engine), arguments.engine)
     export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
     size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")
     print(
@@ -71,6 +80,15 @@ def run(arguments: argparse.Namespace) -> None:
     engine = load_engine(arguments.output, arguments.engine)
     for comparison in compare(model, tokenizer, engine, sentences):
         print(comparison)
+
+
+def check_lengths(lengths: list[int], limit: int | None, engine: str) -> None:
+    longest = max(lengths)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"sentences must have at most {limit} tokens for {engine}, but sentence {lengths.index(longest) + 1} has "
+            f"{longest}."
+        )
 
 
 def sentences_of(path: Path | None) -> list[str]:

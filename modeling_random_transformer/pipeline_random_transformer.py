@@ -12,11 +12,12 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
 from transformers import AutoModelForSeq2SeqLM, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
-from transformers.pipelines.base import PipelineRegistry, pad_collate_fn
+from transformers.pipelines.base import PipelineRegistry
 from transformers.pipelines.pt_utils import PipelineIterator
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
@@ -140,7 +141,7 @@ class Seq2SeqPipeline(Pipeline):
         forward_params: dict[str, Any],
         postprocess_params: dict[str, Any],
     ) -> Iterator[Any]:
-        collate = pad_collate_fn(self.tokenizer, None) if batch_size > 1 else lambda sources: sources[0]
+        collate = self.pad if batch_size > 1 else lambda sources: sources[0]
         for first, texts in inputs.windows(batch_size):
             sources = self.tokenize(texts, first, **preprocess_params)
             batches = by_length([source["input_ids"].shape[1] for source in sources], batch_size)
@@ -149,6 +150,14 @@ class Seq2SeqPipeline(Pipeline):
             answers = PipelineIterator(outputs, self.postprocess, postprocess_params)
             found = dict(zip((i for batch in batches for i in batch), answers, strict=True))
             yield from (found[i] for i in range(len(texts)))
+
+    def pad(self, sources: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """A batch, padded on the right whatever the tokenizer would do: positions count from the left."""
+        fill = {"input_ids": self.tokenizer.pad_token_id or 0, "attention_mask": 0}
+        return {
+            name: pad_sequence([source[name][0] for source in sources], batch_first=True, padding_value=value)
+            for name, value in fill.items()
+        }
 
     def preprocess(self, input_: str, **preprocess_params: Any) -> dict[str, Tensor]:
         """One text → what `generate()` reads, `input_ids` and `attention_mask`, `[1, tokens]`."""
@@ -176,6 +185,8 @@ class Seq2SeqPipeline(Pipeline):
                 f"texts must have at most {limit} tokens ({reason}), but the one at index {first + long[0]} has "
                 f"{len(sources[long[0]])}; truncation=True cuts it."
             )
+        if long and limit <= (special := self.tokenizer.num_special_tokens_to_add()):
+            raise ValueError(f"{reason} must leave room for more than {special} special tokens, got {limit}.")
         if long:
             warnings.warn(f"{len(long)} of {len(texts)} texts were cut to {limit} tokens ({reason}).", stacklevel=2)
             cut = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
@@ -188,7 +199,7 @@ class Seq2SeqPipeline(Pipeline):
         limits = [(self.tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrules")]
         if max_source_tokens is not None:
             limits = [(max_source_tokens, "max_source_tokens")]
-        positions = source_positions(self.model.get_encoder().config)
+        positions = source_positions(self.model)
         if positions is not None:
             limits.append((positions, "the model's positions"))
         return min(limits)
@@ -277,13 +288,26 @@ def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     return [sorted(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
 
 
-def source_positions(config: Any) -> int | None:
-    """How many positions an encoder has; `None` for any number."""
-    computed = getattr(config, "position_embedding", "learned") != "learned"  # a Random Transformer's
-    if computed or getattr(config, "rope_parameters", None) is not None:
-        return None
+def source_positions(model: Any) -> int | None:
+    """How many positions an encoder has; `None` for any number.
+
+    Only a table has an end: rotary and relative positions and sinusoids that are computed, as a Random Transformer's,
+    have none.
+    """
+    encoder = model.get_encoder()
+    tables = [
+        module
+        for name, module in encoder.named_modules()
+        if "position" in name and isinstance(module, nn.Embedding) and not hasattr(module, "make_weight")  # FSMT's grow
+    ]
+    config = getattr(encoder, "config", model.config)
     own = getattr(config, "max_encoder_position_embeddings", None)  # of LED, whose decoder has others
-    return own or getattr(config, "max_position_embeddings", None)
+    count = own or getattr(config, "max_position_embeddings", None)
+    if not tables or count is None:
+        return None
+    table = tables[0]
+    counted_from_padding = table.padding_idx is not None and table.num_embeddings == count  # RoBERTa's
+    return count - table.padding_idx - 1 if counted_from_padding else count
 
 
 def with_scores(options: dict[str, Any]) -> dict[str, Any]:

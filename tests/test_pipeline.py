@@ -18,14 +18,21 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LogitsProcessor,
     LogitsProcessorList,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
     PreTrainedTokenizerFast,
+    RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
     TextIteratorStreamer,
@@ -47,6 +54,8 @@ TEXTS = some_texts(14)
 SHORT = {"max_new_tokens": 6}
 KINDS = ("ours", "Marian", "T5", "BART")
 POSITIONS = 64
+FEED_FORWARD = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": EOS, "decoder_start_token_id": 1}
 
 
 def random_model(kind: str, vocab_size: int):
@@ -115,6 +124,21 @@ def said(answers, key: str = "generated_text") -> list[str]:
 
 
 class TestAnswers:
+    def test_are_padded_on_the_right(self, model, tokenizer):
+        """Where positions count from the left, padding there would move the text."""
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.padding_side = "left"
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+        assert said(pipe(TEXTS, batch_size=5, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
+
+    def test_of_a_model_whose_encoder_has_no_configuration(self, tokenizer):
+        vocabularies = {"src_vocab_size": len(tokenizer), "tgt_vocab_size": len(tokenizer), "langs": ["en", "es"]}
+        stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+        config = FSMTConfig(**vocabularies, **stacks, **FEED_FORWARD, **IDS, d_model=16, max_position_embeddings=8)
+        model = FSMTForConditionalGeneration(config).eval()
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+        assert said(pipe(TEXTS, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
+
     @pytest.mark.parametrize(
         "options",
         [
@@ -412,6 +436,31 @@ class TestLongTexts:
         with pytest.raises(ValueError, match="index 0"):
             self.limited(ours, tokenizer)(self.LONG)
         assert "indexing errors" not in capfd.readouterr().err
+
+    def test_are_cut_to_no_less_than_a_token(self, ours):
+        with pytest.raises(ValueError, match="max_source_tokens must leave room for more than 1 special tokens, got 1"):
+            ours(self.LONG, max_source_tokens=1, **SHORT)
+
+    def test_have_no_end_where_positions_are_computed(self, tokenizer):
+        """M2M100 and NLLB say how many positions they have at first."""
+        stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+        sizes = {"vocab_size": len(tokenizer), "d_model": 16, "max_position_embeddings": 16}
+        config = M2M100Config(**sizes, **stacks, **FEED_FORWARD, **IDS)
+        pipe = pipeline("seq2seq", model=M2M100ForConditionalGeneration(config), tokenizer=tokenizer, device="cpu")
+        assert said([pipe(self.LONG, **SHORT)]) == by_hand(pipe.model, tokenizer, self.LONG, **SHORT)
+
+    def test_end_earlier_where_positions_count_from_the_padding(self, tokenizer):
+        """RoBERTa's first position is behind that of the padding token."""
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+        special = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": EOS}
+        config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes, **special)
+        both = EncoderDecoderConfig.from_encoder_decoder_configs(config, copy.deepcopy(config))
+        both.decoder_start_token_id, both.pad_token_id = 1, 3
+        pipe = pipeline("seq2seq", model=EncoderDecoderModel(both), tokenizer=tokenizer, device="cpu")
+        with pytest.raises(ValueError, match=r"at most 36 tokens \(the model's positions\)"):
+            pipe(self.LONG, **SHORT)
+        with pytest.warns(UserWarning, match="cut to 36 tokens"):
+            assert "generated_text" in pipe(self.LONG, truncation=True, **SHORT)
 
 
 class TestTokensAsTheyCome:

@@ -186,11 +186,16 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: Report) -> N
     if "vocab.json" not in found:
         report.notes.append("The folder has no vocab.json, so no tokenizer was carried along.")
         return
-    check_vocabulary(folder / "vocab.json", config)
-    for name in found:
-        shutil.copyfile(folder / name, output / name)
     settings = folder / "tokenizer_config.json"
     known = read_json(settings) if settings.is_file() else {}
+    vocabularies = ["vocab.json", *(["target_vocab.json"] if known.get("separate_vocabs") else [])]
+    missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in found]
+    if missing:
+        raise ValueError(f"{folder} must hold all files of its tokenizer, but lacks {some(missing)}.")
+    for name in vocabularies:
+        check_vocabulary(folder / name, config)
+    for name in found:
+        shutil.copyfile(folder / name, output / name)
     known["tokenizer_class"] = "MarianTokenizer"
     (output / "tokenizer_config.json").write_text(json.dumps(known, indent=2, ensure_ascii=False), encoding="utf-8")
     report.notes.append(f"Copied for MarianTokenizer, which needs sentencepiece: {', '.join(found)}.")

@@ -6,8 +6,15 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # what nn.MultiheadAttention makes
 
 ACTIVATIONS = ("relu", "gelu")
+# What computes in a layer. A class of one's own may compute something else with the same weights.
+PARTS: dict[str, type[nn.Module]] = {
+    **dict.fromkeys(("self_attn", "multihead_attn"), nn.MultiheadAttention),
+    **dict.fromkeys(("linear1", "linear2"), nn.Linear),
+    **dict.fromkeys(("norm1", "norm2", "norm3"), nn.LayerNorm),
+}
 
 
 @dataclass(frozen=True)
@@ -69,14 +76,21 @@ def read_options(transformer: nn.Transformer) -> Options:
 
 
 def read_layer(layer: Any) -> Options:
-    attentions = [module for module in layer.modules() if isinstance(module, nn.MultiheadAttention)]
-    if any(attention.add_zero_attn for attention in attentions):
-        raise ValueError("add_zero_attn must be False in every attention, got True.")
-    norms = {module.eps for module in layer.modules() if isinstance(module, nn.LayerNorm)}
-    if len(norms) != 1 or len({attention.num_heads for attention in attentions}) != 1:
-        raise ValueError("all attentions must have the same num_heads and all norms the same layer_norm_eps.")
-    name = activation_name(layer.activation)
-    return Options(layer.self_attn.num_heads, layer.norm_first, name, norms.pop(), layer.dropout1.p)
+    parts = {name: getattr(layer, name) for name in PARTS if hasattr(layer, name)}
+    for name, part in parts.items():
+        check_type(f"{name} of each layer", part, PARTS[name])
+    attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
+    for attention in attentions:
+        check_type("out_proj of each attention", attention.out_proj, NonDynamicallyQuantizableLinear)
+        if attention.add_zero_attn:
+            raise ValueError("add_zero_attn must be False in every attention, got True.")
+    heads = {attention.num_heads for attention in attentions}
+    norms = {part.eps for part in parts.values() if isinstance(part, nn.LayerNorm)}
+    for name, found in (("num_heads", heads), ("layer_norm_eps", norms)):
+        if len(found) != 1:
+            raise ValueError(f"{name} must be the same all over a layer, got {sorted(found)}.")
+    rate = getattr(layer.dropout1, "p", 0.0)  # which has none where a user took it out
+    return Options(heads.pop(), layer.norm_first, activation_name(layer.activation), norms.pop(), rate)
 
 
 def activation_name(activation: Any) -> str:

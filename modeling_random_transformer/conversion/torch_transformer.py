@@ -182,7 +182,7 @@ def check_token_ids(token_ids: Mapping[str, Any]) -> None:
 def surroundings(embedding: Any, output: Any, positions: Any) -> dict[str, Tensor]:
     """What is not in the `nn.Transformer`, under names of our choice."""
     found = named_pair("embedding", embedding)
-    if isinstance(output, nn.Linear):
+    if type(output) is nn.Linear:
         found |= {f"output.{name}": weight for name, weight in output.state_dict().items()}
     elif output is not None:
         found["output.weight"] = weight_of("output", output)
@@ -206,10 +206,14 @@ def named_pair(name: str, value: Any) -> dict[str, Tensor]:
 
 
 def weight_of(name: str, value: Any) -> Tensor:
-    weight = value if isinstance(value, Tensor) else getattr(value, "weight", None)
-    if not isinstance(weight, Tensor):
-        raise ValueError(f"{name} must be a tensor or a module with a weight, got {type(value).__name__}.")
-    return weight.detach()
+    if isinstance(value, Tensor):
+        return value.detach()
+    if type(value) not in (nn.Embedding, nn.Linear) or getattr(value, "bias", None) is not None:
+        allowed = "a tensor, an nn.Embedding or an nn.Linear" + ("" if name == "output" else " without a bias")
+        raise ValueError(f"{name} must be {allowed}, and no class of its own, got {type(value).__name__}.")
+    if getattr(value, "max_norm", None) is not None:
+        raise ValueError(f"max_norm of {name} must be None, got {value.max_norm}: this model has nothing like it.")
+    return value.weight.detach()
 
 
 def derive_fields(transfer: Transfer, options: Options, scale_embedding: bool) -> None:

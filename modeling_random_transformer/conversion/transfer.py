@@ -1,6 +1,7 @@
 """Weights on their way from another implementation's names to ours, each taken once and none forgotten."""
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -112,7 +113,7 @@ class Transfer:
             self.put(name, f"model.{stack}.embed_positions.weight", table[:length], "as it is")
 
     def finish(self, **fields: Any) -> RandomTransformerForConditionalGeneration:
-        """The model, in evaluation mode, of the embedding's dtype.
+        """The model, in evaluation mode, of the widest of the weights' dtypes: none of them is rounded.
 
         Raises:
             ValueError: a weight of the original is left over, one of ours has none, or one has another shape.
@@ -121,7 +122,10 @@ class Transfer:
             raise ValueError(f"{self.origin} must hold no weights that this model has not, got {some(self.left)}.")
         config = RandomTransformerConfig(**self.fields, **fields)
         self.check_shapes(config)
-        dtype = next(w.dtype for name, w in self.state.items() if name.endswith(("shared.weight", "tokens.weight")))
+        dtypes = dict.fromkeys(weight.dtype for weight in self.state.values())
+        dtype = reduce(torch.promote_types, dtypes)
+        if len(dtypes) > 1:
+            self.report.notes.append(f"Weights of {some(map(str, dtypes))} became {dtype}, in which all are exact.")
         state = {name: weight.to(dtype) for name, weight in self.state.items()}
         return RandomTransformerForConditionalGeneration.from_pretrained(
             None, config=config, state_dict=state, dtype=dtype

@@ -9,7 +9,7 @@ Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[
 """
 
 from .check import SENTENCES, Comparison, compare, folder_size
-from .engines import ENGINES, Engine, export_model, load_engine
+from .engines import ENGINES, Engine, export_model, load_engine, longest_text
 from .search import Translate
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "export_model",
     "folder_size",
     "load_engine",
+    "longest_text",
 ]

@@ -74,6 +74,16 @@ def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translat
     return module_of(engine).load(folder)
 
 
+def longest_text(model: RandomTransformerForConditionalGeneration, engine: str = "ctranslate2") -> int | None:
+    """How many tokens the engine will read or write at most; `None` for any number.
+
+    Raises:
+        ValueError: as of `load_engine`.
+    """
+    check_engine(engine)
+    return module_of(engine).longest_text(model.config)
+
+
 def check_engine(engine: str, dtype: str | None = None) -> None:
     """Refuse an unknown engine, or a dtype that it has not."""
     if engine not in ENGINES:

@@ -88,6 +88,23 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         """Never: the steps are the graph's, not those of an `IncrementalDecoder`."""
         return False
 
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        asked = generation_config.cache_implementation
+        if asked not in (None, "dynamic"):
+            raise ValueError(
+                f"cache_implementation must be None or 'dynamic', as the graphs' caches grow, got {asked!r}."
+            )
+        super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -95,6 +112,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         decoder_input_ids: Tensor | None = None,
         encoder_outputs: EncodedSource | None = None,
         past_key_values: EncoderDecoderCache | None = None,
+        use_cache: bool | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
         """Score the next token after each of the new ones.
@@ -106,9 +124,10 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
                 do.
             encoder_outputs: the encoded source.
             past_key_values: the target so far; it takes up the new tokens.
+            use_cache: return the cache; `config.use_cache` when `None`.
 
         Returns:
-            Logits `[rows, new_len, vocab_size]`, and the cache.
+            Logits `[rows, new_len, vocab_size]`, and the cache where it is used.
 
         Raises:
             ValueError: an input is missing, or longer than learned positions reach.
@@ -132,7 +151,8 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         outputs = self.decoder_session.run(None, inputs)
         logits, *present = (torch.from_numpy(output).flatten(0, 1) for output in outputs)
         keep(cache.self_attention_cache, present)
-        return Seq2SeqLMOutput(logits=logits, past_key_values=cache)
+        used = self.config.use_cache if use_cache is None else use_cache
+        return Seq2SeqLMOutput(logits=logits, past_key_values=cache if used else None)
 
     def past(self, cache: DynamicCache, sources: int, rows: int) -> dict[str, np.ndarray]:
         """The graph's inputs for the target so far, which at first is none."""

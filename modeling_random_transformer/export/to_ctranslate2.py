@@ -139,26 +139,30 @@ def specification(
 
 def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | None:
     """The output layer's bias, with tokens that the generation config forbids far below all others, `[vocab_size]`."""
-    options, bias = model.generation_config, model.lm_head.bias
-    words = [word for word in options.bad_words_ids or [] if len(word) == 1]
-    forbidden = sorted({*(options.suppress_tokens or []), *chain.from_iterable(words)})
+    options, bias, tokens = model.generation_config, model.lm_head.bias, range(model.config.vocab_size)
+    words = [word for word in options.bad_words_ids or [] if len(word) == 1 and word[0] not in end_tokens(model)]
+    forbidden = {*(options.suppress_tokens or []), *chain.from_iterable(words)}.intersection(tokens)
     if not forbidden:
         return bias
-    zeros = torch.zeros(model.config.vocab_size)
-    return (zeros if bias is None else bias.detach().cpu().float()).index_fill(0, torch.tensor(forbidden), NEVER)
+    logits = torch.zeros(len(tokens)) if bias is None else bias.detach().cpu().float()
+    return logits.index_fill(0, torch.tensor(sorted(forbidden)), NEVER)
+
+
+def end_tokens(model: RandomTransformerForConditionalGeneration) -> list[int | None]:
+    end = model.generation_config.eos_token_id
+    return end if isinstance(end, list) else [end]
 
 
 def special_tokens(model: RandomTransformerForConditionalGeneration) -> tuple[int, int]:
     """Ids of the tokens that start and end a target in `generate()`."""
     options = model.generation_config
     start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
-    end = options.eos_token_id
-    ends = end if isinstance(end, list) else [end]
-    if start is None:
-        raise ValueError("decoder_start_token_id must be a token's id for CTranslate2, got None.")
-    if len(ends) != 1 or ends[0] is None:
-        raise ValueError(f"eos_token_id must be one token's id for CTranslate2, got {end}.")
-    return start, ends[0]
+    end, *more = end_tokens(model)
+    if not isinstance(start, int):
+        raise ValueError(f"decoder_start_token_id must be a token's id for CTranslate2, got {start}.")
+    if end is None or more:
+        raise ValueError(f"eos_token_id must be one token's id for CTranslate2, got {options.eos_token_id}.")
+    return start, end
 
 
 def stack_spec(kind: type, config: Any, layers: int) -> Any:
@@ -196,12 +200,18 @@ def fill_stack(spec: Any, stack: Any, embeddings: Any) -> None:
         fill_norm(layer_spec.ffn.layer_norm, layer.final_layer_norm)
 
 
+def longest_text(config: Any) -> int:
+    """How many tokens the engine reads or writes."""
+    learned = config.position_embedding == "learned"
+    return config.max_position_embeddings if learned else max(config.max_position_embeddings, FEWEST_POSITIONS)
+
+
 def position_table(stack: Any) -> Tensor:
     """What is added to the embeddings, `[positions, d_model]`."""
     config, positions = stack.config, stack.embed_positions
     if isinstance(positions, LearnedPositions):
         return positions.weight[config.position_offset :]
-    count = max(config.max_position_embeddings, FEWEST_POSITIONS)
+    count = longest_text(config)
     if positions is None:
         return torch.zeros(count, config.d_model)  # without a table the engine would add sinusoids
     return positions.encode(torch.arange(count))

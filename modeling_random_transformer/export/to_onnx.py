@@ -13,6 +13,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .graphs import DecoderGraph, EncoderGraph
 from .onnx_model import DECODER, ENCODER, OnnxModel, names_of
@@ -50,6 +51,11 @@ def write(
 def load(folder: str | PathLike) -> Translate:
     """The engine, on as many of the CPU's threads as torch uses, as a function of sentences."""
     return generating(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder))
+
+
+def longest_text(config: RandomTransformerConfig) -> int | None:
+    """How many tokens the graphs read or write: of sinusoids any number, `None`."""
+    return config.max_position_embeddings if config.position_embedding == "learned" else None
 
 
 def draw_encoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:

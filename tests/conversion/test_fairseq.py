@@ -111,6 +111,16 @@ def test_activations(name):
     )
 
 
+def test_half_precision():
+    """Weights as they are, beside sinusoids that half precision would round."""
+    content = checkpoint()
+    content["model"] = {name: weight.half() for name, weight in content["model"].items()}
+    model, _ = from_fairseq(content)
+    content["model"] = {name: weight.float() for name, weight in content["model"].items()}
+    assert model.dtype == torch.float32
+    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-5
+
+
 def test_old_names():
     content = checkpoint(**PRE)
     model, _ = from_fairseq({**content, "model": old_names(content["model"])})

@@ -205,6 +205,28 @@ def test_the_tokenizer_is_carried_along(separate_vocabs, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "target_vocab.json").write_text("{"), "target_vocab.json must be a JSON file"),
+        (lambda folder: (folder / "target_vocab.json").unlink(), "lacks 'target_vocab.json'"),
+        (lambda folder: (folder / "target.spm").unlink(), "lacks 'target.spm'"),
+        (
+            lambda folder: (folder / "target_vocab.json").write_text(
+                json.dumps({"<pad>": 29, "</s>": 0, **{f"w{i}": 1000 + i for i in range(28)}})
+            ),
+            "target_vocab.json must have ids from 0 to 29.*got ids up to 1027",
+        ),
+    ],
+)
+def test_bad_tokenizers_leave_nothing(change, message, tmp_path):
+    opus_folder(tmp_path / "opus", separate_vocabs=True)
+    change(tmp_path / "opus")
+    with pytest.raises(ValueError, match=message):
+        convert_marian(tmp_path / "opus", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"decoder_attention_heads": 4}, "encoder_attention_heads and decoder_attention_heads"),

@@ -173,6 +173,24 @@ def test_the_original_keeps_its_weights():
     assert all(torch.equal(before[name], weight) for name, weight in original.state_dict().items())
 
 
+def test_dropout_that_was_taken_out():
+    original = Original((TOKENS,))
+    for layer in (*original.transformer.encoder.layers, *original.transformer.decoder.layers):
+        layer.dropout1 = nn.Identity()
+    model, _ = from_torch_transformer(original.transformer, original.source, original.output)
+    assert model.config.dropout == 0
+
+
+def test_nothing_is_rounded():
+    """Weights of two dtypes become one in which both are exact."""
+    original = Original((TOKENS,))
+    original.source.bfloat16()
+    model, report = from_torch_transformer(original.transformer, original.source, original.output)
+    assert model.dtype == torch.float32
+    assert torch.equal(model.model.encoder.layers[0].fc1.weight, original.transformer.encoder.layers[0].linear1.weight)
+    assert any("became torch.float32, in which all are exact" in note for note in report.notes)
+
+
 def change(path: str, **attributes):
     def changed(transformer):
         module = transformer.get_submodule(path)
@@ -186,9 +204,25 @@ class OwnLayer(nn.TransformerEncoderLayer):
     """A layer that may compute anything."""
 
 
+class OwnLinear(nn.Linear):
+    """A product that may be any."""
+
+
+class OwnEmbedding(nn.Embedding):
+    """An embedding that may be scaled, or anything else."""
+
+
+class OwnAttention(nn.MultiheadAttention):
+    """An attention of one's own."""
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        (change("encoder.layers.1", linear2=OwnLinear(24, WIDTH)), "linear2 of each layer must be an nn.Linear"),
+        (change("decoder.layers.1", norm2=nn.RMSNorm(WIDTH)), "norm2 of each layer must be an nn.LayerNorm"),
+        (change("decoder.layers.0", multihead_attn=OwnAttention(WIDTH, 2)), "multihead_attn of each layer .*Own"),
+        (change("encoder.layers.0.self_attn", out_proj=OwnLinear(WIDTH, WIDTH)), "out_proj of each attention .*Own"),
         (change("encoder.layers.1", activation=torch.tanh), "activation"),
         (change("encoder.layers.1", norm_first=True), "norm_first"),
         (change("encoder.layers.0.self_attn", add_zero_attn=True), "add_zero_attn"),
@@ -222,6 +256,10 @@ def test_refused_modules_are_named(changed, message):
         ({"embedding": nn.Embedding(TOKENS, 8)}, "embedding of nn.Transformer must have the shape"),
         ({"embedding": "rows"}, "embedding must be"),
         ({"output": nn.Linear(WIDTH, 5)}, "as many rows"),
+        ({"output": OwnLinear(WIDTH, TOKENS)}, "output must be a tensor, an nn.Embedding or an nn.Linear, .*OwnLinear"),
+        ({"embedding": OwnEmbedding(TOKENS, WIDTH)}, "embedding must be a tensor.* got OwnEmbedding"),
+        ({"embedding": nn.Linear(WIDTH, TOKENS)}, "an nn.Linear without a bias"),
+        ({"embedding": nn.Embedding(TOKENS, WIDTH, max_norm=1.0)}, "max_norm of embedding must be None, got 1.0"),
         ({"pad_token": 1}, "'pad_token'"),
         ({"pad_token_id": 99}, "pad_token_id"),
     ],

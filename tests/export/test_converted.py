@@ -7,6 +7,7 @@ import torch
 from engine_support import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from fairseq_checkpoints import folder_with_two_dictionaries
 from marian_support import ENGLISH, opus_folder
+from support import EOS
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.conversion import convert_fairseq, convert_marian
@@ -64,3 +65,13 @@ def test_forbidden_tokens_stay_forbidden(lm_head_bias, engine, tmp_path):
     export_model(model, tokenizer, tmp_path / "out", engine=engine)
     assert load_engine(tmp_path / "out", engine)(TEXTS, 1, LIMIT) == expected
     assert torch.equal(model.lm_head.weight, before)
+
+
+@pytest.mark.parametrize("engine", ENGINES[:1])
+def test_what_generate_does_not_forbid(engine, tmp_path):
+    """The end of a text, which the library drops from `bad_words_ids`, and ids that no token has."""
+    model, tokenizer = exportable()
+    model.generation_config.bad_words_ids, model.generation_config.suppress_tokens = [[EOS]], [len(tokenizer) + 5]
+    export_model(model, tokenizer, tmp_path / "out", engine=engine)
+    expected = own_translations(model, tokenizer, 4)
+    assert load_engine(tmp_path / "out", engine)(TEXTS, 4, LIMIT) == expected

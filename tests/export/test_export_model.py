@@ -72,6 +72,16 @@ def test_positions_that_end(engine, folder, tmp_path, capsys):
     assert not (tmp_path / "another").exists()
 
 
+@pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
+def test_sentences_that_the_engine_cannot_read(engine, folder, tmp_path, capsys):
+    """The model makes sinusoids for any length, and the engine has a table of them."""
+    (tmp_path / "sentences").write_text("the boy\n" + "z" * 1024 + "\n")
+    options = ["--engine", engine, "--output", tmp_path / "out", "--check", tmp_path / "sentences"]
+    message = refused([folder, *options], capsys)
+    assert "sentences must have at most 1024 tokens for ctranslate2, but sentence 2 has 1025" in message
+    assert not (tmp_path / "out").exists()
+
+
 def refused(arguments, capsys):
     """The one line on stderr with which these arguments are refused."""
     try:

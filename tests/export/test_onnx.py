@@ -84,6 +84,17 @@ def test_logits(exported, lengths, beams, parts):
     torch.testing.assert_close(torch.cat(found, dim=1), expected, atol=1e-4 * largest, rtol=0)
 
 
+def test_without_a_cache(exported):
+    """Whole targets at each step, none of them behind another."""
+    model, tokenizer, engine, _ = exported
+    inputs = tokenizer(TEXTS[:3], padding=True, return_tensors="pt")
+    options = {"max_new_tokens": 12, "num_beams": 3, "use_cache": False}
+    assert torch.equal(engine.generate(**inputs, **options), model.generate(**inputs, **options))
+    assert engine(**inputs, decoder_input_ids=random_ids(3, 4), use_cache=False).past_key_values is None
+    with pytest.raises(ValueError, match=r"cache_implementation must be None or 'dynamic'.* got 'static'"):
+        engine.generate(**inputs, cache_implementation="static")
+
+
 def test_a_source_of_padding_gives_numbers(exported):
     _, _, engine, _ = exported
     mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
