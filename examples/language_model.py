@@ -165,6 +165,8 @@ def start(auto: Any, folder: Path | None, texts: Iterable[str], **options: Any) 
         tokenizer = AutoTokenizer.from_pretrained(folder)
     if missing := sorted(name for name in found["missing_keys"] if name.startswith("model.")):
         raise ValueError(f"--model must hold all weights but those of a head, got {folder} without {missing[0]}.")
+    if getattr(model, "quantization_method", None) is not None:
+        raise ValueError(f"--model must hold plain weights to be trained, got quantised ones in {folder}.")
     return model, tokenizer
 
 

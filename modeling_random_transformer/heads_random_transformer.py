@@ -28,6 +28,7 @@ from .modeling_random_transformer import (
     RandomTransformerLanguageModel,
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
+    check_shape,
 )
 
 
@@ -64,16 +65,17 @@ class RandomTransformerEncoderModel(RandomTransformerModel):
 
 
 class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
-    """An encoder and a linear layer on its states."""
+    """An encoder and a linear layer on its states, given by its name and the number of its outputs."""
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
 
-    def __init__(self, config: RandomTransformerConfig, outputs: int):
+    def __init__(self, config: RandomTransformerConfig, **head: int):
         config = for_one_stack(config, use_cache=False)
         super().__init__(config)
         self.model = RandomTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.score = nn.Linear(config.d_model, outputs)
+        for name, outputs in head.items():  # by the names by which peft finds what an adapter leaves to be trained
+            setattr(self, name, nn.Linear(config.d_model, outputs))
         self.post_init()
 
 
@@ -81,7 +83,7 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
     """One label, several or a number for a text or a pair of texts: from the mean of its tokens' states."""
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config, config.num_labels)
+        super().__init__(config, score=config.num_labels)
 
     @can_return_tuple
     def forward(
@@ -102,25 +104,41 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         states = outputs.last_hidden_state
         logits = self.score(self.dropout(mean_of_tokens(states, attention_mask)))
-        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
+        loss = None
+        if labels is not None:
+            several = self.config.num_labels > 1 and labels.is_floating_point()
+            check_shape("labels", labels, len(logits), *(logits.shape[1:] if several else labels.shape[1:]))
+            loss = checked_loss(self, labels, self.config.num_labels, labels, logits, self.config, **kwargs)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
 def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """`[batch, length, d_model]` → `[batch, d_model]`, without the padding."""
+    """`[batch, length, d_model]` → `[batch, d_model]`, without the padding. The sum is beyond half precision."""
     if padding_mask is None:
         return states.mean(dim=1)
-    kept = padding_mask[..., None].to(states.dtype)
-    return (states * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+    kept = padding_mask[..., None].float()
+    return ((states * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).to(states.dtype)
+
+
+def checked_loss(
+    model: RandomTransformerPreTrainedModel, labels: Tensor, classes: int, *args: Any, **kwargs: Any
+) -> Tensor:
+    """The model's loss; labels that are no classes are told by what the CPU makes of them."""
+    try:
+        return model.loss_function(*args, **kwargs)
+    except IndexError as error:
+        lowest, highest = labels.min().item(), labels.max().item()
+        allowed = f"from 0 to {classes - 1}, or -100 for none"
+        raise ValueError(f"labels must be classes {allowed}, got {lowest} to {highest}.") from error
 
 
 class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
     """A label for each token."""
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config, config.num_labels)
+        super().__init__(config, score=config.num_labels)
 
     @can_return_tuple
     def forward(
@@ -140,7 +158,10 @@ class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.score(self.dropout(outputs.last_hidden_state))
-        loss = None if labels is None else self.loss_function(logits, labels, self.config, **kwargs)
+        loss = None
+        if labels is not None:
+            check_shape("labels", labels, *logits.shape[:2])
+            loss = checked_loss(self, labels, self.config.num_labels, logits, labels, self.config, **kwargs)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -150,7 +171,7 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
     """Where in a text the answer to a question starts and ends."""
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config, 2)
+        super().__init__(config, qa_outputs=2)
 
     @can_return_tuple
     def forward(
@@ -171,7 +192,7 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
         The other arguments are those of `RandomTransformerModel.forward`.
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
-        start_logits, end_logits = self.score(self.dropout(outputs.last_hidden_state)).unbind(dim=-1)
+        start_logits, end_logits = self.qa_outputs(self.dropout(outputs.last_hidden_state)).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
@@ -210,7 +231,10 @@ class RandomTransformerForMaskedLM(RandomTransformerLanguageModel):
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.lm_head(outputs.last_hidden_state)
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
+        loss = None
+        if labels is not None:
+            check_shape("labels", labels, *logits.shape[:2])
+            loss = checked_loss(self, labels, self.config.vocab_size, logits, labels, self.config.vocab_size, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -234,27 +258,36 @@ class RandomTransformerDecoderModel(RandomTransformerModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        position_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> DecoderOutput:
         """States of the tokens so far, `[batch, length, d_model]`.
 
         Args:
             attention_mask: 1 for tokens, 0 for padding, on either side, `[batch, seen_len + length]`.
+            position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`. Where
+                they start anew in a row without `attention_mask`, so does a text, which sees nothing of the one before.
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """
-        left_padding = None
-        if attention_mask is not None and attention_mask.dim() == 2:
-            left_padding = (attention_mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)
-        outputs = self.decoder(
-            input_ids,
-            attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            left_padding=left_padding,
-            **kwargs,
-        )
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if position_ids is not None and given is not None:
+            check_shape("position_ids", position_ids, "batch", given.shape[1])
+        elif attention_mask is not None and attention_mask.dim() == 2 and given is not None:
+            position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -given.shape[1] :]
+        try:
+            outputs = self.decoder(
+                input_ids,
+                attention_mask,
+                past_key_values=past_key_values,
+                inputs_embeds=inputs_embeds,
+                use_cache=use_cache,
+                position_ids=position_ids,
+                **kwargs,
+            )
+        except IndexError as error:  # of the table; ids of tokens are looked up before
+            limit = self.config.max_position_embeddings
+            raise ValueError(f"position_ids must be below max_position_embeddings={limit}, got others.") from error
         if outputs.past_key_values is not None:
             outputs.past_key_values = outputs.past_key_values.self_attention_cache  # there is no other
         return outputs
@@ -280,6 +313,7 @@ class RandomTransformerForCausalLM(RandomTransformerLanguageModel, GenerationMix
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        position_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> CausalLMOutputWithPast:
         """Logits of the next token, `[batch, length, vocab_size]`.
@@ -290,10 +324,15 @@ class RandomTransformerForCausalLM(RandomTransformerLanguageModel, GenerationMix
 
         The other arguments are those of `RandomTransformerDecoderModel.forward`.
         """
-        outputs = self.model(input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, **kwargs)
+        outputs = self.model(
+            input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, position_ids, **kwargs
+        )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
+        loss = None
+        if labels is not None:
+            check_shape("labels", labels, *logits.shape[:2])
+            loss = checked_loss(self, labels, self.config.vocab_size, logits, labels, self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

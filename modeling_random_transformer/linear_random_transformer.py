@@ -87,7 +87,7 @@ def bare(module: nn.Module, rows: int = 0) -> Callable[[Tensor], Tensor]:
         rows: pack the weights for so many rows; 0 leaves them as they lie.
     """
     if hooked(module):
-        return module
+        return called(module)
     if rows and can_pack(module):
         return PackedLinear((module,), rows)  # type: ignore[arg-type]
     if type(module) is nn.Linear:
@@ -96,7 +96,12 @@ def bare(module: nn.Module, rows: int = 0) -> Callable[[Tensor], Tensor]:
     if type(module) is nn.LayerNorm:
         shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
         return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
-    return module
+    return called(module)
+
+
+def called(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The module itself, for adapters and hooks: rows come to it as sequences of one token, as they else do."""
+    return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)
 
 
 def joined(modules: tuple[nn.Module, ...], rows: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -112,7 +117,8 @@ def joined(modules: tuple[nn.Module, ...], rows: int = 0) -> Callable[[Tensor], 
 def adding(module: nn.Module, rows: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
     """`residual + module(states)`; of a plain linear layer, as one product that starts from residual and bias."""
     if type(module) is not nn.Linear or not plain(module):
-        return lambda residual, states: residual + module(states)
+        call = called(module)
+        return lambda residual, states: residual + call(states)
     if rows and can_pack(module):
         return PackedLinear((module,), rows).add
     weight, bias = module.weight.t(), 0 if module.bias is None else module.bias

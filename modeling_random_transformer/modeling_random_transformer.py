@@ -338,14 +338,20 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
             raise ValueError(f"attn_implementation must be {others}, got flash.")
         return super()._flash_attn_can_dispatch(*args, **kwargs)
 
+    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Source and target have one vocabulary, so a decoder with an embedding of its own grows along."""
+        model = self.base_model
+        if not self.config.share_embeddings and len(getattr(model, "stacks", ())) > 1:
+            model.decoder.embed_tokens = self._get_resized_embeddings(model.decoder.embed_tokens, *args, **kwargs)
+        return super()._resize_token_embeddings(*args, **kwargs)
+
 
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
     """What encoder and decoder share: N blocks on embeddings with positions (paper 3.1, 3.4, 3.5)."""
 
-    prefix = ""  # of the names under which callers know the inputs
-
-    def __init__(self, config: RandomTransformerConfig, layers: list[nn.Module]):
+    def __init__(self, config: RandomTransformerConfig, layers: list[Any], prefix: str = ""):
         super().__init__(config)
+        self.prefix = prefix  # of the names under which callers know the inputs
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
@@ -437,7 +443,6 @@ class RandomTransformerEncoder(RandomTransformerStack):
 class RandomTransformerDecoder(RandomTransformerStack):
     """The stack of decoder blocks (paper 3.1, Figure 1 right)."""
 
-    prefix = "decoder_"
     _can_record_outputs = {
         "hidden_states": OutputRecorder(RandomTransformerDecoderLayer),
         "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
@@ -447,7 +452,8 @@ class RandomTransformerDecoder(RandomTransformerStack):
     _can_record_outputs["hidden_states"].num_hidden_layers_key = "decoder_layers"
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config, [RandomTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)])
+        layers = [RandomTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)]
+        super().__init__(config, layers, prefix="decoder_" if config.is_encoder_decoder else "")
 
     @merge_with_config_defaults
     @capture_outputs
@@ -460,23 +466,25 @@ class RandomTransformerDecoder(RandomTransformerStack):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        left_padding: Tensor | None = None,
+        position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> DecoderOutput:
         """Predict from the target so far and the encoded source, `[sources, source_len, d_model]`.
 
-        The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. `left_padding`,
-        `[batch, 1]`, counts the padding before a row's first token. The other arguments are those of
-        `RandomTransformerModel.forward`.
+        The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. `position_ids`,
+        `[batch or 1, length]`, are the tokens' positions where they are not their places in the sequence. The other
+        arguments are those of `RandomTransformerModel.forward`.
         """
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
         cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
         start, end = token_range(cache, inputs_embeds.shape[1])
         if isinstance(start, int):
-            check_padding_mask("decoder_attention_mask", attention_mask, len(inputs_embeds), end)
-        hidden_states = self.embed(inputs_embeds, start if left_padding is None else start - left_padding, end)
+            check_padding_mask(f"{self.prefix}attention_mask", attention_mask, len(inputs_embeds), end)
+        if position_ids is not None:  # from these the tokens' places are counted on
+            start = position_ids - torch.arange(inputs_embeds.shape[1], device=position_ids.device)
+        hidden_states = self.embed(inputs_embeds, start, end)
         seen = None if cache is None else cache.self_attention_cache
-        mask = create_causal_mask(self.config, hidden_states, attention_mask, seen)
+        mask = create_causal_mask(self.config, hidden_states, attention_mask, seen, position_ids=position_ids)
         source_mask = None
         if encoder_hidden_states is not None:
             source_mask = self.source_mask(hidden_states, encoder_hidden_states, encoder_attention_mask)
@@ -688,13 +696,3 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
         check_shape("labels", labels, "batch", "target_len")
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
         return shifted.masked_fill(shifted == -100, pad)
-
-    def _resize_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Source and target have one vocabulary, so a decoder with an embedding of its own grows along."""
-        if not self.config.share_embeddings:
-            self.model.decoder.embed_tokens = self._get_resized_embeddings(
-                self.model.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-            )
-        return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)

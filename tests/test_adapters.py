@@ -9,12 +9,19 @@ from peft import (
     LoHaConfig,
     LoraConfig,
     PeftModel,
+    PolyConfig,
     VeraConfig,
     get_peft_model,
 )
 from peft.tuners.tuners_utils import BaseTunerLayer
 from support import padded_batch, random_ids, save_translator, tiny_config, tiny_model
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
@@ -156,6 +163,29 @@ def test_a_classifier_is_adapted(tmp_path):
     adapted.eval().save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(RandomTransformerForSequenceClassification(model.config), tmp_path)
     assert {name for name, _ in again.named_parameters()} == {name for name, _ in adapted.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [(AutoModelForQuestionAnswering, "QUESTION_ANS"), (AutoModelForTokenClassification, "TOKEN_CLS")],
+)
+def test_the_layer_of_a_head_is_trained_and_saved_along(kind, task, tmp_path):
+    tiny_model().save_pretrained(tmp_path / "base")
+    model = get_peft_model(kind.from_pretrained(tmp_path / "base"), LoraConfig(task_type=task)).eval()
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and "lora_" not in name]
+    assert len(trained) == 2
+    model.save_pretrained(tmp_path / "adapter")
+    again = PeftModel.from_pretrained(kind.from_pretrained(tmp_path / "base"), tmp_path / "adapter").eval()
+    with torch.no_grad():
+        assert torch.equal(again(**BATCH)[0], model(**BATCH)[0])
+
+
+def test_adapters_see_sequences_in_steps_too():
+    """Poly works on [batch, length, width] alone."""
+    config = PolyConfig(task_type="SEQ_2_SEQ_LM", r=4, n_tasks=2, n_splits=1)
+    model = get_peft_model(tiny_model(spread=2.0), config).eval()
+    options = {**BATCH, "task_ids": torch.tensor([0, 1, 0]), "max_new_tokens": 6}
+    assert torch.equal(model.generate(**options), model.generate(**options, use_cache=False))
 
 
 def test_the_pipeline_takes_an_adapters_folder(tmp_path):

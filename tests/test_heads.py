@@ -60,7 +60,8 @@ def test_the_whole_model_loads_into_a_head(head, config, tmp_path):
     whole = tiny_model(encoder_layers=2, decoder_layers=3, **CONFIGS[config])
     whole.save_pretrained(tmp_path)
     model, info = head.from_pretrained(tmp_path, output_loading_info=True)
-    new = {"score.weight", "score.bias"} if hasattr(model, "score") else set()
+    layers = [name for name in ("score", "qa_outputs") if hasattr(model, name)]
+    new = {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
     assert set(info["missing_keys"]) == new
     assert not info["unexpected_keys"]
     assert not info["mismatched_keys"]
@@ -189,25 +190,57 @@ def test_a_decoder_is_the_whole_models_without_cross_attention(config):
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
 def test_a_text_goes_on_as_without_a_cache(config, options):
-    model = RandomTransformerForCausalLM(tiny_config(encoder_layers=1, **CONFIGS[config])).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
+    model = wide(RandomTransformerForCausalLM(tiny_config(encoder_layers=1, **CONFIGS[config])))
     ids = random_ids(2, 4)
     wanted = model.generate(ids, max_new_tokens=6, use_cache=False, num_beams=options.get("num_beams", 1))
     assert torch.equal(model.generate(ids, max_new_tokens=6, **options), wanted)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}, {"use_cache": False}], ids=str
+)
 @pytest.mark.parametrize("config", CONFIGS)
-def test_padding_on_the_left_changes_nothing(config):
-    model = RandomTransformerForCausalLM(tiny_config(**CONFIGS[config])).eval()
+def test_padding_on_the_left_changes_nothing(config, options):
+    model = wide(RandomTransformerForCausalLM(tiny_config(**CONFIGS[config])))
     short, long = random_ids(1, 3), random_ids(1, 7, seed=1)
     ids = torch.cat([torch.nn.functional.pad(short, (4, 0)), long])
     mask = torch.ones_like(ids)
     mask[0, :4] = 0
-    together = model.generate(ids, attention_mask=mask, max_new_tokens=5, eos_token_id=-1)
-    assert torch.equal(together[0, 4:], model.generate(short, max_new_tokens=5, eos_token_id=-1)[0])
-    assert torch.equal(together[1], model.generate(long, max_new_tokens=5, eos_token_id=-1)[0])
+    options = {**options, "max_new_tokens": 5, "eos_token_id": -1}
+    together = model.generate(ids, attention_mask=mask, **options)
+    assert torch.equal(together[0, 4:], model.generate(short, **options)[0])
+    assert torch.equal(together[1], model.generate(long, **options)[0])
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_positions_may_be_given(config, attention):
+    """Two texts in one row, whose positions start anew: each as if it were alone."""
+    model = wide(RandomTransformerForCausalLM(tiny_config(**CONFIGS[config]))).double()
+    model.set_attn_implementation(attention)
+    first, second = random_ids(1, 3), random_ids(1, 5, seed=1)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
+    with torch.no_grad():
+        packed = model(torch.cat([first, second], dim=1), position_ids=positions, use_cache=False).logits
+        alone = torch.cat([model(first).logits, model(second).logits], dim=1)
+    torch.testing.assert_close(packed, alone)
+
+
+def test_positions_that_there_are_not():
+    for kind in ("learned", "sinusoidal"):
+        model = RandomTransformerForCausalLM(tiny_config(position_embedding=kind, max_position_embeddings=8)).eval()
+        with pytest.raises(ValueError, match="position_ids must be below max_position_embeddings=8"):
+            model(random_ids(1, 2), position_ids=torch.tensor([[0, 8]]))
+        with pytest.raises(ValueError, match=r"position_ids must have shape \[batch, 2\], got \[1, 3\]"):
+            model(random_ids(1, 2), position_ids=torch.tensor([[0, 1, 2]]))
+
+
+def wide(model):
+    """Weights twice as large, so that a model's choices differ."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    return model.eval()
 
 
 # Small tasks
@@ -342,3 +375,42 @@ def test_labels_of_a_wrong_size_are_refused(tmp_path):
     assert model.score.out_features == 4
     with pytest.raises(ValueError, match="input_ids must be in the vocabulary"):
         RandomTransformerForTokenClassification(tiny_config())(torch.tensor([[VOCAB_SIZE]]))
+
+
+LABELS_THAT_ARE_REFUSED = {
+    "classes": (RandomTransformerForSequenceClassification, {}, torch.tensor([0, 1, 9]), "from 0 to 2.* got 0 to 9"),
+    "rows": (RandomTransformerForSequenceClassification, {}, torch.tensor([0]), r"must have shape \[3\], got \[1\]"),
+    "numbers": (
+        RandomTransformerForSequenceClassification,
+        {"problem_type": "regression"},
+        torch.ones(3),
+        r"must have shape \[3, 3\], got \[3\]",
+    ),
+    "tokens' classes": (RandomTransformerForTokenClassification, {}, torch.full((3, 8), 7), "from 0 to 2.* got 7 to 7"),
+    "tokens": (RandomTransformerForTokenClassification, {}, torch.zeros(8, 3).long(), r"shape \[3, 8\], got \[8, 3\]"),
+    "masked": (RandomTransformerForMaskedLM, {}, torch.full((3, 8), VOCAB_SIZE), "from 0 to"),
+    "next": (RandomTransformerForCausalLM, {}, torch.full((3, 8), VOCAB_SIZE), "from 0 to"),
+}
+
+
+@pytest.mark.parametrize("case", LABELS_THAT_ARE_REFUSED)
+def test_labels_that_are_none_are_refused(case):
+    kind, options, labels, message = LABELS_THAT_ARE_REFUSED[case]
+    model = kind(tiny_config(num_labels=3, **options))
+    with pytest.raises(ValueError, match=f"labels .*{message}"):
+        model(**BATCH, labels=labels)
+
+
+def test_inputs_are_called_what_the_caller_calls_them():
+    model = RandomTransformerForCausalLM(tiny_config())
+    with pytest.raises(ValueError, match=r"^input_ids must be in the vocabulary"):
+        model(torch.tensor([[VOCAB_SIZE]]))
+    with pytest.raises(ValueError, match=r"^attention_mask must have shape"):
+        model(random_ids(2, 4), attention_mask=torch.ones(2, 3))
+
+
+def test_a_long_text_in_half_precision():
+    """The sum of many states is beyond float16, their mean is not."""
+    states = torch.full((1, 4000, 2), 20.0, dtype=torch.float16)
+    for mask in (None, torch.ones(1, 4000)):
+        assert torch.equal(mean_of_tokens(states, mask), torch.full((1, 2), 20.0, dtype=torch.float16))

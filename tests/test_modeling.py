@@ -296,6 +296,14 @@ def test_resizing_the_vocabulary(share, tie, size):
     assert (model.lm_head.weight is decoder) == tie
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_resizing_a_model_without_a_head(share):
+    model = tiny_model(share_embeddings=share).model
+    model.resize_token_embeddings(VOCAB_SIZE + 9)
+    new = torch.tensor([[VOCAB_SIZE + 8]])
+    assert model(input_ids=new, decoder_input_ids=new).last_hidden_state.isfinite().all()
+
+
 # What the library does with a model
 
 

@@ -1,6 +1,7 @@
 """Translating lists, streams and files: the order, the batches, the lines, and what a kill leaves behind."""
 
 import contextlib
+import copy
 import io
 import itertools
 import os
@@ -77,6 +78,13 @@ def one_by_one(texts, model, tokenizer, num_beams=4, max_new_tokens=None, **opti
 
 @pytest.mark.usefixtures("_short_limits")
 class TestTexts:
+    def test_sources_are_padded_on_the_right(self, model, tokenizer):
+        """Where positions count from the left, padding there would move the text."""
+        left = copy.deepcopy(tokenizer)
+        left.padding_side = "left"
+        texts = some_texts(8)
+        assert translate(texts, model, left, progress=False) == one_by_one(texts, model, tokenizer)
+
     @pytest.mark.parametrize(
         "options",
         [

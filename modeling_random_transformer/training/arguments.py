@@ -130,12 +130,15 @@ class ModelArguments:
             raise ValueError(f"lora_rank needs model_name_or_path, a translator to adapt, got {self.lora_rank} alone.")
         if self.lora_rank is None:
             self._refuse_adapters_options()
-        elif self.lora_rank < 1:
-            raise ValueError(f"lora_rank must be at least 1, got {self.lora_rank}.")
+        for name in ("lora_rank", "lora_alpha"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
 
     def _refuse_adapters_options(self) -> None:
         for name in ("lora_alpha", "lora_dropout", "lora_target_modules"):
-            if value := getattr(self, name):
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
                 raise ValueError(f"{name} must be unset without lora_rank, got {value!r}.")
 
     def _check_saved(self) -> None:

@@ -1,7 +1,8 @@
 """What a run starts from: random weights, a saved translator, or one whose weights stay and that gets an adapter."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 from accelerate import PartialState
@@ -14,6 +15,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..refusals import refusing
 from ..vocabulary import check_tokenizer
 from .arguments import ModelArguments, parse_overrides
+from .checkpoints import all_checkpoints, is_complete
 from .recipe import TranslationTrainingArguments
 
 if TYPE_CHECKING:
@@ -37,15 +39,30 @@ def check_start(model: ModelArguments, args: TranslationTrainingArguments) -> No
             )
         if not is_peft_available():
             raise ValueError(f"lora_rank={model.lora_rank} needs peft: pip install 'random-transformer[adapters]'.")
+    _check_output(model, Path(args.output_dir))
     if model.model_name_or_path is not None:
-        if Path(model.model_name_or_path).resolve() == Path(args.output_dir).resolve():
+        _check_saved(model.model_name_or_path, parse_overrides(model.config_overrides))
+
+
+def _check_output(model: ModelArguments, output: Path) -> None:
+    """Refuse to write over the start, or beside results of another kind, which would be loaded together with ours."""
+    start = model.model_name_or_path
+    if start is not None and Path(start).resolve().is_relative_to(output.resolve()):
+        raise ValueError(
+            f"output_dir must differ from model_name_or_path and not hold it, as it stays as it is, got {output} and "
+            f"{start}."
+        )
+    for folder in (output, *filter(is_complete, all_checkpoints(output))):
+        adapter = folder / "adapter_config.json"
+        rank = json.loads(adapter.read_bytes()).get("r") if adapter.is_file() else None
+        if rank != model.lora_rank and (adapter.is_file() or any(folder.glob("*.safetensors"))):
+            found = "all weights of a model" if rank is None else f"an adapter of rank {rank}"
             raise ValueError(
-                f"output_dir must differ from model_name_or_path, which stays as it is, got {args.output_dir} for both."
+                f"output_dir must be new, or that of an earlier try of this run, got {folder} with {found}."
             )
-        _check_saved(model.model_name_or_path)
 
 
-def _check_saved(folder: str) -> None:
+def _check_saved(folder: str, overrides: dict[str, Any]) -> None:
     if Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file():
         raise ValueError(
             f"model_name_or_path must hold a whole model, got {folder!r} with an adapter: merge it first "
@@ -58,6 +75,9 @@ def _check_saved(folder: str) -> None:
             f"model_name_or_path must hold a model of type {RandomTransformerConfig.model_type!r}, "
             f"got {folder!r} of type {config.model_type!r}."
         )
+    RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})  # refuses what no model can have
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"model_name_or_path must hold plain weights to be trained, got quantised ones in {folder!r}.")
     with refusing(f"model_name_or_path must hold the translator's tokenizer, got {folder!r}"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
     check_tokenizer(tokenizer, config)

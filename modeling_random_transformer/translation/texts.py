@@ -125,7 +125,9 @@ class Translator:
 
     def generate(self, sources: list[list[int]]) -> list[str]:
         """Translate one batch of token ids."""
-        inputs = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.model.device)
+        # On the right whatever the tokenizer would do: positions count from the left.
+        padded = self.tokenizer.pad({"input_ids": sources}, padding_side="right", return_tensors="pt")
+        inputs = padded.to(self.model.device)
         limit = self.longest_target(max(map(len, sources)))
         with evaluation_mode(self.model), torch.inference_mode():
             # The limit as a length, 1 for the start token: the library warns of two where a model's folder has its own.

@@ -136,6 +136,8 @@ def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
         ({"lora_rank": 4}, "lora_rank needs model_name_or_path, a translator to adapt, got 4 alone"),
         ({"model_name_or_path": "m", "lora_alpha": 8}, "lora_alpha must be unset without lora_rank, got 8"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
+        ({"model_name_or_path": "m", "lora_alpha": 0}, "lora_alpha must be unset without lora_rank, got 0"),
+        ({"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0}, "lora_alpha must be at least 1, got 0"),
         ({"lora_rank": 0, "model_name_or_path": "m"}, "lora_rank must be at least 1, got 0"),
         ({"model_name_or_path": "m", "tokenizer": "t"}, "tokenizer must be unset with model_name_or_path.*got 't'"),
         ({"model_name_or_path": "m", "vocab_size": 300}, "vocab_size must be unset with model_name_or_path.*got 300"),
@@ -146,6 +148,43 @@ def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
 def test_wrong_arguments_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         ModelArguments(**options)
+
+
+@pytest.mark.parametrize("dropout", ["1", "2", "abc"])
+def test_rates_that_no_model_can_have_are_refused(corpus, tmp_path, dropout):
+    with pytest.raises(ValueError, match="dropout"):
+        tuned(corpus, tmp_path / "out", config_overrides=f"dropout={dropout}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "found"),
+    [
+        (LORA, {}, "an adapter of rank 2"),
+        ({}, LORA, "all weights of a model"),
+        (LORA, {**LORA, "lora_rank": 3}, "an adapter of rank 2"),
+    ],
+)
+@pytest.mark.parametrize("save_strategy", ["no", "steps"])
+def test_results_of_two_kinds_do_not_mix(corpus, tmp_path, first, then, found, save_strategy):
+    """An old adapter would be loaded with the new weights, or the new adapter with old ones."""
+    tuned(corpus, tmp_path / "out", **first, max_steps=2, save_strategy=save_strategy, average_last=1)
+    with pytest.raises(ValueError, match=f"output_dir must be new, or .* with {found}"):
+        tuned(corpus, tmp_path / "out", **then, max_steps=2)
+
+
+def test_the_start_is_not_within_the_output(corpus):
+    with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path and not hold it"):
+        run(corpus, corpus / "base", **SAVED, model_name_or_path=str(corpus / "base" / f"checkpoint-{STEPS}"))
+
+
+def test_quantised_weights_are_not_trained(corpus, tmp_path):
+    shutil.copytree(corpus / "base", tmp_path / "base")
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "torchao"}
+    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="must hold plain weights to be trained"):
+        run(corpus, tmp_path / "out", **SAVED, model_name_or_path=str(tmp_path / "base"))
 
 
 def test_another_architecture_is_refused(corpus, tmp_path):
