@@ -4,6 +4,7 @@ Each model holds the stack that it needs under the names of the whole model, so 
 `RandomTransformerForConditionalGeneration` loads into it, with only the head new.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, Unpack
 
@@ -104,11 +105,7 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         states = outputs.last_hidden_state
         logits = self.score(self.dropout(mean_of_tokens(states, attention_mask)))
-        loss = None
-        if labels is not None:
-            several = self.config.num_labels > 1 and labels.is_floating_point()
-            check_shape("labels", labels, len(logits), *(logits.shape[1:] if several else labels.shape[1:]))
-            loss = checked_loss(self, labels, self.config.num_labels, labels, logits, self.config, **kwargs)
+        loss = checked_loss(self, labels, label_shape(logits, labels), labels, logits, self.config, **kwargs)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -122,16 +119,24 @@ def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
     return ((states * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).to(states.dtype)
 
 
+def label_shape(logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+    """A class for each row, or a number for each logit; the loss itself would stretch whatever it gets."""
+    numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
+    return logits.shape if numbers else logits.shape[:1]
+
+
 def checked_loss(
-    model: RandomTransformerPreTrainedModel, labels: Tensor, classes: int, *args: Any, **kwargs: Any
-) -> Tensor:
-    """The model's loss; labels that are no classes are told by what the CPU makes of them."""
+    model: RandomTransformerPreTrainedModel, labels: Tensor | None, shape: Sequence[int], *args: Any, **kwargs: Any
+) -> Tensor | None:
+    """The model's loss where there are labels, of this shape; what are no classes is told by the CPU's IndexError."""
+    if labels is None:
+        return None
+    check_shape("labels", labels, *shape)
     try:
         return model.loss_function(*args, **kwargs)
     except IndexError as error:
-        lowest, highest = labels.min().item(), labels.max().item()
-        allowed = f"from 0 to {classes - 1}, or -100 for none"
-        raise ValueError(f"labels must be classes {allowed}, got {lowest} to {highest}.") from error
+        found = f"{labels.min().item()} to {labels.max().item()}"
+        raise ValueError(f"labels must be ids of classes, or -100 for none, got {found}: {error}") from error
 
 
 class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
@@ -158,10 +163,7 @@ class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.score(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            check_shape("labels", labels, *logits.shape[:2])
-            loss = checked_loss(self, labels, self.config.num_labels, logits, labels, self.config, **kwargs)
+        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config, **kwargs)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -231,10 +233,7 @@ class RandomTransformerForMaskedLM(RandomTransformerLanguageModel):
         """
         outputs = self.model(input_ids, attention_mask, inputs_embeds, **kwargs)
         logits = self.lm_head(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            check_shape("labels", labels, *logits.shape[:2])
-            loss = checked_loss(self, labels, self.config.vocab_size, logits, labels, self.config.vocab_size, **kwargs)
+        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config.vocab_size, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -329,10 +328,7 @@ class RandomTransformerForCausalLM(RandomTransformerLanguageModel, GenerationMix
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None
-        if labels is not None:
-            check_shape("labels", labels, *logits.shape[:2])
-            loss = checked_loss(self, labels, self.config.vocab_size, logits, labels, self.config.vocab_size, **kwargs)
+        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

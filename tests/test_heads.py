@@ -378,7 +378,7 @@ def test_labels_of_a_wrong_size_are_refused(tmp_path):
 
 
 LABELS_THAT_ARE_REFUSED = {
-    "classes": (RandomTransformerForSequenceClassification, {}, torch.tensor([0, 1, 9]), "from 0 to 2.* got 0 to 9"),
+    "classes": (RandomTransformerForSequenceClassification, {}, torch.tensor([0, 1, 9]), "ids of classes.* got 0 to 9"),
     "rows": (RandomTransformerForSequenceClassification, {}, torch.tensor([0]), r"must have shape \[3\], got \[1\]"),
     "numbers": (
         RandomTransformerForSequenceClassification,
@@ -386,10 +386,15 @@ LABELS_THAT_ARE_REFUSED = {
         torch.ones(3),
         r"must have shape \[3, 3\], got \[3\]",
     ),
-    "tokens' classes": (RandomTransformerForTokenClassification, {}, torch.full((3, 8), 7), "from 0 to 2.* got 7 to 7"),
+    "tokens' classes": (
+        RandomTransformerForTokenClassification,
+        {},
+        torch.full((3, 8), 7),
+        "ids of classes.* got 7 to 7",
+    ),
     "tokens": (RandomTransformerForTokenClassification, {}, torch.zeros(8, 3).long(), r"shape \[3, 8\], got \[8, 3\]"),
-    "masked": (RandomTransformerForMaskedLM, {}, torch.full((3, 8), VOCAB_SIZE), "from 0 to"),
-    "next": (RandomTransformerForCausalLM, {}, torch.full((3, 8), VOCAB_SIZE), "from 0 to"),
+    "masked": (RandomTransformerForMaskedLM, {}, torch.full((3, 8), VOCAB_SIZE), "ids of classes"),
+    "next": (RandomTransformerForCausalLM, {}, torch.full((3, 8), VOCAB_SIZE), "ids of classes"),
 }
 
 
