@@ -329,8 +329,11 @@ def in_fairseqs_ids(reference: FairseqReference, made):
     return logits
 
 
-def test_two_dictionaries_become_one_vocabulary(files, tmp_path):
+@pytest.mark.parametrize("tied", [False, True])
+def test_two_dictionaries_become_one_vocabulary(tied, tmp_path):
     """Of the source's tokens first, so that its ids stay; what is generated is read by the same tokenizer."""
+    options = {"share_decoder_input_output_embed": tied}
+    files = folder_with_two_dictionaries(tmp_path, **options)
     convert_fairseq(output=tmp_path / "out", **files)
     made = fairseq_tokenizer(files["source_dict"], target_dictionary=files["target_dict"])
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -340,7 +343,7 @@ def test_two_dictionaries_become_one_vocabulary(files, tmp_path):
     assert batch["input_ids"].tolist() == [[4, 5, 6, 2], [7, 2, 1, 1], [SOURCE_TOKENS, 8, 2, 1]]
     assert tokenizer(text_target="hel@@ lo t0")["input_ids"] == [SOURCE_TOKENS, SOURCE_TOKENS + 1, SOURCE_TOKENS + 4, 2]
     assert tokenizer.decode([2, *range(SOURCE_TOKENS, SOURCE_TOKENS + 4), 2], skip_special_tokens=True) == "hello world"
-    reference = in_fairseqs_ids(reference_of(checkpoint()), made)
+    reference = in_fairseqs_ids(reference_of(checkpoint(**options)), made)
     for beams in (1, 4):
         assert same_search(model, reference, batch, beams)
     target = torch.tensor([[2, SOURCE_TOKENS, 7, SOURCE_TOKENS + 9]] * 3)
