@@ -5,6 +5,7 @@ post "The Random Transformer", which runs the same network by hand in four dimen
 """
 
 from collections.abc import Iterable
+from copy import deepcopy
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +171,15 @@ class RandomTransformerConfig(PretrainedConfig):
             if "RandomTransformerForConditionalGeneration" in (self.architectures or []):
                 self.custom_pipelines = {**(getattr(self, "custom_pipelines", None) or {}), **PIPELINES}
         super().save_pretrained(save_directory, **kwargs)
+
+    def changed(self, **values: Any) -> "RandomTransformerConfig":
+        """A copy with these values; itself where it has them, so that a head and the stack in it share one."""
+        if all(getattr(self, name) == value for name, value in values.items()):
+            return self
+        config = deepcopy(self)
+        for name, value in values.items():
+            setattr(config, name, value)
+        return config
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "RandomTransformerConfig":

@@ -5,7 +5,6 @@ Each model holds the stack that it needs under the names of the whole model, so 
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any, Unpack
 
 from torch import Tensor, nn
@@ -33,17 +32,6 @@ from .modeling_random_transformer import (
 )
 
 
-def for_one_stack(config: RandomTransformerConfig, **changes: Any) -> RandomTransformerConfig:
-    """A copy of the configuration that says that encoder and decoder are not together; itself where it says so."""
-    changes["is_encoder_decoder"] = False
-    if all(getattr(config, name) == value for name, value in changes.items()):
-        return config  # a head's: the stack in it goes by the same object
-    config = deepcopy(config)
-    for name, value in changes.items():
-        setattr(config, name, value)
-    return config
-
-
 class RandomTransformerEncoderModel(RandomTransformerModel):
     """The encoder by itself (paper Figure 1 left)."""
 
@@ -51,7 +39,7 @@ class RandomTransformerEncoderModel(RandomTransformerModel):
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(for_one_stack(config, use_cache=False))
+        super().__init__(config.changed(is_encoder_decoder=False, use_cache=False))
 
     @can_return_tuple
     def forward(
@@ -71,7 +59,7 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
 
     def __init__(self, config: RandomTransformerConfig, **head: int):
-        config = for_one_stack(config, use_cache=False)
+        config = config.changed(is_encoder_decoder=False, use_cache=False)
         super().__init__(config)
         self.model = RandomTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -213,7 +201,7 @@ class RandomTransformerForMaskedLM(RandomTransformerLanguageModel):
     _keys_to_ignore_on_load_unexpected = [r"decoder\."]
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(for_one_stack(config, use_cache=False), RandomTransformerEncoderModel)
+        super().__init__(config.changed(is_encoder_decoder=False, use_cache=False), RandomTransformerEncoderModel)
 
     @can_return_tuple
     def forward(
@@ -247,7 +235,7 @@ class RandomTransformerDecoderModel(RandomTransformerModel):
 
     def __init__(self, config: RandomTransformerConfig):
         # Whoever asks how many layers there are, caches for one, asks by the name that the encoder's count has.
-        super().__init__(for_one_stack(config, encoder_layers=config.decoder_layers))
+        super().__init__(config.changed(is_encoder_decoder=False, encoder_layers=config.decoder_layers))
 
     @can_return_tuple
     def forward(
@@ -299,7 +287,7 @@ class RandomTransformerForCausalLM(RandomTransformerLanguageModel, GenerationMix
     _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn"]
 
     def __init__(self, config: RandomTransformerConfig):
-        config = for_one_stack(config, encoder_layers=config.decoder_layers)
+        config = config.changed(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
         super().__init__(config, RandomTransformerDecoderModel)
 
     @can_return_tuple

@@ -528,8 +528,8 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
     stacks: dict[str, Any] = {"encoder": RandomTransformerEncoder, "decoder": RandomTransformerDecoder}
 
     def __init__(self, config: RandomTransformerConfig):
-        if len(self.stacks) > 1:
-            config.is_encoder_decoder = True  # the folder of a head on one stack says otherwise
+        if len(self.stacks) > 1:  # the folder of a head on one stack says otherwise
+            config = config.changed(is_encoder_decoder=True)
         super().__init__(config)
         if config.share_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
@@ -628,7 +628,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config, RandomTransformerModel)
+        super().__init__(config.changed(is_encoder_decoder=True), RandomTransformerModel)
         self.loss_function = token_loss
 
     @can_return_tuple

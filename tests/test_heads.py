@@ -18,6 +18,7 @@ from transformers import (
 from modeling_random_transformer import (
     RandomTransformerEncoderModel,
     RandomTransformerForCausalLM,
+    RandomTransformerForConditionalGeneration,
     RandomTransformerForMaskedLM,
     RandomTransformerForQuestionAnswering,
     RandomTransformerForSequenceClassification,
@@ -404,6 +405,16 @@ def test_labels_that_are_none_are_refused(case):
     model = kind(tiny_config(num_labels=3, **options))
     with pytest.raises(ValueError, match=f"labels .*{message}"):
         model(**BATCH, labels=labels)
+
+
+def test_a_heads_configuration_makes_a_whole_model():
+    """And stays the head's."""
+    head = RandomTransformerForCausalLM(tiny_config())
+    whole = RandomTransformerForConditionalGeneration(head.config)
+    assert whole.config is whole.model.config
+    assert whole.config.is_encoder_decoder
+    assert not head.config.is_encoder_decoder
+    assert whole(**BATCH, labels=BATCH["input_ids"]).loss.isfinite()
 
 
 def test_inputs_are_called_what_the_caller_calls_them():
