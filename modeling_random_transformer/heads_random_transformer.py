@@ -273,8 +273,12 @@ class RandomTransformerDecoderModel(RandomTransformerModel):
                 **kwargs,
             )
         except IndexError as error:  # of the table; ids of tokens are looked up before
-            limit = self.config.max_position_embeddings
-            raise ValueError(f"position_ids must be below max_position_embeddings={limit}, got others.") from error
+            if position_ids is None:
+                raise
+            limit, highest = self.config.max_position_embeddings, position_ids.max().item()
+            raise ValueError(
+                f"position_ids must be below max_position_embeddings={limit}, got up to {highest}."
+            ) from error
         if outputs.past_key_values is not None:
             outputs.past_key_values = outputs.past_key_values.self_attention_cache  # there is no other
         return outputs

@@ -80,6 +80,7 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"model must be one of AutoModelForSeq2SeqLM, with encoder, decoder and head, got {name}.")
         if self.tokenizer is None:
             raise ValueError(f"tokenizer must be that of the model, {name}, got None.")
+        self.positions = source_positions(self.model)
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         """Answer one text, several, or a stream; arguments and errors are those of the class."""
@@ -199,9 +200,8 @@ class Seq2SeqPipeline(Pipeline):
         limits = [(self.tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrules")]
         if max_source_tokens is not None:
             limits = [(max_source_tokens, "max_source_tokens")]
-        positions = source_positions(self.model)
-        if positions is not None:
-            limits.append((positions, "the model's positions"))
+        if self.positions is not None:
+            limits.append((self.positions, "the model's positions"))
         return min(limits)
 
     def _forward(

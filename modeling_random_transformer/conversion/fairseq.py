@@ -112,8 +112,9 @@ def convert_fairseq(
             source_dict, source_codes, length, target_dictionary=target_dict, target_codes=target_codes
         )
         ids = tokenizer.source_ids, tokenizer.target_ids
-        for stack, dictionary, known in zip(STACKS, (source_dict, target_dict or source_dict), ids, strict=True):
-            check_dictionary(content["model"], stack, dictionary, max(known) + 1)
+        dictionaries = (source_dict, target_dict or source_dict)
+        for stack, dictionary, tokens in zip(STACKS, dictionaries, tokenizer.sizes, strict=True):
+            check_dictionary(content["model"], stack, dictionary, tokens)
     with new_folder(output) as temporary:
         model, report = from_fairseq(content, num_heads=num_heads, fairseq_ids=ids)
         model.save_pretrained(temporary)
@@ -144,9 +145,9 @@ def save_tokenizer(made: FairseqTokenizer, folder: Path, report: Report) -> None
     if made.target_tokenizer.backend_tokenizer.to_str() != made.tokenizer.backend_tokenizer.to_str():
         made.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
         report.notes.append(f"The folder's tokenizer splits sources; the one in {TARGET_TOKENIZER} splits targets.")
-    sizes = [max(ids) + 1 for ids in (made.source_ids, made.target_ids)]
+    source, target = made.sizes
     report.notes.append(
-        f"{len(made.source_ids)} ids stand for {sizes[0]} tokens of the source's dictionary, {sizes[1]} of the "
+        f"{len(made.source_ids)} ids stand for {source} tokens of the source's dictionary, {target} of the "
         "target's and what merging passes through. What a dictionary has not is its <unk>, and never preferred to it."
     )
     report.notes.append("The tokenizer splits at spaces: punctuation is to be separated as it was for training.")

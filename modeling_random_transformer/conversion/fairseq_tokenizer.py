@@ -40,6 +40,11 @@ class FairseqTokenizer:
     target_ids: list[int]
     segments: bool
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many tokens the source's and the target's dictionary have, the 4 special ones included."""
+        return max(self.source_ids) + 1, max(self.target_ids) + 1
+
 
 def fairseq_tokenizer(
     dictionary: str | Path,
@@ -65,14 +70,15 @@ def fairseq_tokenizer(
     """
     if codes is None and target_codes is not None:
         raise ValueError(f"target_codes must be given with codes of the source, got {target_codes} alone.")
-    merges = [read_codes(Path(file)) for file in (codes, target_codes or codes) if file is not None]
-    source, target = (read_tokens(Path(file), bool(merges)) for file in (dictionary, target_dictionary or dictionary))
+    merges = [read_codes(Path(file)) for file in (codes, target_codes) if file is not None]
+    source = read_tokens(Path(dictionary), bool(merges))
+    target = source if target_dictionary is None else read_tokens(Path(target_dictionary), bool(merges))
     vocabulary = one_vocabulary(source, target, merges)
-    backends = [merging(vocabulary, pairs) for pairs in merges] or [whole_pieces(vocabulary)] * 2
-    tokenizer, target_tokenizer = (ending_texts(backend, model_max_length) for backend in backends)
+    backends = [merging(vocabulary, pairs) for pairs in merges] or [whole_pieces(vocabulary)]
+    tokenizers = [ending_texts(backend, model_max_length) for backend in backends]
     return FairseqTokenizer(
-        tokenizer,
-        target_tokenizer,
+        tokenizers[0],
+        tokenizers[-1],
         source_ids=[source.get(token, UNK) for token in vocabulary],
         target_ids=[target.get(token, UNK) for token in vocabulary],
         segments=bool(merges),

@@ -80,12 +80,14 @@ def own_rows(transfer: Transfer, source: int, target: int) -> Rows:
 
 def put_rows(transfer: Transfer, name: str, ours: str, table: Tensor, rows: Sequence[int]) -> None:
     """A table's rows in this order; zeros for ids that have none."""
+    if unchanged(rows, table):
+        return transfer.put(name, ours, table, "as it is")
     last_is_zeros = torch.cat([table, table.new_zeros(1, table.shape[1])])  # which NO_ROW finds
-    transfer.put(name, ours, last_is_zeros[list(rows)], changed(rows, table))
+    return transfer.put(name, ours, last_is_zeros[list(rows)], "a row for each id")
 
 
-def changed(rows: Sequence[int], table: Tensor) -> str:
-    return "as it is" if list(rows) == list(range(len(table))) else "a row for each id"
+def unchanged(rows: Sequence[int], table: Tensor) -> bool:
+    return list(rows) == list(range(len(table)))
 
 
 def put_bias(transfer: Transfer, name: str | None, table: Tensor, rows: Sequence[int], unk_token_id: int) -> None:
@@ -100,7 +102,7 @@ def put_bias(transfer: Transfer, name: str | None, table: Tensor, rows: Sequence
     needed = name is not None or bool(bias.any())
     transfer.derive("the output layer", lm_head_bias=needed)
     if name is not None:
-        transfer.put(name, "lm_head.bias", bias, changed(rows, table))
+        transfer.put(name, "lm_head.bias", bias, "as it is" if unchanged(rows, table) else "a row for each id")
     elif needed:
         transfer.fill("lm_head.bias", bias, "so that only tokens of the target are predicted")
 
