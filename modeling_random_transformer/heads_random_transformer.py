@@ -257,28 +257,15 @@ class RandomTransformerDecoderModel(RandomTransformerModel):
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if position_ids is not None and given is not None:
-            check_shape("position_ids", position_ids, "batch", given.shape[1])
-        elif attention_mask is not None and attention_mask.dim() == 2 and given is not None:
-            position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -given.shape[1] :]
-        try:
-            outputs = self.decoder(
-                input_ids,
-                attention_mask,
-                past_key_values=past_key_values,
-                inputs_embeds=inputs_embeds,
-                use_cache=use_cache,
-                position_ids=position_ids,
-                **kwargs,
-            )
-        except IndexError as error:  # of the table; ids of tokens are looked up before
-            if position_ids is None:
-                raise
-            limit, highest = self.config.max_position_embeddings, position_ids.max().item()
-            raise ValueError(
-                f"position_ids must be below max_position_embeddings={limit}, got up to {highest}."
-            ) from error
+        outputs = self.decoder(
+            input_ids,
+            attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            position_ids=position_ids,
+            **kwargs,
+        )
         if outputs.past_key_values is not None:
             outputs.past_key_values = outputs.past_key_values.self_attention_cache  # there is no other
         return outputs

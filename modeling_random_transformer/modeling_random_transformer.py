@@ -8,7 +8,7 @@ Shapes in this file: `batch` counts sequences, `source_len` and `target_len` tok
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import torch
@@ -22,32 +22,36 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import DecodingCache, RandomTransformerGenerationMixin
-from .loss_random_transformer import token_loss
+from .loss_random_transformer import is_transformed, token_loss
+
+HAVE_FLOAT64 = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
     """sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5), side by side or (`"concatenated"`) all sines first.
 
-    Integer positions `[…, length]` → `[…, length, d_model]` in float32, computed in float64.
+    Integer positions `[…, length]` → `[…, length, d_model]` in float32 on the device of the positions. Computed in
+    float64, on the CPU where the device has none.
     """
-    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device)
-    angles = positions.to(torch.float64)[..., None] / 10000 ** (two_i / d_model)  # […, length, d_model / 2]
+    counted = positions if positions.device.type in HAVE_FLOAT64 else positions.cpu()
+    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=counted.device)
+    angles = counted.to(torch.float64)[..., None] / 10000 ** (two_i / d_model)  # […, length, d_model / 2]
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # […, length, d_model / 2, 2]
     if layout == "concatenated":
         waves = waves.transpose(-1, -2)
-    return waves.flatten(-2).to(torch.float32)
+    return waves.flatten(-2).to(torch.float32).to(positions.device)
 
 
 def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
-    """`table[start : start + length]`, also for a start that only the device knows."""
+    """`table[start : start + length]`, also for a start in a tensor on the device."""
     if isinstance(start, Tensor):
-        return table[start + torch.arange(length, device=table.device)]
+        return nn.functional.embedding(start + torch.arange(length, device=table.device), table)
     return table[start : start + length]
 
 
@@ -65,9 +69,12 @@ class SinusoidalPositions(nn.Module):
         """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
         return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
 
-    def forward(self, start: int | Tensor, length: int, end: int) -> Tensor:
-        """Encodings of `length` tokens from index `start` on, `[length, d_model]`; none lies beyond `end`."""
-        if end <= len(self.table):
+    def forward(self, start: int | Tensor, length: int, end: int | None) -> Tensor:
+        """Encodings of `length` tokens from index `start` on, `[length, d_model]`.
+
+        All positions are below `end`; `None` is an end that is known on the device only.
+        """
+        if end is not None and end <= self.table.shape[0]:
             return rows(self.table, start, length)
         return self.encode(start + torch.arange(length, device=self.table.device))
 
@@ -79,12 +86,18 @@ class LearnedPositions(nn.Embedding):
         super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
         self.config = config
 
-    def forward(self, start: int | Tensor, length: int, end: int) -> Tensor:  # type: ignore[override]
-        """Vectors of `length` tokens from index `start` on, `[length, d_model]`; none lies beyond `end`."""
+    def forward(self, start: int | Tensor, length: int, end: int | None) -> Tensor:  # type: ignore[override]
+        """Vectors of `length` tokens from index `start` on, `[length, d_model]`.
+
+        All positions are below `end`; `None` is an end that is known on the device only.
+
+        Raises:
+            ValueError: `end` is above `max_position_embeddings`.
+        """
         limit = self.config.max_position_embeddings
-        if end > limit:
+        if end is not None and end > limit:
             raise ValueError(f"learned positions reach to max_position_embeddings={limit}, got a length of {end}.")
-        return rows(self.weight, start + self.config.position_offset, length)
+        return rows(self.weight[self.config.position_offset :], start, length)
 
 
 def eager_attention_forward(
@@ -155,7 +168,7 @@ class RandomTransformerAttention(nn.Module):
                 key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
         else:
             key, value = self.source_keys_and_values(key_value_states, past_key_values)
-            hidden_states = group_by_source(hidden_states, len(key))
+            hidden_states = group_by_source(hidden_states, key.shape[0])
 
         query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
         implementation = self.config._attn_implementation
@@ -170,7 +183,7 @@ class RandomTransformerAttention(nn.Module):
         rate = self.config.attention_dropout if self.training else 0.0
         outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
         outputs = self.out_proj(outputs.flatten(2)).view(batch, query_len, d_model)
-        if weights is not None and len(weights) != batch:
+        if weights is not None and weights.shape[0] != batch:
             weights = ungroup_weights(weights, batch, query_len)
         return outputs, weights
 
@@ -203,29 +216,33 @@ def group_by_source(states: Tensor, sources: int) -> Tensor:
 
     `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
     """
-    return states if len(states) == sources else states.reshape(sources, -1, states.shape[-1])
+    return states if states.shape[0] == sources else states.reshape(sources, -1, states.shape[-1])
 
 
 def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
     """`[sources, heads, batch / sources · query_len, key_len]` → `[batch, heads, query_len, key_len]`."""
-    rows_and_queries = (batch // len(weights), query_len)
+    rows_and_queries = (batch // weights.shape[0], query_len)
     return weights.unflatten(2, rows_and_queries).transpose(1, 2).flatten(0, 1)
 
 
 def fused_attention_is_slow(query: Tensor, key: Tensor) -> bool:
-    """Whether plain products train faster than PyTorch's fused kernel: on a CPU in half precision, up to 15 times."""
-    short = key.shape[2] <= 128  # beyond, memory counts
-    return short and query.device.type == "cpu" and query.requires_grad and query.element_size() < 4
+    """Whether plain products train faster than PyTorch's fused kernel: on a CPU in half precision, up to 15 times.
+
+    Lengths above 128 would take too much memory. The comparison comes last, and not in `torch.export`, which would
+    limit the exported model to the lengths on one side of it.
+    """
+    trains = query.device.type == "cpu" and query.requires_grad and query.element_size() < 4
+    return trains and not torch.compiler.is_exporting() and key.shape[2] <= 128
 
 
 def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     """Dropout (paper 5.4). On a CPU, 16 random bits decide on an element: seven times as fast as PyTorch's 64."""
-    if rate == 0 or not training or states.device.type != "cpu":
+    dropped = round(rate * 2**16)  # of the numbers that 16 bits can be
+    if not training or states.device.type != "cpu" or not 0 < dropped < 2**16 or is_transformed():
         return nn.functional.dropout(states, rate, training)
     bits = torch.empty(math.ceil(states.numel() / 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    dropped = round(rate * 2**16)  # of the numbers that 16 bits can be
     kept = bits[: states.numel()].view(states.shape) >= dropped - 2**15
-    return states * kept.to(states.dtype).mul_(2**16 / max(1, 2**16 - dropped))
+    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
 
 
 class RandomTransformerBlock(nn.Module):
@@ -383,7 +400,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         except IndexError as error:
             raise out_of_vocabulary(ids_name, input_ids, self.config.vocab_size) from error
 
-    def embed(self, inputs_embeds: Tensor, start: int | Tensor, end: int) -> Tensor:
+    def embed(self, inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
         """Scale, add positions from index `start` on, drop out: `[batch, length, d_model]` in and out."""
         hidden_states = inputs_embeds * self.embed_scale
         if self.embed_positions is not None:
@@ -472,16 +489,26 @@ class RandomTransformerDecoder(RandomTransformerStack):
         """Predict from the target so far and the encoded source, `[sources, source_len, d_model]`.
 
         The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. `position_ids`,
-        `[batch or 1, length]`, are the tokens' positions where they are not their places in the sequence. The other
-        arguments are those of `RandomTransformerModel.forward`.
+        `[batch or 1, length]`, are the tokens' positions where they are not their places in the sequence. A decoder
+        without a source counts them without the padding. The other arguments are those of
+        `RandomTransformerModel.forward`.
         """
+        if encoder_hidden_states is not None and not self.config.is_encoder_decoder:
+            shape = list(encoder_hidden_states.shape)
+            raise ValueError(f"encoder_hidden_states must be None for a model without cross-attention, got {shape}.")
         inputs_embeds = self.look_up(input_ids, inputs_embeds)
         cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
-        start, end = token_range(cache, inputs_embeds.shape[1])
+        batch, length, _ = inputs_embeds.shape
+        start, seen_len = token_range(cache, length)
+        end: int | None = seen_len
         if isinstance(start, int):
-            check_padding_mask(f"{self.prefix}attention_mask", attention_mask, len(inputs_embeds), end)
-        if position_ids is not None:  # from these the tokens' places are counted on
-            start = position_ids - torch.arange(inputs_embeds.shape[1], device=position_ids.device)
+            check_padding_mask(f"{self.prefix}attention_mask", attention_mask, batch, seen_len)
+        if position_ids is not None:
+            end = self.end_of_positions(position_ids, length)
+        elif not self.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
+            position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:]
+        if position_ids is not None:
+            start = position_ids - torch.arange(length, device=position_ids.device)
         hidden_states = self.embed(inputs_embeds, start, end)
         seen = None if cache is None else cache.self_attention_cache
         mask = create_causal_mask(self.config, hidden_states, attention_mask, seen, position_ids=position_ids)
@@ -494,16 +521,48 @@ class RandomTransformerDecoder(RandomTransformerStack):
             )
         return DecoderOutput(self.layer_norm(hidden_states), past_key_values=cache)
 
+    def end_of_positions(self, position_ids: Tensor, length: int) -> int | None:
+        """One more than the highest of a caller's positions; `None` on a GPU, which the answer would synchronize.
+
+        There, `LearnedPositions` raises a device-side assertion for positions that it does not have.
+        """
+        check_shape("position_ids", position_ids, "batch", length)
+        if position_ids.device.type != "cpu" or position_ids.numel() == 0 or is_transformed():
+            return None
+        lowest, highest = (int(position) for position in position_ids.aminmax())
+        limit = self.config.max_position_embeddings
+        if self.config.position_embedding == "learned" and highest >= limit:
+            raise ValueError(f"position_ids must be below max_position_embeddings={limit}, got up to {highest}.")
+        if lowest < 0:
+            raise ValueError(f"position_ids must be at least 0, got {lowest}.")
+        return highest + 1
+
     def source_mask(self, states: Tensor, source_states: Tensor, padding_mask: Tensor | None) -> Tensor | None:
         """The mask of cross-attention, for queries grouped by source."""
         check_shape("encoder_outputs", source_states, "batch", "length", self.config.d_model)
         sources, source_len, _ = source_states.shape
-        if len(states) % max(sources, 1):
+        if states.shape[0] % max(sources, 1):
             raise ValueError(
-                f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {len(states)}."
+                f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
             )
         check_padding_mask("attention_mask", padding_mask, sources, source_len)
         return create_bidirectional_mask(self.config, group_by_source(states, sources), padding_mask, source_states)
+
+
+def as_encoder_output(outputs: Any) -> BaseModelOutput:
+    """The fields that an encoder returns, from any class of outputs or from a tuple in their order."""
+    if isinstance(outputs, BaseModelOutput):
+        return outputs
+    names = ("last_hidden_state", "hidden_states", "attentions")
+    if isinstance(outputs, Mapping):
+        fields = {name: outputs.get(name) for name in names}
+    else:
+        fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else {}
+    if not isinstance(fields.get("last_hidden_state"), Tensor):
+        raise ValueError(
+            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
+        )
+    return BaseModelOutput(**fields)
 
 
 def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
@@ -566,7 +625,7 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | None = None,
+        encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -580,7 +639,8 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
             attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
             decoder_input_ids: target ids, shifted right, `[batch, target_len]`; with a cache only the new ones.
             decoder_attention_mask: 1 for target tokens, 0 for padding, `[batch, seen_len + target_len]`.
-            encoder_outputs: the output of the encoder, to use in place of running it.
+            encoder_outputs: the output of the encoder, to use in place of running it: any `ModelOutput` with a
+                `last_hidden_state`, or a tuple that starts with it.
             past_key_values: the decoder's cache, extended in place.
             inputs_embeds: rows of the embedding matrix, not yet scaled, in place of `input_ids`,
                 `[batch, source_len, d_model]`.
@@ -594,10 +654,10 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
-        inputs = (decoder_input_ids, decoder_attention_mask, encoder_outputs.last_hidden_state, attention_mask)
+            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        else:
+            encoded = as_encoder_output(encoder_outputs)
+        inputs = (decoder_input_ids, decoder_attention_mask, encoded.last_hidden_state, attention_mask)
         decoder_outputs = self.decoder(*inputs, past_key_values, decoder_inputs_embeds, use_cache=use_cache, **kwargs)
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
@@ -605,7 +665,7 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
-            **{f"encoder_{name}": value for name, value in encoder_outputs.items()},
+            **{f"encoder_{name}": value for name, value in encoded.items()},
         )
 
 
@@ -638,7 +698,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | None = None,
+        encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,

@@ -59,8 +59,8 @@ def trace(
         yield found
 
 
-def stack_name(stack: nn.Module) -> str:
-    return "decoder" if stack.prefix else "encoder"
+def stack_name(stack: Any) -> str:
+    return "decoder" if stack.layers[0].self_attn.is_causal else "encoder"
 
 
 def check_model(model: PreTrainedModel, stacks: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Taps:
                 self.put(f"{name}.embedding.ids", input_ids)
             return look_up_untraced(input_ids, inputs_embeds)
 
-        def embed(inputs_embeds: Tensor, start: int | Tensor, end: int) -> Tensor:
+        def embed(inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
             self.put(f"{name}.embedding.token", inputs_embeds)
             self.put(f"{name}.embedding.scaled", inputs_embeds * stack.embed_scale)
             summed = embed_untraced(inputs_embeds, start, end)

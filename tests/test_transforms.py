@@ -1,0 +1,207 @@
+"""The model under `torch.compile`, `torch.export`, `torch.func` and repeated differentiation, and its dropout."""
+
+import pytest
+import torch
+from support import padded_batch, random_ids, tiny_model
+from torch.export import Dim, export
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
+
+from modeling_random_transformer import RandomTransformerForCausalLM, modeling_random_transformer
+from modeling_random_transformer.modeling_random_transformer import dropout, sinusoids
+from modeling_random_transformer.training import SmoothedCrossEntropy
+
+DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
+
+
+def training_batch(rows=3):
+    return padded_batch([7, 4, 6][:rows]) | {"labels": random_ids(rows, 5)}
+
+
+# torch.compile and torch.export
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_training_step_compiles_to_one_graph(attention):
+    torch._dynamo.reset()
+    model = tiny_model(**DROPOUT, attn_implementation=attention).train()
+    explained = torch._dynamo.explain(model)(**training_batch())
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
+
+
+def test_a_compiled_training_step_equals_an_uncompiled_one():
+    torch._dynamo.reset()
+    model = tiny_model().double()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for labels in (random_ids(3, 5), torch.full((3, 5), -100)):
+        batch = training_batch() | {"labels": labels, "decoder_input_ids": random_ids(3, 5)}
+        losses = [step(**batch).loss for step in (model, compiled)]
+        gradients = [torch.autograd.grad(loss, model.lm_head.weight)[0] for loss in losses]
+        torch.testing.assert_close(losses[1], losses[0])
+        torch.testing.assert_close(gradients[1], gradients[0])
+        assert gradients[1].isfinite().all()
+
+
+def test_the_smoothed_loss_compiles_to_one_graph():
+    torch._dynamo.reset()
+    compiled = torch.compile(SmoothedCrossEntropy(0.1), backend="aot_eager", fullgraph=True)
+    outputs, labels = {"logits": torch.randn(2, 3, 7)}, torch.tensor([[1, 2, -100], [3, -100, -100]])
+    torch.testing.assert_close(compiled(outputs, labels), SmoothedCrossEntropy(0.1)(outputs, labels))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_export_with_a_dynamic_batch_and_dynamic_lengths(positions, dtype):
+    model = tiny_model(position_embedding=positions, max_position_embeddings=256).to(dtype)
+    batch, source, target = Dim("batch", max=512), Dim("source", max=256), Dim("target", max=256)
+    shapes = {"input_ids": {0: batch, 1: source}, "attention_mask": {0: batch, 1: source}}
+    shapes |= {"decoder_input_ids": {0: batch, 1: target}, "use_cache": None}
+    inputs = {**padded_batch([7, 4, 6]), "decoder_input_ids": random_ids(3, 5), "use_cache": False}
+    exported = export(model, (), inputs, dynamic_shapes=shapes).module()
+    others = {**padded_batch([150, 3, 6, 2, 5]), "decoder_input_ids": random_ids(5, 8), "use_cache": False}
+    with torch.no_grad():
+        expected = model(**others).logits
+        tolerance = 1e-9 if dtype == torch.float64 else 0.05 * expected.abs().max().item()
+        torch.testing.assert_close(exported(**others).logits, expected, rtol=0, atol=tolerance)
+
+
+# Derivatives of derivatives, and torch.func
+
+
+def losses_and_logits(smoothing, overwrite=False):
+    """Our loss and PyTorch's of the same leaf, through an operation that has a second derivative."""
+    leaf = torch.randn(3, 4, 7, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 7, (3, 4)).index_fill(1, torch.tensor([3]), -100)
+    logits = leaf**3
+    ours = SmoothedCrossEntropy(smoothing, overwrite)({"logits": logits}, labels)
+    theirs = cross_entropy((leaf**3).flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
+    return ours, theirs, leaf
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_second_and_third_derivatives_are_those_of_pytorch(smoothing):
+    ours, theirs, leaf = losses_and_logits(smoothing)
+    for _ in range(3):
+        gradients = [torch.autograd.grad(3 * value, leaf, create_graph=True)[0] for value in (ours, theirs)]
+        torch.testing.assert_close(*gradients)
+        ours, theirs = (gradient.square().sum() for gradient in gradients)
+
+
+def test_second_derivatives_of_an_overwritten_loss_raise():
+    loss, _, leaf = losses_and_logits(0.1, overwrite=True)
+    with pytest.raises(RuntimeError, match="overwrite must be False for a backward pass with create_graph=True"):
+        torch.autograd.grad(loss, leaf, create_graph=True)
+
+
+def test_a_gradient_penalty_of_the_model_has_the_right_gradient():
+    model = tiny_model(attn_implementation="eager").double()
+    embeddings = model.get_input_embeddings()(random_ids(2, 5)).detach()
+    labels, target = random_ids(2, 4, seed=1), random_ids(2, 4, seed=2)
+
+    def penalty(embedded, fused):
+        output = model(inputs_embeds=embedded, decoder_input_ids=target, labels=labels)
+        loss = output.loss if fused else cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+        return torch.autograd.grad(loss, embedded, create_graph=True)[0].square().sum()
+
+    gradients = []
+    for fused in (True, False):
+        leaf = embeddings.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(penalty(leaf, fused), leaf)[0])
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_gradients_of_many_losses_at_once():
+    """`is_grads_batched` runs the backward pass under `vmap`."""
+    logits = torch.randn(2, 3, 7, requires_grad=True)
+    loss = SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(2, 3, dtype=torch.long))
+    (single,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (batched,) = torch.autograd.grad(loss, logits, torch.tensor([1.0, 2.0]), is_grads_batched=True)
+    torch.testing.assert_close(batched, torch.stack([single, 2 * single]))
+
+
+def test_functional_gradients_of_the_model_are_those_of_backward():
+    model = tiny_model().double()
+    batch = training_batch()
+    parameters = dict(model.named_parameters())
+    gradients, loss = grad_and_value(lambda given: functional_call(model, given, (), batch).loss)(parameters)
+    expected = model(**batch).loss
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(gradients[name], parameter.grad)
+
+
+def test_gradients_of_each_example_by_vmap():
+    logits = torch.randn(4, 2, 3, 7, dtype=torch.float64)
+    labels = torch.randint(0, 7, (4, 2, 3)).index_fill(2, torch.tensor([1]), -100)
+    labels[3] = -100
+    loss = SmoothedCrossEntropy(0.1)
+    together = vmap(grad(lambda row, label: loss({"logits": row}, label)))(logits, labels)
+    for row in range(4):
+        leaf = logits[row].clone().requires_grad_()
+        loss({"logits": leaf}, labels[row]).backward()
+        torch.testing.assert_close(together[row], leaf.grad)
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_dropout_under_vmap(randomness):
+    dropped = vmap(lambda states: dropout(states, 0.5, True), randomness=randomness)(torch.ones(4, 256))
+    assert (dropped[0] == dropped[1]).all() == (randomness == "same")
+    assert 0.3 < (dropped == 0).float().mean() < 0.7
+
+
+def test_dropout_under_vmap_asks_for_a_kind_of_randomness():
+    with pytest.raises(RuntimeError, match="randomness"):
+        vmap(lambda states: dropout(states, 0.5, True))(torch.ones(4, 8))
+
+
+@pytest.mark.parametrize("rate", [1.0, 1 - 2**-18, 0.999993, 1 - 2**-16, 0.5, 2**-16, 1e-7])
+def test_dropout_keeps_and_scales_at_its_rate(rate):
+    """Kept values are scaled by 1 / (1 - rate), up to the resolution of 16 bits."""
+    kept = dropout(torch.ones(100_000), rate, True)
+    kept = kept[kept != 0]
+    assert abs(len(kept) / 100_000 - (1 - rate)) < 0.01
+    if len(kept) and rate < 1:
+        assert (kept * (1 - rate) - 1).abs().max() < 1e-4 or rate > 0.9999
+
+
+# Devices without float64
+
+
+class NoFloat64(TorchFunctionMode):
+    """A meta device that raises for float64, as MPS does. Copies of its tensors to the CPU count from 0."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.cpu and args[0].is_meta:
+            return torch.arange(args[0].numel()).view(args[0].shape)
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_meta and result.dtype == torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+        return result
+
+
+def test_sinusoids_on_a_device_without_float64(monkeypatch):
+    monkeypatch.setattr(modeling_random_transformer, "HAVE_FLOAT64", {"cpu"})
+    with NoFloat64():
+        encodings = sinusoids(torch.arange(9, device="meta"), 6)
+        assert (encodings.device.type, encodings.dtype, encodings.shape) == ("meta", torch.float32, (9, 6))
+        with torch.device("meta"):
+            model = tiny_model(max_position_embeddings=8)
+        ids = random_ids(2, 12).to("meta")  # longer than the prepared table
+        assert model(ids, decoder_input_ids=ids).logits.is_meta
+
+
+def test_a_training_step_on_a_meta_device_reads_no_value():
+    """A tensor on the meta device has no values: reading one, which would synchronize a GPU, raises."""
+    with torch.device("meta"):
+        model = tiny_model(**DROPOUT).train()
+        ids = torch.ones(2, 5, dtype=torch.long)
+        language_model = RandomTransformerForCausalLM(model.config)
+    for count in (None, 0, torch.tensor(0, device="meta")):
+        model(ids, attention_mask=ids, labels=ids, num_items_in_batch=count).loss.backward()
+    assert language_model(ids, attention_mask=ids).logits.is_meta
+    assert language_model(ids, position_ids=ids).logits.is_meta
