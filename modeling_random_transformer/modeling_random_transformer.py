@@ -175,7 +175,8 @@ class RandomTransformerAttention(nn.Module):
         if key_value_states is not None and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
             # Flash attention's mask. transformers would drop the queries too that the keys' padding names.
             implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()
-        if implementation == "sdpa" and fused_attention_is_slow(query, key):
+        # transformers' call of the fused kernel cannot reshape an empty batch.
+        if implementation == "sdpa" and (batch == 0 or fused_attention_is_slow(query, key)):
             implementation = "eager"
             if attention_mask is None and self.is_causal:
                 attention_mask = torch.ones(query_len, key.shape[2], dtype=torch.bool).tril(key.shape[2] - query_len)
@@ -207,8 +208,7 @@ class RandomTransformerAttention(nn.Module):
     @staticmethod
     def split_heads(projected: Tensor, width: int) -> Tensor:
         """`[batch, length, heads · width]` → `[batch, heads, length, width]`. Counts the heads this device holds."""
-        batch, length, _ = projected.shape
-        return projected.view(batch, length, -1, width).transpose(1, 2)
+        return projected.unflatten(2, (-1, width)).transpose(1, 2)
 
 
 def group_by_source(states: Tensor, sources: int) -> Tensor:
@@ -551,8 +551,6 @@ class RandomTransformerDecoder(RandomTransformerStack):
 
 def as_encoder_output(outputs: Any) -> BaseModelOutput:
     """The fields that an encoder returns, from any class of outputs or from a tuple in their order."""
-    if isinstance(outputs, BaseModelOutput):
-        return outputs
     names = ("last_hidden_state", "hidden_states", "attentions")
     if isinstance(outputs, Mapping):
         fields = {name: outputs.get(name) for name in names}

@@ -431,3 +431,30 @@ def test_a_long_text_in_half_precision():
     states = torch.full((1, 4000, 2), 20.0, dtype=torch.float16)
     for mask in (None, torch.ones(1, 4000)):
         assert torch.equal(mean_of_tokens(states, mask), torch.full((1, 2), 20.0, dtype=torch.float16))
+
+
+# Positions and inputs from elsewhere in the library
+
+
+def test_sinusoidal_positions_beyond_max_position_embeddings():
+    """The table that is prepared in advance ends there, the sinusoids do not."""
+    tables = {limit: tiny_config(max_position_embeddings=limit) for limit in (8, 64)}
+    models = {limit: RandomTransformerForCausalLM(config).eval() for limit, config in tables.items()}
+    models[8].load_state_dict(models[64].state_dict())
+    ids, positions = random_ids(1, 4), torch.tensor([[6, 7, 8, 40]])
+    logits = [model(ids, position_ids=positions).logits for model in models.values()]
+    torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("overrides", [{}, {"position_embedding": "learned", "position_offset": 2}], ids=str)
+def test_negative_positions_raise(overrides):
+    model = RandomTransformerForCausalLM(tiny_config(**overrides)).eval()
+    with pytest.raises(ValueError, match=r"position_ids must be at least 0, got -1\."):
+        model(random_ids(1, 2), position_ids=torch.tensor([[0, -1]]))
+
+
+def test_encoder_states_raise_where_there_is_no_cross_attention():
+    model = RandomTransformerForCausalLM(tiny_config())
+    message = r"encoder_hidden_states must be None for a model without cross-attention, got \[1, 3, 16\]\."
+    with pytest.raises(ValueError, match=message):
+        model(random_ids(1, 2), encoder_hidden_states=torch.zeros(1, 3, 16))

@@ -8,7 +8,11 @@ from support import padded_batch, random_ids, tiny_model
 from torch.overrides import TorchFunctionMode
 from transformers import BertConfig, BertModel
 
-from modeling_random_transformer import RandomTransformerModel
+from modeling_random_transformer import (
+    RandomTransformerForCausalLM,
+    RandomTransformerForMaskedLM,
+    RandomTransformerModel,
+)
 from modeling_random_transformer.tracing import Step, Trace, trace
 from modeling_random_transformer.tracing.tapping import AttentionTap
 
@@ -409,3 +413,16 @@ def test_paths_that_are_not_there():
     with pytest.raises(KeyError, match="no value was recorded at 'nothing'"):
         Trace(found.config)["nothing"]
     assert repr(found) == f"<Trace of {len(found)} values>"
+
+
+@pytest.mark.parametrize(
+    ("model_class", "stack"), [(RandomTransformerForCausalLM, "decoder"), (RandomTransformerForMaskedLM, "encoder")]
+)
+def test_a_model_of_one_stack_is_recorded_under_its_name(model_class, stack):
+    model = model_class(tiny_model().config).eval()
+    with torch.no_grad(), trace(model) as found:
+        for _ in range(2):
+            logits = model(INPUTS["input_ids"]).logits
+    paths = [path.removeprefix("step.1.") for path in found]
+    assert {path.partition(".")[0] for path in paths} == {stack, "logits", "probabilities", "choice"}
+    assert torch.equal(found["step.1.logits"], logits)

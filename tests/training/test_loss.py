@@ -55,3 +55,53 @@ def test_the_logits_are_left_as_they_are():
     before = logits.detach().clone()
     SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(2, 3, dtype=torch.long)).backward()
     torch.testing.assert_close(logits.detach(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    ("label", "count"), [(-100, None), (-100, 0), (-100, torch.tensor(0)), (1, 0), (1, torch.tensor(0))], ids=str
+)
+def test_a_batch_without_counted_labels_has_loss_and_gradient_0(label, count, overwrite, dtype):
+    leaf = torch.randn(2, 3, 7, dtype=dtype, requires_grad=True)
+    loss = SmoothedCrossEntropy(0.1, overwrite)({"logits": leaf * 1}, torch.full((2, 3), label), count)
+    (3 * loss).backward()
+    assert loss == 0
+    assert not leaf.grad.any()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_an_empty_batch_has_loss_0(shape):
+    logits = torch.randn(*shape, 7, requires_grad=True)
+    loss = SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(shape, dtype=torch.long))
+    loss.backward()
+    assert loss == 0
+    assert logits.grad.shape == logits.shape
+
+
+def test_scores_of_minus_infinity():
+    """A token that cannot be: fine where it is not the label, and in rows that do not count."""
+    logits = torch.randn(2, 3, 7)
+    logits[..., 0] = -torch.inf
+    labels = torch.tensor([[1, 2, -100], [3, -100, 6]])
+    leaf = logits.clone().requires_grad_()
+    loss = SmoothedCrossEntropy(0.0)({"logits": leaf}, labels)
+    loss.backward()
+    expected_leaf = logits.clone().requires_grad_()
+    expected = cross_entropy(expected_leaf.flatten(0, 1), labels.flatten())
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(leaf.grad, expected_leaf.grad)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("factor", [1, 2])
+def test_several_backward_passes_add_up(factor, overwrite):
+    leaf = torch.randn(2, 3, 7, requires_grad=True)
+    logits = leaf * 1 if overwrite else leaf
+    loss = factor * SmoothedCrossEntropy(0.1, overwrite)({"logits": logits}, torch.ones(2, 3, dtype=torch.long))
+    loss.backward(retain_graph=True)
+    once = leaf.grad.clone()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(leaf.grad, 3 * once)
