@@ -44,8 +44,9 @@ def test_encoder_outputs_without_states_raise(outputs, found):
         tiny_model()(encoder_outputs=outputs, decoder_input_ids=random_ids(2, 4))
 
 
-def test_a_batch_of_no_rows_has_loss_0():
-    model = tiny_model()
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_batch_of_no_rows_has_loss_0(attention):
+    model = tiny_model(attn_implementation=attention)
     empty = torch.zeros(0, 5, dtype=torch.long)
     output = model(empty, attention_mask=empty, labels=empty)
     output.loss.backward()
