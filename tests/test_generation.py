@@ -119,7 +119,8 @@ def test_a_returned_cache_has_a_row_per_beam(model, cache, mode):
 def test_a_returned_cache_of_several_rows_is_continued(model):
     options = {"eos_token_id": [], "max_new_tokens": 4}
     first = generate(model, do_sample=True, num_return_sequences=3, return_dict_in_generate=True, **options)
-    options |= {"decoder_input_ids": first.sequences}
+    seen = {"decoder_attention_mask": torch.ones_like(first.sequences)}  # tells the library that these are all tokens
+    options |= {"decoder_input_ids": first.sequences, **seen}
     options |= {"batch": {name: rows.repeat_interleave(3, 0) for name, rows in BATCH.items()}}
     cached = generate(model, past_key_values=first.past_key_values, **options)
     assert torch.equal(cached, generate(model, use_cache=False, **options))

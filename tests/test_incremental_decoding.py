@@ -94,6 +94,7 @@ def test_a_returned_cache_goes_on(modules_only):
     model = exact_model()
     first = generate(model, max_new_tokens=5, eos_token_id=-1)
     more = {"decoder_input_ids": first.sequences, "past_key_values": first.past_key_values, "eos_token_id": -1}
+    more["decoder_attention_mask"] = torch.ones_like(first.sequences)
     modules_only()
     whole = generate(model, max_new_tokens=9, eos_token_id=-1)
     assert torch.equal(generate(model, max_new_tokens=4, **more).sequences, whole.sequences)
