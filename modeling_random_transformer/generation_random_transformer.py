@@ -5,12 +5,17 @@ of its choices, where modules would spend most of their time on calls, masks and
 operations, and keys and values that grow in place and that beams re-order by index.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import logging
+from transformers.activations import ACT2CLS
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
@@ -21,9 +26,13 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .linear_random_transformer import PACKING_PAYS, adding, bare, hooked, joined, multiplies
+from .linear_random_transformer import PACKING_PAYS, adding, bare, called, hooked, joined, multiplies
+
+logger = logging.get_logger(__name__)
 
 TOKEN_BY_TOKEN = {
     GenerationMode.GREEDY_SEARCH,
@@ -31,7 +40,19 @@ TOKEN_BY_TOKEN = {
     GenerationMode.BEAM_SEARCH,
     GenerationMode.BEAM_SAMPLE,
 }
+# Arguments of generate() that only the first pass reads, or none. (The mask on the target is checked by its values.)
+WITHOUT_EFFECT_ON_STEPS = {
+    "attention_mask",
+    "decoder_attention_mask",
+    "encoder_outputs",
+    "inputs_embeds",
+    "labels",
+    "logits_to_keep",
+    "num_items_in_batch",
+    "use_cache",
+}
 WAITS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
+ELEMENTWISE = tuple(kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values())
 MANY_KEYS = 2**17  # elements of the keys; with fewer, attention by plain products has no advantage anywhere
 FIRST_ROOM = 64  # tokens that a target has room for at first; doubled when they are used up
 
@@ -124,9 +145,9 @@ class IncrementalBlock:
         self.slots = slots
         self.keys, self.values = target
         self.norm_first = layer.config.norm_order == "pre"
-        self.width, self.scale = layer.config.d_k, layer.self_attn.scaling
-        self.value_width = layer.config.d_v
         attention, cross_attention = layer.self_attn, layer.encoder_attn
+        self.width, self.value_width = attention.config.d_k, attention.config.d_v
+        self.scale, self.source_scale = attention.scaling, cross_attention.scaling
         self.project = joined((attention.q_proj, attention.k_proj, attention.v_proj), rows)
         self.output, self.norm = adding(attention.out_proj, rows), bare(layer.self_attn_layer_norm)
         self.source_query, self.source_norm = bare(cross_attention.q_proj, rows), bare(layer.encoder_attn_layer_norm)
@@ -134,7 +155,9 @@ class IncrementalBlock:
         self.source_keys, self.source_values, self.source_mask = source.keys, source.values, source_mask
         if self.attend is attend:
             self.source_keys, self.source_values = source.keys.contiguous(), source.values.contiguous()
-        self.inner, self.activation, self.outer = bare(layer.fc1, rows), layer.activation_fn, adding(layer.fc2, rows)
+        self.inner, self.outer = bare(layer.fc1, rows), adding(layer.fc2, rows)
+        activation = layer.activation_fn
+        self.activation = activation if type(activation) in ELEMENTWISE else called(activation)
         self.final_norm = bare(layer.final_layer_norm)
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -165,7 +188,7 @@ class IncrementalBlock:
         """Cross-attention: the rows that share a source ask the same keys."""
         query = self.source_query(states).view(len(self.source_keys), -1, self.source_keys.shape[1], self.width)
         source = (self.source_keys, self.source_values, self.source_mask)
-        return self.attend(query.transpose(1, 2), *source, self.scale).transpose(1, 2).reshape(len(states), -1)
+        return self.attend(query.transpose(1, 2), *source, self.source_scale).transpose(1, 2).reshape(len(states), -1)
 
     def feed_forward(self, states: Tensor) -> Tensor:
         """The inner layer of the feed-forward network (paper 3.3)."""
@@ -196,7 +219,9 @@ class IncrementalDecoder:
         beams: int,
         limit: int,
     ):
-        target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
+        self.indices = [layer.self_attn.layer_idx for layer in decoder.layers]  # not consecutive after pruning
+        target = [cache.self_attention_cache.layers[i] for i in self.indices]
+        source = [cache.cross_attention_cache.layers[i] for i in self.indices]
         keys = target[0].keys
         self.slots = Slots(len(keys), beams, keys.shape[2], limit, keys)
         mask = hide_padding(padding_mask, keys.dtype)
@@ -206,7 +231,7 @@ class IncrementalDecoder:
         stacked = zip(decoder.layers, placed, source, strict=True)
         self.blocks = [IncrementalBlock(layer, own, cross, mask, self.slots, rows) for layer, own, cross in stacked]
         self.embed_tokens, self.scale = decoder.embed_tokens, decoder.embed_scale
-        self.embed_positions, self.norm = decoder.embed_positions, decoder.layer_norm
+        self.embed_positions, self.norm = decoder.embed_positions, bare(decoder.layer_norm)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """The newest tokens `[rows, 1]` → the logits of the next, `[rows, 1, vocab_size]`."""
@@ -215,9 +240,10 @@ class IncrementalDecoder:
             slots.grow()
             for block in self.blocks:
                 block.enlarge()
-        states = self.embed_tokens(ids[:, 0]) * self.scale
+        states = self.embed_tokens(ids) * self.scale
         if self.embed_positions is not None:
             states = states + self.embed_positions(slots.length, 1, slots.length + 1).to(states.dtype)
+        states = states[:, 0]
         for block in self.blocks:
             states = block(states)
         slots.length += 1
@@ -226,7 +252,7 @@ class IncrementalDecoder:
     def collect(self) -> DynamicCache:
         """The target's keys and values as a cache of the library's own."""
         cache = DynamicCache()
-        for i, block in enumerate(self.blocks):
+        for i, block in zip(self.indices, self.blocks, strict=True):
             cache.update(self.slots.collect(block.keys), self.slots.collect(block.values), i)
         return cache
 
@@ -263,28 +289,23 @@ def hide_padding(padding_mask: Tensor | None, dtype: torch.dtype) -> Tensor | No
 
 
 class NoEarlyEnd(LogitsProcessor):
-    """What `min_length` and `min_new_tokens` ask for: no end token before so many tokens.
+    """The constraint of `min_length` or `min_new_tokens`: no end token before a target has so many tokens.
 
-    The library's own copies all scores twice, for each of the two options and at each step; here only the end tokens'
-    are touched, in place.
+    The library's processors copy all scores twice at each step. This one writes to the scores of the end tokens only,
+    in place.
     """
 
-    def __init__(self, waits: list[Any], vocab_size: int):
-        ends = {self.least_length(wait): wait.eos_token_id for wait in waits}
-        self.ends = {length: tokens[tokens < vocab_size] for length, tokens in ends.items()}
-
-    @staticmethod
-    def least_length(wait: MinLengthLogitsProcessor | MinNewTokensLengthLogitsProcessor) -> int:
-        """The fewest tokens a target may have, its beginning included."""
-        if isinstance(wait, MinLengthLogitsProcessor):
-            return wait.min_length
-        return wait.prompt_length_to_skip + wait.min_new_tokens
+    def __init__(self, processor: MinLengthLogitsProcessor | MinNewTokensLengthLogitsProcessor, vocab_size: int):
+        if isinstance(processor, MinLengthLogitsProcessor):
+            self.min_length = processor.min_length
+        else:
+            self.min_length = processor.prompt_length_to_skip + processor.min_new_tokens
+        self.ends = processor.eos_token_id[processor.eos_token_id < vocab_size]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores `[rows, vocab_size]` of the next token after `input_ids`, `[rows, length]`."""
-        for length, ends in self.ends.items():
-            if input_ids.shape[1] < length:
-                scores.index_fill_(1, ends, -torch.inf)
+        if input_ids.shape[1] < self.min_length:
+            scores.index_fill_(1, self.ends, -torch.inf)
         return scores
 
 
@@ -298,36 +319,152 @@ class EndToken(EosTokenCriteria):
 
 
 class DecodingCache(EncoderDecoderCache):
-    """The library's cache for the first pass of `generate()`, then the keys and values of an `IncrementalDecoder`."""
+    """The library's cache, whose target half moves to an `IncrementalDecoder` while steps of one token are taken.
+
+    Reading `self_attention_cache` moves it back. Whatever takes the next step finds all tokens: the modules, in a
+    replaced `forward` or for several tokens at once, or the methods of the library's cache.
+
+    Args:
+        beams: consecutive rows among which the search re-orders.
+        limit: tokens that the target has in the end.
+    """
 
     is_croppable = False
 
     def __init__(self, beams: int, limit: int):
+        self.decoder: IncrementalDecoder | None = None
+        self.target: Cache
         super().__init__(DynamicCache(), DynamicCache())
         self.beams, self.limit = beams, limit
-        self.decoder: IncrementalDecoder | None = None
+
+    @property
+    def self_attention_cache(self) -> Cache:
+        """The keys and values of the target in the library's layout."""
+        if self.decoder is not None:
+            self.target, self.decoder = self.decoder.collect(), None
+        return self.target
+
+    @self_attention_cache.setter
+    def self_attention_cache(self, cache: Cache) -> None:
+        self.target = cache
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return super().get_seq_length(layer_idx) if self.decoder is None else self.decoder.slots.length
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the beams, in the target only."""
-        if self.decoder is None:
+        """Follow the beams, in the target only: they move within one source."""
+        if self.decoder is None or self.beams == 1:
             self.self_attention_cache.reorder_cache(beam_idx)
         else:
             self.decoder.slots.reorder(beam_idx)
 
-    def as_library_cache(self) -> EncoderDecoderCache:
-        """What was computed, for callers of `generate()` who ask for `past_key_values`."""
-        own = self.self_attention_cache if self.decoder is None else self.decoder.collect()
-        return EncoderDecoderCache(own, self.cross_attention_cache)
+    def takes(self, ids: Tensor, *others: Any) -> bool:
+        """Whether an `IncrementalDecoder` can take this step: one token a row after others, and no other argument."""
+        one = ids.shape[1] == 1 and self.get_seq_length() > 0
+        return one and all(value is None or value is False for value in others) and not torch.compiler.is_compiling()
+
+    def step(self, model: Any, ids: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """The logits of the next tokens, `[rows, 1, vocab_size]`, after the newest, `[rows, 1]`."""
+        if self.decoder is None:
+            cached = (self, padding_mask, self.beams, self.limit)
+            self.decoder = IncrementalDecoder(model.model.decoder, model.lm_head, *cached)
+            self.target = DynamicCache()  # its tensors have been copied
+        return self.decoder(ids)
+
+
+# The public methods, when they were defined, of the classes whose computation an `IncrementalDecoder` repeats.
+SHIPPED_METHODS: dict[type, dict[str, Any]] = {}
+
+
+def record_methods(*classes: type) -> None:
+    """Record the public methods that these classes have from their own file, to detect replaced ones later."""
+    for cls in classes:
+        own = [vars(base) for base in cls.__mro__ if base.__module__ == cls.__module__]
+        names = {name for methods in own for name in methods if not name.startswith("_")}
+        methods = {name: getattr(cls, name) for name in sorted(names) if inspect.isroutine(getattr(cls, name))}
+        SHIPPED_METHODS[cls] = {**methods, "__call__": cls.__call__}
+
+
+def replaced_method(cls: type, instance: nn.Module | None = None) -> str | None:
+    """The first method that is not the recorded one, in the class or on its instance, for a message; `None` if none."""
+    shipped = next((SHIPPED_METHODS[base] for base in cls.__mro__ if base in SHIPPED_METHODS), None)
+    if shipped is None:
+        return f"{cls.__name__} is not a class of this model"
+    own = {} if instance is None else vars(instance)
+    name = next((name for name, method in shipped.items() if name in own or getattr(cls, name) is not method), None)
+    return name and f"{cls.__name__}.{name} is not the shipped method"
+
+
+def differences(model: Any) -> Iterator[str]:
+    """What an `IncrementalDecoder` would compute differently than the modules of this model.
+
+    Projections, norms, activations and embeddings may be anything: it calls those that are not PyTorch's own. The
+    instance's `forward` and the hooks of the model itself may be anything too: its step is taken inside of them.
+    """
+    if reason := replaced_method(type(model)):
+        yield reason
+    yield from module_differences("model", model.model)
+    yield from module_differences("decoder", model.model.decoder)
+    for i, layer in enumerate(model.model.decoder.layers):
+        yield from module_differences(f"decoder.layers.{i}", layer)
+        yield from attention_differences(f"decoder.layers.{i}.self_attn", layer.self_attn)
+        yield from attention_differences(f"decoder.layers.{i}.encoder_attn", layer.encoder_attn)
+    if ALL_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_attention_forward:
+        yield "the attention function registered as 'sdpa' is not transformers' own"
+    if ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_mask:
+        yield "the mask function registered as 'sdpa' is not transformers' own"
+
+
+def module_differences(name: str, module: nn.Module) -> Iterator[str]:
+    """What is not as shipped about one module whose `forward` an `IncrementalDecoder` does not call."""
+    if reason := replaced_method(type(module), module):
+        yield f"{name}: {reason}"
+    if hooked(module):
+        yield f"{name} has a hook or a compiled forward"
+    if module.training:
+        yield f"{name} is in training mode"
+
+
+def attention_differences(name: str, attention: Any) -> Iterator[str]:
+    """The same about an attention module, whose settings count too. Its scaling may be any number."""
+    yield from module_differences(name, attention)
+    if attention.config._attn_implementation != "sdpa":
+        yield f"{name}: the attention implementation is {attention.config._attn_implementation!r}, not 'sdpa'"
+    if not isinstance(attention.scaling, int | float):
+        yield f"{name}.scaling is a {type(attention.scaling).__name__}, not a number"
+
+
+def special_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
+    """The argument of this call of `generate()` that an `IncrementalDecoder` does not support, for a message."""
+    target_mask = model_kwargs.get("decoder_attention_mask")
+    given = {name for name, value in model_kwargs.items() if value is not None} - WITHOUT_EFFECT_ON_STEPS
+    unsupported = {
+        "custom_generate": CUSTOM_LOOP.get(),
+        f"the generation mode {mode.value!r}": mode not in TOKEN_BY_TOKEN,
+        "use_cache=False": config.use_cache is False,
+        f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in (None, "dynamic"),
+        "output_attentions": config.output_attentions,
+        "output_hidden_states": config.output_hidden_states,
+        "decoder_attention_mask": target_mask is not None and not (target_mask.dim() == 2 and target_mask.all()),
+        ", ".join(sorted(given)): bool(given),
+    }
+    return next((f"{name} was requested" for name, requested in unsupported.items() if requested), None)
+
+
+# Whether generate() runs a decoding loop that its caller has passed as `custom_generate`.
+CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
+
+
+@lru_cache(maxsize=256)
+def log_fallback(reason: str) -> None:
+    """Log once per reason."""
+    logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
 
 
 class RandomTransformerGenerationMixin(GenerationMixin):
-    """The library's `generate()`, whose steps of one token go through an `IncrementalDecoder` where that is the same.
+    """The library's `generate()`, whose steps of one token are taken by an `IncrementalDecoder` if that is equivalent.
 
-    It is not where somebody looks on or computes otherwise: with attention weights or hidden states asked for, hooks,
-    dropout, another attention than SDPA, another cache than the library's default, or a mask on the target.
+    Otherwise the modules take them, and the reason is logged at debug level.
     """
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -339,9 +476,14 @@ class RandomTransformerGenerationMixin(GenerationMixin):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(*args, **kwargs)
         outputs = super().generate(*args, **kwargs)
-        if isinstance(getattr(outputs, "past_key_values", None), DecodingCache):
-            outputs.past_key_values = outputs.past_key_values.as_library_cache()
+        if isinstance(getattr(outputs, "past_key_values", None), EncoderDecoderCache):
+            outputs.past_key_values = library_cache(outputs.past_key_values)
         return outputs
+
+    def _extract_generation_mode_kwargs(self, custom_generate: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The library's. Here every call of `generate()` learns whether its loop is the caller's own."""
+        CUSTOM_LOOP.set(callable(custom_generate))
+        return super()._extract_generation_mode_kwargs(custom_generate, *args, **kwargs)
 
     def _prepare_cache_for_generation(
         self,
@@ -352,25 +494,18 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         max_cache_length: int,
     ) -> None:
         """The library's cache, or one whose steps an `IncrementalDecoder` takes."""
-        own = "past_key_values" not in model_kwargs and generation_config.cache_implementation in (None, "dynamic")
+        reason = special_request(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
         super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
-        watched = generation_config.output_attentions or generation_config.output_hidden_states
-        known = {"past_key_values", "encoder_outputs", "attention_mask", "logits_to_keep", "use_cache"}
-        known |= {name for name, value in model_kwargs.items() if value is None}
-        wanted = own and generation_mode in TOKEN_BY_TOKEN and not watched and known.issuperset(model_kwargs)
-        if wanted and "past_key_values" in model_kwargs and self.runs_as_written():
+        if reason is None:
             model_kwargs["past_key_values"] = DecodingCache(generation_config.num_beams, max_cache_length)
+        else:
+            log_fallback(reason)
 
-    def runs_as_written(self) -> bool:
-        """Whether the decoder's blocks do what they say, no more and no less."""
-        containers = [self.model, self.model.decoder]
-        for layer in self.model.decoder.layers:
-            containers += [layer, layer.self_attn, layer.encoder_attn]
-        plain = all(isinstance(layer, GradientCheckpointingLayer) for layer in self.model.decoder.layers)
-        sdpa = self.config._attn_implementation == "sdpa"
-        return plain and sdpa and not self.training and not any(map(hooked, containers))
+    def fallback_reason(self) -> str | None:
+        """Why the modules take the steps of `generate()`; `None` if an `IncrementalDecoder` does."""
+        return next(differences(self), None)
 
     def prepare_inputs_for_generation(
         self,
@@ -380,23 +515,27 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """What `forward` gets: everything at first, then only the newest token and the cache that knows the rest."""
-        if not isinstance(past_key_values, DecodingCache) or not past_key_values.get_seq_length():
+        """The library's; for a step of one token only what the modules or an `IncrementalDecoder` need."""
+        if next_sequence_length != 1 or not isinstance(past_key_values, DecodingCache):
             given = {"past_key_values": past_key_values, "attention_mask": attention_mask, **kwargs}
             return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
-        cache = past_key_values
-        if cache.decoder is None:
-            cached = (cache, attention_mask, cache.beams, cache.limit)
-            cache.decoder = IncrementalDecoder(self.model.decoder, self.lm_head, *cached)
-        return {"decoder_input_ids": input_ids[:, -1:], "past_key_values": cache}
+        return {
+            "decoder_input_ids": input_ids[:, -1:],
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            "encoder_outputs": kwargs.get("encoder_outputs"),
+            "use_cache": True,
+        }
 
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
-        """The library's, with those that forbid an early end by one that does so in place."""
+        """The library's; each `min_length` and `min_new_tokens` of the configuration as a `NoEarlyEnd`."""
         processors = super()._get_logits_processor(generation_config, *args, **kwargs)
-        waits = [processor for processor in processors if type(processor) in WAITS]
-        if waits and not generation_config.output_logits:  # these would be changed in place
-            processors[processors.index(waits[0])] = NoEarlyEnd(waits, self.config.vocab_size)
-            processors = type(processors)(p for p in processors if p not in waits)
+        if generation_config.output_logits:  # the loop keeps the tensor that would be changed in place
+            return processors
+        given = set(map(id, kwargs.get("logits_processor") or ()))
+        for i, processor in enumerate(processors):
+            if type(processor) in WAITS and id(processor) not in given:
+                processors[i] = NoEarlyEnd(processor, self.config.vocab_size)
         return processors
 
     def _get_stopping_criteria(self, *args: Any, **kwargs: Any) -> StoppingCriteriaList:
@@ -417,3 +556,21 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         own = isinstance(past_key_values, DecodingCache)
         (past_key_values if own else past_key_values.self_attention_cache).reorder_cache(beam_idx)
         return past_key_values
+
+
+def rows_per_source(cache: EncoderDecoderCache) -> int:
+    """How many consecutive rows of the target share a row of the source; 1 for a cache without keys."""
+    target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
+    filled = target and source and target[0].is_initialized and source[0].is_initialized
+    return len(target[0].keys) // len(source[0].keys) if filled else 1
+
+
+def library_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
+    """The same keys and values for callers of `generate()`: in the library's classes, the source's once per beam."""
+    target, source, copies = cache.self_attention_cache, cache.cross_attention_cache, rows_per_source(cache)
+    if copies > 1:
+        expanded = DynamicCache()
+        for i, layer in enumerate(source.layers):
+            expanded.update(layer.keys.repeat_interleave(copies, 0), layer.values.repeat_interleave(copies, 0), i)
+        return EncoderDecoderCache(target, expanded)
+    return EncoderDecoderCache(target, source) if isinstance(cache, DecodingCache) else cache

@@ -1,13 +1,16 @@
 """Linear layers and layer norms as plain operations, for the few rows of a step of `generate()`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from transformers.utils import output_capturing
 
 PACKED_FROM = 2**17  # elements of a weight matrix; a smaller one is multiplied no slower as it lies
 PACKING_PAYS = 16  # products that a weight has to be packed for
+STANDARD = {nn.Linear: nn.Linear.forward, nn.LayerNorm: nn.LayerNorm.forward}  # to notice a patched class
 IN_HARDWARE = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 
 
@@ -40,7 +43,7 @@ class PackedLinear:
 
 def can_pack(*modules: nn.Module) -> bool:
     """Whether these are plain linear layers, alike in bias and dtype, that oneDNN multiplies faster when packed."""
-    layers = [module for module in modules if type(module) is nn.Linear and plain(module)]
+    layers = [module for module in modules if isinstance(module, nn.Linear) and plain(module)]
     if len(layers) < len(modules) or torch.is_grad_enabled():
         return False
     weight, elements = layers[0].weight, sum(layer.weight.numel() for layer in layers)
@@ -64,43 +67,52 @@ def multiplies(dtype: torch.dtype) -> bool:
 
 def plain(module: nn.Linear) -> bool:
     """Whether the layer computes just what its class says, in the dtype of its weights, which are here as a whole."""
+    if not standard(module, nn.Linear):
+        return False
     weight = module.weight
-    return type(weight.data) is Tensor and not hooked(module) and not torch.is_autocast_enabled(weight.device.type)
+    return type(weight.data) is Tensor and not torch.is_autocast_enabled(weight.device.type)
+
+
+def standard(module: Any, kind: type[nn.Module]) -> bool:
+    """Whether the module computes what PyTorch's class `kind` does: no subclass, no hook, no replaced `forward`."""
+    return type(module) is kind and kind.forward is STANDARD[kind] and not hooked(module)
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether calling this module does more than its class says: hooks, a replaced or a compiled `forward`."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
+    """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one.
+
+    The hooks of transformers' `capture_outputs` do not count. They stay installed after the first call with
+    `output_attentions` or `output_hidden_states`, and do nothing while neither is requested.
+    """
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return (
+        any(getattr(hook, "__module__", None) != output_capturing.__name__ for hook in hooks)
         or "forward" in vars(module)
         or module._compiled_call_impl is not None
         or nn.modules.module._has_any_global_hook()
     )
 
 
-def bare(module: nn.Module, rows: int = 0) -> Callable[[Tensor], Tensor]:
+def bare(module: Any, rows: int = 0) -> Callable[[Tensor], Tensor]:
     """What a linear layer or a layer norm computes, without the way through `nn.Module`; else the module itself.
 
     Args:
         module: the layer.
         rows: pack the weights for so many rows; 0 leaves them as they lie.
     """
-    if hooked(module):
-        return called(module)
     if rows and can_pack(module):
-        return PackedLinear((module,), rows)  # type: ignore[arg-type]
-    if type(module) is nn.Linear:
+        return PackedLinear((module,), rows)
+    if standard(module, nn.Linear):
         weight, bias = module.weight, module.bias
         return lambda states: linear(states, weight, bias)
-    if type(module) is nn.LayerNorm:
+    if standard(module, nn.LayerNorm):
         shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
         return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
     return called(module)
 
 
-def called(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The module itself, for adapters and hooks: rows come to it as sequences of one token, as they else do."""
+def called(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The module itself, for adapters, hooks and other classes. Rows are passed as sequences of one token."""
     return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)
 
 
@@ -116,7 +128,7 @@ def joined(modules: tuple[nn.Module, ...], rows: int = 0) -> Callable[[Tensor], 
 
 def adding(module: nn.Module, rows: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
     """`residual + module(states)`; of a plain linear layer, as one product that starts from residual and bias."""
-    if type(module) is not nn.Linear or not plain(module):
+    if not isinstance(module, nn.Linear) or not plain(module):
         call = called(module)
         return lambda residual, states: residual + call(states)
     if rows and can_pack(module):

@@ -27,7 +27,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import DecodingCache, RandomTransformerGenerationMixin
+from .generation_random_transformer import DecodingCache, RandomTransformerGenerationMixin, record_methods
 from .loss_random_transformer import is_transformed, token_loss
 
 HAVE_FLOAT64 = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
@@ -720,10 +720,12 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
         Raises:
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
-        if isinstance(past_key_values, DecodingCache) and past_key_values.decoder and decoder_input_ids is not None:
-            # A step of generate(): the cache knows the source and all tokens but the newest.
-            logits = past_key_values.decoder(decoder_input_ids)
-            return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
+        if isinstance(past_key_values, DecodingCache) and decoder_input_ids is not None:
+            others = (labels, decoder_attention_mask, decoder_inputs_embeds, *kwargs.values())
+            if past_key_values.takes(decoder_input_ids, *others):
+                # A step of generate(): the cache has the keys and values of the source and of all earlier tokens.
+                logits = past_key_values.step(self, decoder_input_ids, attention_mask)
+                return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -754,3 +756,13 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
         check_shape("labels", labels, "batch", "target_len")
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
         return shifted.masked_fill(shifted == -100, pad)
+
+
+# The steps of generate() do not call these modules, and have to notice where one of them computes something else.
+record_methods(
+    RandomTransformerForConditionalGeneration,
+    RandomTransformerModel,
+    RandomTransformerDecoder,
+    RandomTransformerDecoderLayer,
+    RandomTransformerAttention,
+)

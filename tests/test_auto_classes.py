@@ -118,6 +118,7 @@ result = {
     "text": tokenizer.decode(inputs.input_ids[0], skip_special_tokens=True),
     "loss": model(**inputs, labels=inputs.input_ids).loss.item(),
     "beams": model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist(),
+    "fallback": model.fallback_reason(),
 }
 model.save_pretrained(copy)
 tokenizer.save_pretrained(copy)
@@ -151,6 +152,7 @@ def test_remote_code_in_an_environment_without_the_package(folder, tmp_path):
         "RandomTransformerModel",
     ]
     assert set(result["modules"]) == {"transformers_modules"}
+    assert result["fallback"] is None
     assert result["text"] == TEXT
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
     inputs = tokenizer(TEXT, return_tensors="pt")

@@ -82,15 +82,48 @@ def test_cached_scores_equal_uncached_scores(model):
 
 
 @pytest.mark.parametrize("mode", ["beam", "beam, all returned", "three samples"])
-def test_no_source_is_copied_per_beam(model, mode):
+def test_no_source_is_copied_per_beam(model, mode, monkeypatch):
     """Bytes of the cross-attention cache: sources x length x heads x (d_k + d_v) x layers x 4, whatever the beams."""
-    output = generate(model, return_dict_in_generate=True, **MODES[mode])
-    layers = output.past_key_values.cross_attention_cache.layers
-    tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
+    caches, update = set(), model._update_model_kwargs_for_generation
+    monkeypatch.setattr(
+        model,
+        "_update_model_kwargs_for_generation",
+        lambda outputs, *args, **kwargs: caches.add(outputs.past_key_values) or update(outputs, *args, **kwargs),
+    )
+    generate(model, **MODES[mode])
+    (cache,) = caches
+    tensors = [tensor for layer in cache.cross_attention_cache.layers for tensor in (layer.keys, layer.values)]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     config = model.config
     per_token = config.num_heads * (config.d_k + config.d_v) * config.decoder_layers * 4
     assert sum(storages.values()) == BATCH["input_ids"].numel() * per_token
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beam", "beam, all returned", "three samples"])
+@pytest.mark.parametrize("cache", ["own", "dynamic", "static"])
+def test_a_returned_cache_has_a_row_per_beam(model, cache, mode):
+    """As transformers' tests of generation expect it, and its own models return it."""
+    options = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())} if cache == "own" else {}
+    options |= {"cache_implementation": "static"} if cache == "static" else {}
+    theirs = WithCopies(model.config).eval()
+    theirs.load_state_dict(model.state_dict())
+    wanted = {**MODES[mode], "return_dict_in_generate": True}
+    returned = generate(model, **wanted, **options).past_key_values
+    expected = generate(theirs, **wanted).past_key_values
+    assert type(returned) is EncoderDecoderCache
+    for layer, other in zip(returned.cross_attention_cache.layers, expected.cross_attention_cache.layers, strict=True):
+        torch.testing.assert_close(layer.keys, other.keys)
+        torch.testing.assert_close(layer.values, other.values)
+
+
+def test_a_returned_cache_of_several_rows_is_continued(model):
+    options = {"eos_token_id": [], "max_new_tokens": 4}
+    first = generate(model, do_sample=True, num_return_sequences=3, return_dict_in_generate=True, **options)
+    seen = {"decoder_attention_mask": torch.ones_like(first.sequences)}  # tells the library that these are all tokens
+    options |= {"decoder_input_ids": first.sequences, **seen}
+    options |= {"batch": {name: rows.repeat_interleave(3, 0) for name, rows in BATCH.items()}}
+    cached = generate(model, past_key_values=first.past_key_values, **options)
+    assert torch.equal(cached, generate(model, use_cache=False, **options))
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static", "self-attention only"])

@@ -54,7 +54,7 @@ def generate(model, batch=BATCH, **options):
 @pytest.fixture
 def modules_only(monkeypatch):
     """Call it to have the steps taken by the modules from now on."""
-    return lambda: monkeypatch.setattr(RandomTransformerGenerationMixin, "runs_as_written", lambda _: False)
+    return lambda: monkeypatch.setattr(RandomTransformerGenerationMixin, "fallback_reason", lambda _: "test")
 
 
 @pytest.fixture
@@ -94,6 +94,7 @@ def test_a_returned_cache_goes_on(modules_only):
     model = exact_model()
     first = generate(model, max_new_tokens=5, eos_token_id=-1)
     more = {"decoder_input_ids": first.sequences, "past_key_values": first.past_key_values, "eos_token_id": -1}
+    more["decoder_attention_mask"] = torch.ones_like(first.sequences)
     modules_only()
     whole = generate(model, max_new_tokens=9, eos_token_id=-1)
     assert torch.equal(generate(model, max_new_tokens=4, **more).sequences, whole.sequences)
@@ -251,14 +252,30 @@ def test_least_lengths(least, search, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
 
 
+@pytest.mark.parametrize("search", ["greedy", "beams"])
+def test_each_least_length_has_its_own_end_tokens(search, monkeypatch):
+    """A constraint of the caller's own beside those of the configuration, with another end token and equal length."""
+    model = exact_model()
+    probable = generate(model).sequences[:, 1:5].flatten().unique().tolist()
+    options = SEARCHES[search] | {"eos_token_id": probable[:-1], "output_logits": False, "output_scores": True}
+    options |= {"min_new_tokens": 5, "logits_processor": [MinLengthLogitsProcessor(6, probable[-1])]}
+    ours = generate(model, **options)
+    for scores in ours.scores[:5]:
+        assert scores[:, probable].isneginf().all()
+    monkeypatch.setattr(generation, "WAITS", ())
+    theirs = generate(model, **options)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
+
+
 def test_raw_logits_are_left_alone():
     raw = generate(exact_model(), min_new_tokens=5).logits
     assert all(logits.isfinite().all() for logits in raw)
 
 
 def test_an_end_token_outside_the_vocabulary_is_never_met():
-    wait = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
-    scores = NoEarlyEnd([wait, MinLengthLogitsProcessor(2, 3)], 10)(torch.ones(2, 3), torch.zeros(2, 10))
+    processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
+    scores = NoEarlyEnd(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))
     assert scores.isneginf().nonzero().tolist() == [[0, 2], [1, 2]]
 
 

@@ -84,10 +84,6 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
     def dtype(self) -> torch.dtype:
         return torch.float32
 
-    def runs_as_written(self) -> bool:
-        """Never: the steps are the graph's, not those of an `IncrementalDecoder`."""
-        return False
-
     def _prepare_cache_for_generation(
         self,
         generation_config: GenerationConfig,

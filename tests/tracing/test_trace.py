@@ -332,7 +332,7 @@ def test_nothing_stays_after_a_trace():
     assert state(model) == before
     assert model.config._attn_implementation == "sdpa"
     assert not AttentionTap.of
-    assert model.runs_as_written()
+    assert model.fallback_reason() is None
 
 
 def test_values_are_copies():
