@@ -1,0 +1,346 @@
+"""Loading a saved translator from a folder that may be damaged: every error names the file and, if it can, the field."""
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
+
+from .configuration_random_transformer import RandomTransformerConfig
+from .translation import Translator
+from .vocabulary import check_tokenizer
+
+CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+JSON_FILES = (
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    SAFE_WEIGHTS_INDEX_NAME,
+    "special_tokens_map.json",
+    "adapter_config.json",
+)
+# Bytes per element of safetensors' types.
+ITEM_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+# A part of tokenizer.json that cannot be left out.
+NO_VOCABULARY = {"type": "BPE", "vocab": {}, "merges": []}
+
+
+def load_translator(
+    folder: str | PathLike, dtype: str | torch.dtype = "auto"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The sequence-to-sequence model of a folder, on the CPU, and its tokenizer; code of the folder is never run.
+
+    Both are used once, for the translation of one word, so that settings that fail in use are found here.
+
+    Args:
+        folder: a saved model, or an adapter for one, with its tokenizer.
+        dtype: the dtype of the weights; `"auto"` as saved.
+
+    Raises:
+        ValueError: a file cannot be read, a field is not valid, weights are missing or of another shape, or the
+            tokenizer is of another vocabulary. The message is one line and names the file.
+    """
+    path = Path(folder)
+    with _silent():
+        for name in JSON_FILES:
+            if (path / name).exists():
+                read_object(path / name)
+        if (path / CONFIG).is_file():
+            _check_config(path)
+            _check_weight_files(path)
+        model = _load_model(path, dtype)
+        tokenizer = _load_tokenizer(path)
+        if isinstance(model.config, RandomTransformerConfig):
+            with _naming(TOKENIZER):
+                check_tokenizer(tokenizer, model.config)
+        _try_out(path, model, tokenizer)
+    return model, tokenizer
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: the file cannot be read or holds something else; the message names it.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{file.name} must hold a JSON object, got arrays or objects that are nested too deep.") from error
+    except OSError as error:
+        raise ValueError(f"{file.name} must be a file that can be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ValueError(f"{file.name} must hold a JSON object in UTF-8: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file.name} must hold a JSON object, got {_short(content)}.")
+    return content
+
+
+def _check_config(folder: Path) -> None:
+    content = read_object(folder / CONFIG)
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise ValueError(f"{CONFIG}: model_type must be an architecture that transformers knows, got {_short(kind)}.")
+    if not isinstance(content.get("auto_map", {}), dict):
+        raise ValueError(f"{CONFIG}: auto_map must be an object, got {_short(content['auto_map'])}.")
+    with _naming(CONFIG, lambda: _damaged_field(folder, CONFIG, _read_config)):
+        _read_config(folder)
+    if (folder / GENERATION).is_file():
+        with _naming(GENERATION, lambda: _damaged_field(folder, GENERATION, GenerationConfig.from_pretrained)):
+            GenerationConfig.from_pretrained(folder)
+
+
+def _read_config(folder: Path) -> Any:
+    return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def _check_weight_files(folder: Path) -> None:
+    """Check that the files of the weights are in the folder, and are safetensors files."""
+    if (folder / SAFE_WEIGHTS_NAME).is_file():
+        names = {SAFE_WEIGHTS_NAME}
+    elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+        weight_map = read_object(folder / SAFE_WEIGHTS_INDEX_NAME).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map must be an object, got {_short(weight_map)}.")
+        for weight, name in weight_map.items():
+            if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+                raise ValueError(
+                    f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map.{weight} must be the name of a file in the folder, "
+                    f"got {_short(name)}."
+                )
+        names = set(weight_map.values())
+    else:
+        return  # weights of another format
+    for name in sorted(names):
+        try:
+            with safe_open(folder / name, "pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{name}: {_damaged_tensor(folder / name) or _one_line(error)}") from error
+
+
+def _damaged_tensor(file: Path) -> str | None:
+    """What is wrong with which tensor in the header of a safetensors file; `None` if it is not one tensor's entry."""
+    content = file.read_bytes()
+    try:
+        length = struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8 : 8 + length])
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    except (struct.error, ValueError, RecursionError, AttributeError):
+        return None
+    for name, entry in tensors.items():
+        for key, is_valid in _ENTRY_CHECKS.items():
+            if not isinstance(entry, dict) or key not in entry or not is_valid(entry[key]):
+                value = entry.get(key) if isinstance(entry, dict) else entry
+                return f"{key} of {name} is not valid, got {_short(value)}."
+        begin, end = entry["data_offsets"]
+        size = math.prod(entry["shape"]) * ITEM_SIZES.get(entry["dtype"], 1)
+        if end - begin != size or end > len(content) - 8 - length:
+            return f"data_offsets of {name} do not agree with its shape, its dtype and the file's size."
+    return None
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+
+
+_ENTRY_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "dtype": lambda value: isinstance(value, str) and (value in ITEM_SIZES or value.startswith(("F", "B", "I", "U", "C"))),
+    "shape": _are_sizes,
+    "data_offsets": lambda value: _are_sizes(value) and len(value) == 2,
+}
+
+
+def _load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
+    with _naming("the weights"):
+        # Weights of another shape are collected, not raised one table of all of them.
+        model, found = AutoModelForSeq2SeqLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    weights = SAFE_WEIGHTS_INDEX_NAME if (folder / SAFE_WEIGHTS_INDEX_NAME).is_file() else SAFE_WEIGHTS_NAME
+    own = isinstance(model.config, RandomTransformerConfig)
+    for name, stored, expected in sorted(found["mismatched_keys"]):
+        field = _field_of_shape(name, stored, expected, model.config) if own else ""
+        raise ValueError(
+            f"{weights}: {name} must have the shape {list(expected)} as of {CONFIG}{field}, got {list(stored)}."
+        )
+    if found["missing_keys"]:
+        raise ValueError(f"{weights}: it lacks the weights {', '.join(sorted(found['missing_keys']))}.")
+    if own and found["unexpected_keys"]:
+        fields = "encoder_layers, decoder_layers and the other fields"
+        raise ValueError(
+            f"{weights}: it holds the weights {', '.join(sorted(found['unexpected_keys']))}, of which the model of "
+            f"{CONFIG} has none; check its {fields}."
+        )
+    return model
+
+
+def _field_of_shape(name: str, stored: Any, expected: Any, config: RandomTransformerConfig) -> str:
+    """Which fields of the configuration give the sizes that differ, as a phrase."""
+    sizes = {stored_size: size for stored_size, size in zip(stored, expected, strict=False) if stored_size != size}
+    fields = ("vocab_size", "d_model", "d_ff", "max_position_embeddings", "num_heads", "d_k", "d_v")
+    derived = {"d_k": config.num_heads * config.d_k, "d_v": config.num_heads * config.d_v}
+    named = [field for field in fields if derived.get(field, getattr(config, field)) in sizes.values()]
+    return f" (with its {', '.join(named)})" if named else ""
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    file = folder / TOKENIZER
+    if file.is_file():
+        with _naming(TOKENIZER, lambda: _damaged_field(folder, TOKENIZER, _read_backend)):
+            _read_backend(folder)
+    with _naming(TOKENIZER_CONFIG, lambda: _damaged_field(folder, TOKENIZER_CONFIG, _read_tokenizer)):
+        return _read_tokenizer(folder)
+
+
+def _read_backend(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / TOKENIZER))
+
+
+def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def _try_out(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Translate one word, to find settings that are read only then."""
+
+    def translate(tokenizer: PreTrainedTokenizerBase) -> None:
+        with torch.random.fork_rng(devices=[]):
+            Translator(model, tokenizer, num_beams=2, max_new_tokens=2)(["a"])
+
+    def damaged_file_and_field() -> str | None:
+        settings = model.generation_config
+        try:
+            model.generation_config = GenerationConfig.from_model_config(model.config)
+            if not _fails(translate, tokenizer):
+                return f"{GENERATION}: {_damaged_setting(folder, model, lambda: translate(tokenizer))}"
+        finally:
+            model.generation_config = settings
+        for name in (TOKENIZER_CONFIG, TOKENIZER):
+            field = _damaged_field(folder, name, lambda path: translate(_read_tokenizer(path)))
+            if field:
+                return f"{name}: {field}"
+        return None
+
+    with _naming("the model or its tokenizer", damaged_file_and_field):
+        translate(tokenizer)
+
+
+def _damaged_setting(folder: Path, model: PreTrainedModel, use: Callable[[], Any]) -> str | None:
+    """The field of generation_config.json without which the model can be used."""
+    content = read_object(folder / GENERATION)
+    for key in content:
+        try:
+            model.generation_config = GenerationConfig.from_dict({k: v for k, v in content.items() if k != key})
+            use()
+        except Exception:  # noqa: BLE001, S112: another field is the damaged one
+            continue
+        return key
+    return None
+
+
+def _damaged_field(folder: Path, name: str, read: Callable[[Path], Any]) -> str | None:
+    """The field without which a JSON file of the folder can be read; `None` if there is not one such field."""
+    content = read_object(folder / name)
+    with TemporaryDirectory() as scratch:
+        copy = Path(scratch)
+        for file in folder.iterdir():
+            if file.name != name and file.is_file():
+                (copy / file.name).symlink_to(file.resolve())
+        for key in content:
+            rest = {k: v for k, v in content.items() if k != key}
+            if name == TOKENIZER and key == "model":
+                rest[key] = NO_VOCABULARY
+            (copy / name).write_text(json.dumps(rest), encoding="utf-8")
+            if not _fails(read, copy):
+                return key
+    return None
+
+
+def _fails(function: Callable[[Any], Any], argument: Any) -> bool:
+    try:
+        function(argument)
+    except BaseException as error:
+        if not _is_of_libraries(error):
+            raise
+        return True
+    return False
+
+
+@contextmanager
+def _naming(file: str, find_field: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+    """Raise whatever reading a damaged file ends in as a `ValueError` that names the file and the field.
+
+    Libraries have no common class for it: TypeError, KeyError, the plain Exception and the panics of tokenizers.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not _is_of_libraries(error):
+            raise
+        field, reason = find_field(), _one_line(error)
+        if field and ": " in field:  # of another file
+            file, field = field.split(": ", 1)
+        known = field is None or field in reason
+        raise ValueError(f"{file}: {reason if known else f'{field} is not valid: {reason}'}") from error
+
+
+def _is_of_libraries(error: BaseException) -> bool:
+    """Whether this is an error about what was read, and not the end of the process."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _one_line(error: BaseException) -> str:
+    """The error's message without the advice that follows in some; with its class if the message alone is unclear."""
+    lines = str(error).strip().splitlines() or [""]
+    text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    if isinstance(error, ImportError):  # a tokenizer's package, with advice
+        return f"{text.partition('. ')[0]}."
+    return text if isinstance(error, ValueError | OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"
+
+
+def _short(value: Any, length: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without transformers' progress bars and reports of weights: what they say is raised."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
