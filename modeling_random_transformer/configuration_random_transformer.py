@@ -240,7 +240,7 @@ class RandomTransformerConfig(PretrainedConfig):
         """
         if name not in PRESETS:
             raise ValueError(f"preset must be one of {_listed(PRESETS)}, got {name!r}.")
-        return cls(**{**PRESETS[name], **overrides})
+        return cls(**{**PRESETS[name], **cls._without_aliases(overrides)})
 
     @classmethod
     def _without_aliases(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -345,6 +345,8 @@ _CHECKS = {
     "None or a string": lambda v: v is None or isinstance(v, str),
     "None or a list of strings": lambda v: v is None
     or (isinstance(v, list | tuple) and all(isinstance(name, str) for name in v)),
+    "None or a list of 'full_attention'": lambda v: v is None
+    or (isinstance(v, list) and all(kind == "full_attention" for kind in v)),
     "None or a dictionary": lambda v: v is None or isinstance(v, dict),
     "None or a dictionary of labels by id": lambda v: v is None or _is_labels(v),
     "None or a floating-point dtype": lambda v: v is None or _is_dtype(v),
@@ -389,6 +391,7 @@ _ALLOWED = {
 # The same for arguments that are not fields.
 _ALLOWED_ARGUMENTS = {
     "custom_pipelines": "None or a dictionary",
+    "layer_types": "None or a list of 'full_attention'",
     "num_labels": f"None or {_SIZE}",
     "output_attentions": "None, True or False",
     "torch_dtype": "None or a floating-point dtype",

@@ -1,6 +1,7 @@
 """Damaged copies of a saved folder: a seeded list of small changes to one file each."""
 
 import json
+import pickle
 import random
 import shutil
 import struct
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 SEED = 2017
+TRACE = "CODE_WAS_RUN"  # the file that hostile code leaves beside the folder
 INDEX = "model.safetensors.index.json"
 SHARD = "model-00001-of-00002.safetensors"
 # How many mutants of each file.
@@ -73,6 +75,16 @@ MARIAN_NAMES = {
 }
 
 
+class RunsCode:
+    """An object whose pickle writes a file when it is loaded."""
+
+    def __init__(self, trace: str):
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (f"open({self.trace!r}, 'w').close()",)
+
+
 class NoSuchPlaceError(Exception):
     """The folder has no such file, key or tensor: a mutant of another architecture's folder."""
 
@@ -83,10 +95,11 @@ class Mutant:
 
     Attributes:
         file: the file's name.
-        operation: `"set"`, `"delete"` or `"rename"` a JSON value, `"update"` the top level with several, `"bytes"` of
-            the file, `"header"` of a safetensors file, `"remove"` the file.
-        path: keys and indices from the top of the JSON value, or of the safetensors header.
-        value: what to put there; of `"bytes"`, the kind of damage and its place as a share of the file's length.
+        operation: `"set"` a value of a JSON file, or of the `"header"` of a safetensors file, `"update"` several, damage
+            `"bytes"`, `"remove"` the file, or replace it with a `"directory"` or a hostile `"pickle"`.
+        path: keys and indices from the top; `("+",)` is a new key.
+        value: what to put there, `"delete"` or `"rename"`; of a new key, the key and its value; of bytes, the kind of
+            damage and its place as a share of the file's length.
     """
 
     file: str
@@ -101,6 +114,10 @@ class Mutant:
     def __str__(self) -> str:
         value = repr(self.value)
         return f"{self.file} {self.operation} {'.'.join(map(str, self.path))} {value[:60]}"
+
+    @property
+    def hits_one_byte(self) -> bool:
+        return self.operation == "bytes" and self.value[0] in ONE_BYTE
 
     def renamed(self, names: dict[str, str]) -> "Mutant":
         """The same mutant for an architecture with other names of the configuration's fields."""
@@ -121,6 +138,9 @@ class Mutant:
         elif self.operation == "directory":
             file.unlink()
             file.mkdir()
+        elif self.operation == "pickle":
+            file.unlink()
+            (folder / "pytorch_model.bin").write_bytes(pickle.dumps(RunsCode(str(folder.parent / self.value))))
         elif self.operation == "bytes":
             file.write_bytes(damaged(file.read_bytes(), *self.value))
         elif self.operation == "header":
@@ -177,6 +197,8 @@ def damaged(content: bytes, kind: str, where: float) -> bytes:
     }[kind]
 
 
+# Kinds of damage to one byte, which hit something else in a file with other content.
+ONE_BYTE = ("flip", "not UTF-8", "insert", "drop")
 JSON_DAMAGE = ["empty", "cut", "flip", "not UTF-8", "insert", "drop", "append"]
 JSON_WHOLE = ["nested", "list", "number", "null", "string", "object", "empty"]
 TENSOR_DAMAGE = ["empty", "cut", "cut", "flip", "append", "zeros", "drop", "long header", "short header", "nested"]
@@ -225,7 +247,8 @@ def tensor_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
     content = file.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8 : 8 + length])
-    mutants = [Mutant(file.name, "remove"), Mutant(file.name, "directory")]
+    mutants = [Mutant(file.name, operation) for operation in ("remove", "directory")]
+    mutants.append(Mutant(file.name, "pickle", (), TRACE))
     names = [name for name in header if name != "__metadata__"]
     values = [*VALUES, [4, 4], [64, 16], [0, 64], [64, 0], "I32", "F16", "BF16", "F64", "BOOL", "F8_E4M3"]
     while len(mutants) < count:

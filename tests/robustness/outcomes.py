@@ -29,9 +29,10 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 
+from .mutants import TRACE
+
 TEXT = "the dog sees a cat"
 CORPUS = ["the cat sees the dog", "a dog sees a red car"] * 9
-TRACE = "CODE_WAS_RUN"
 HOSTILE_MODULE = """
 import pathlib
 pathlib.Path({trace!r}).write_text("run")
@@ -102,6 +103,7 @@ def save_folders(folder: Path) -> dict[str, Path]:
 def by_auto_classes(folder: Path, trace: Path) -> Outcome:
     """Load model and tokenizer as any user of transformers does, then translate one sentence."""
     with guarded(trace) as outcome:
+        library_logging.set_verbosity(logging.CRITICAL)
         model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         outcome.grade = Grade.LATE
