@@ -37,8 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         run(arguments)
     except BrokenPipeError:
-        # Who reads along, such as `head`, has seen enough. What is left to flush goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0  # the reader, such as `head`, has closed its end
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
@@ -209,8 +208,13 @@ def translate_as_it_comes(arguments: argparse.Namespace, model: Any, tokenizer: 
 def show(lines: Iterable[bytes]) -> None:
     """Write to stdout, at once what there is."""
     for line in lines:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            # What is still buffered must not be flushed to a full disk or a closed pipe when the process exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise OSError(error.errno, error.strerror, "stdout") from error
 
 
 @contextmanager

@@ -159,7 +159,7 @@ class RandomTransformerConfig(PretrainedConfig):
     is_decoder: bool = False
 
     def __new__(cls, *_: Any, **values: Any) -> "RandomTransformerConfig":
-        """Check for conflicts of fields and aliases: `__post_init__` cannot tell a field's default from a given value."""
+        """Compare fields with their aliases: `__post_init__` cannot tell a default from a value that was given."""
         cls._without_aliases(values)
         return super().__new__(cls)
 
@@ -343,10 +343,12 @@ _CHECKS = {
     "True or False": lambda v: isinstance(v, bool),
     "None, True or False": lambda v: v is None or isinstance(v, bool),
     "None or a string": lambda v: v is None or isinstance(v, str),
-    "None or a list of strings": lambda v: v is None
-    or (isinstance(v, list | tuple) and all(isinstance(name, str) for name in v)),
-    "None or a list of 'full_attention'": lambda v: v is None
-    or (isinstance(v, list) and all(kind == "full_attention" for kind in v)),
+    "None or a list of strings": lambda v: (
+        v is None or (isinstance(v, list | tuple) and all(isinstance(name, str) for name in v))
+    ),
+    "None or a list of 'full_attention'": lambda v: (
+        v is None or (isinstance(v, list) and all(kind == "full_attention" for kind in v))
+    ),
     "None or a dictionary": lambda v: v is None or isinstance(v, dict),
     "None or a dictionary of labels by id": lambda v: v is None or _is_labels(v),
     "None or a floating-point dtype": lambda v: v is None or _is_dtype(v),

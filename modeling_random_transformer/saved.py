@@ -1,4 +1,4 @@
-"""Loading a saved translator from a folder that may be damaged: every error names the file and, if it can, the field."""
+"""Loading a saved translator from a folder that may be damaged: errors name the file and, where possible, the field."""
 
 import json
 import math
@@ -90,7 +90,9 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError as error:
-        raise ValueError(f"{file.name} must hold a JSON object, got arrays or objects that are nested too deep.") from error
+        raise ValueError(
+            f"{file.name} must hold a JSON object, got arrays or objects that are nested too deep."
+        ) from error
     except OSError as error:
         raise ValueError(f"{file.name} must be a file that can be read: {error.strerror}.") from error
     except ValueError as error:
@@ -169,7 +171,9 @@ def _are_sizes(value: Any) -> bool:
 
 
 _ENTRY_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "dtype": lambda value: isinstance(value, str) and (value in ITEM_SIZES or value.startswith(("F", "B", "I", "U", "C"))),
+    "dtype": lambda value: (
+        isinstance(value, str) and (value in ITEM_SIZES or value.startswith(("F", "B", "I", "U", "C")))
+    ),
     "shape": _are_sizes,
     "data_offsets": lambda value: _are_sizes(value) and len(value) == 2,
 }
@@ -188,7 +192,7 @@ def _load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
     weights = SAFE_WEIGHTS_INDEX_NAME if (folder / SAFE_WEIGHTS_INDEX_NAME).is_file() else SAFE_WEIGHTS_NAME
     own = isinstance(model.config, RandomTransformerConfig)
     for name, stored, expected in sorted(found["mismatched_keys"]):
-        field = _field_of_shape(name, stored, expected, model.config) if own else ""
+        field = _field_of_shape(stored, expected, model.config) if own else ""
         raise ValueError(
             f"{weights}: {name} must have the shape {list(expected)} as of {CONFIG}{field}, got {list(stored)}."
         )
@@ -203,12 +207,12 @@ def _load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
     return model
 
 
-def _field_of_shape(name: str, stored: Any, expected: Any, config: RandomTransformerConfig) -> str:
+def _field_of_shape(stored: Any, expected: Any, config: RandomTransformerConfig) -> str:
     """Which fields of the configuration give the sizes that differ, as a phrase."""
-    sizes = {stored_size: size for stored_size, size in zip(stored, expected, strict=False) if stored_size != size}
+    sizes = [size for found, size in zip(stored, expected, strict=False) if found != size]
     fields = ("vocab_size", "d_model", "d_ff", "max_position_embeddings", "num_heads", "d_k", "d_v")
     derived = {"d_k": config.num_heads * config.d_k, "d_v": config.num_heads * config.d_v}
-    named = [field for field in fields if derived.get(field, getattr(config, field)) in sizes.values()]
+    named = [field for field in fields if derived.get(field, getattr(config, field)) in sizes]
     return f" (with its {', '.join(named)})" if named else ""
 
 
@@ -261,7 +265,7 @@ def _damaged_setting(folder: Path, model: PreTrainedModel, use: Callable[[], Any
         try:
             model.generation_config = GenerationConfig.from_dict({k: v for k, v in content.items() if k != key})
             use()
-        except Exception:  # noqa: BLE001, S112: another field is the damaged one
+        except Exception:  # another field is the damaged one
             continue
         return key
     return None
@@ -324,7 +328,9 @@ def _one_line(error: BaseException) -> str:
     text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
     if isinstance(error, ImportError):  # a tokenizer's package, with advice
         return f"{text.partition('. ')[0]}."
-    return text if isinstance(error, ValueError | OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"
+    return (
+        text if isinstance(error, ValueError | OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"
+    )
 
 
 def _short(value: Any, length: int = 60) -> str:

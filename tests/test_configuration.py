@@ -170,7 +170,11 @@ def test_the_small_presets():
 
 @pytest.mark.parametrize(
     ("alias", "field", "value"),
-    [("hidden_size", "d_model", 128), ("num_attention_heads", "num_heads", 4), ("num_hidden_layers", "encoder_layers", 3)],
+    [
+        ("hidden_size", "d_model", 128),
+        ("num_attention_heads", "num_heads", 4),
+        ("num_hidden_layers", "encoder_layers", 3),
+    ],
 )
 def test_an_alias_sets_its_field(alias, field, value):
     config = RandomTransformerConfig(**{alias: value})

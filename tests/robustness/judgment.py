@@ -1,4 +1,4 @@
-"""Judging mutants: each loaded by the Auto classes, by `examples/translate.py` and, where it exists, as a Marian model."""
+"""Judging mutants: loaded by the Auto classes, by `examples/translate.py` and, if possible, as a Marian model."""
 
 import tempfile
 from collections import Counter
@@ -82,7 +82,9 @@ class Bench:
         report.compared[order] += 1
         if order == "worse":
             grades = f"{own.grade.name} against {other.grade.name}"
-            report.serious.append(f"{grades}, {mutant}: {own.error} {own.message[:200]} | {other.error} {other.message[:200]}")
+            report.serious.append(
+                f"{grades}, {mutant}: {own.error} {own.message[:200]} | {other.error} {other.message[:200]}"
+            )
 
     def _damage(self, architecture: str, mutant: Mutant, target: Path) -> None:
         copied(self.folders[f"{architecture}-sharded" if mutant.sharded else architecture], target)

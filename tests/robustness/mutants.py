@@ -31,10 +31,34 @@ VALUES: list[Any] = [
 # Keys that a file may have, though a saved one does not: aliases, the library's own fields, references to code.
 EXTRA_KEYS = {
     "config.json": [
-        *("hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim", "torch_dtype", "num_labels", "id2label"),
-        *("label2id", "problem_type", "return_dict", "output_attentions", "output_hidden_states", "layer_types"),
+        *(
+            "hidden_size",
+            "num_attention_heads",
+            "num_hidden_layers",
+            "head_dim",
+            "torch_dtype",
+            "num_labels",
+            "id2label",
+        ),
+        *(
+            "id2label",
+            "label2id",
+            "problem_type",
+            "return_dict",
+            "output_attentions",
+            "output_hidden_states",
+            "layer_types",
+        ),
         *("chunk_size_feed_forward", "quantization_config", "attn_implementation", "per_layer_config", "name_or_path"),
-        *("custom_pipelines", "num_beams", "max_length", "is_decoder", "base_model_tp_plan", "attribute_map", "unknown"),
+        *(
+            "custom_pipelines",
+            "num_beams",
+            "max_length",
+            "is_decoder",
+            "base_model_tp_plan",
+            "attribute_map",
+            "unknown",
+        ),
     ],
     "generation_config.json": [
         *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams", "do_sample", "temperature"),
@@ -42,13 +66,34 @@ EXTRA_KEYS = {
         *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
         *("sequence_bias", "stop_strings", "cache_implementation", "num_return_sequences", "max_time", "use_cache"),
         *("guidance_scale", "watermarking_config", "compile_config", "custom_generate", "renormalize_logits"),
-        *("exponential_decay_length_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha", "constraints", "unknown"),
+        *(
+            "exponential_decay_length_penalty",
+            "encoder_no_repeat_ngram_size",
+            "penalty_alpha",
+            "constraints",
+            "unknown",
+        ),
         *("output_scores", "return_dict_in_generate", "output_attentions", "remove_invalid_values", "low_memory"),
     ],
     "tokenizer_config.json": [
-        *("add_prefix_space", "padding_side", "truncation_side", "model_input_names", "extra_special_tokens", "unknown"),
+        *(
+            "add_prefix_space",
+            "padding_side",
+            "truncation_side",
+            "model_input_names",
+            "extra_special_tokens",
+            "unknown",
+        ),
         *("additional_special_tokens", "added_tokens_decoder", "chat_template", "clean_up_tokenization_spaces"),
-        *("split_special_tokens", "add_bos_token", "add_eos_token", "sep_token", "cls_token", "mask_token", "vocab_file"),
+        *(
+            "split_special_tokens",
+            "add_bos_token",
+            "add_eos_token",
+            "sep_token",
+            "cls_token",
+            "mask_token",
+            "vocab_file",
+        ),
     ],
     "tokenizer.json": ["unknown"],
 }
@@ -95,8 +140,8 @@ class Mutant:
 
     Attributes:
         file: the file's name.
-        operation: `"set"` a value of a JSON file, or of the `"header"` of a safetensors file, `"update"` several, damage
-            `"bytes"`, `"remove"` the file, or replace it with a `"directory"` or a hostile `"pickle"`.
+        operation: `"set"` a value of a JSON file, or of the `"header"` of a safetensors file, `"update"` several,
+            damage `"bytes"`, `"remove"` the file, or replace it with a `"directory"` or a hostile `"pickle"`.
         path: keys and indices from the top; `("+",)` is a new key.
         value: what to put there, `"delete"` or `"rename"`; of a new key, the key and its value; of bytes, the kind of
             damage and its place as a share of the file's length.

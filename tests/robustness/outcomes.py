@@ -129,7 +129,9 @@ def by_script(folder: Path, trace: Path) -> Outcome:
         with guarded(trace) as outcome, captured() as stderr:
             outcome.grade = Grade.LATE
             try:
-                outcome.status = translate_script.main(["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
+                outcome.status = translate_script.main(
+                    ["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT]
+                )
             except SystemExit as end:
                 outcome.status = int(end.code or 0)
             outcome.grade = Grade.HANDLED
