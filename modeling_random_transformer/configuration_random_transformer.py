@@ -349,6 +349,7 @@ _CHECKS = {
     "None or a list of 'full_attention'": lambda v: (
         v is None or (isinstance(v, list) and all(kind == "full_attention" for kind in v))
     ),
+    "None, a string or a dictionary": lambda v: v is None or isinstance(v, str | dict),
     "None or a dictionary": lambda v: v is None or isinstance(v, dict),
     "None or a dictionary of labels by id": lambda v: v is None or _is_labels(v),
     "None or a floating-point dtype": lambda v: v is None or _is_dtype(v),
@@ -392,6 +393,7 @@ _ALLOWED = {
 
 # The same for arguments that are not fields.
 _ALLOWED_ARGUMENTS = {
+    "attn_implementation": "None, a string or a dictionary",
     "custom_pipelines": "None or a dictionary",
     "layer_types": "None or a list of 'full_attention'",
     "num_labels": f"None or {_SIZE}",

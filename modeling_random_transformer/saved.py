@@ -22,7 +22,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    logging,
+)
 
 from .configuration_random_transformer import RandomTransformerConfig
 from .translation import Translator
@@ -43,6 +49,18 @@ JSON_FILES = (
     "special_tokens_map.json",
     "adapter_config.json",
 )
+WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+FIELDS_OF_WEIGHTS = {
+    "lm_head.weight": "tie_word_embeddings",
+    "lm_head.bias": "lm_head_bias",
+    "embed_tokens": "share_embeddings",
+    "shared": "share_embeddings",
+    "embed_positions": "position_embedding",
+    "encoder.layers": "encoder_layers",
+    "decoder.layers": "decoder_layers",
+    "layer_norm": "final_layer_norm",
+    "proj.bias": "attention_bias",
+}
 # Bytes per element of safetensors' types.
 ITEM_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 # A part of tokenizer.json that cannot be left out.
@@ -75,8 +93,7 @@ def load_translator(
         model = _load_model(path, dtype)
         tokenizer = _load_tokenizer(path)
         if isinstance(model.config, RandomTransformerConfig):
-            with _naming(TOKENIZER):
-                check_tokenizer(tokenizer, model.config)
+            _check_vocabulary(path, tokenizer, model.config)
         _try_out(path, model, tokenizer)
     return model, tokenizer
 
@@ -128,15 +145,18 @@ def _check_weight_files(folder: Path) -> None:
         weight_map = read_object(folder / SAFE_WEIGHTS_INDEX_NAME).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map must be an object, got {_short(weight_map)}.")
+        present = {file.name for file in folder.iterdir() if file.is_file()}
         for weight, name in weight_map.items():
-            if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+            if not isinstance(name, str) or name not in present:  # no path that leads out of the folder either
                 raise ValueError(
                     f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map.{weight} must be the name of a file in the folder, "
                     f"got {_short(name)}."
                 )
         names = set(weight_map.values())
+    elif any(folder.glob("model-*-of-*.safetensors")):
+        raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME} must be in the folder, which has several files of weights.")
     else:
-        return  # weights of another format
+        return  # an older format
     for name in sorted(names):
         try:
             with safe_open(folder / name, "pt"):
@@ -147,10 +167,11 @@ def _check_weight_files(folder: Path) -> None:
 
 def _damaged_tensor(file: Path) -> str | None:
     """What is wrong with which tensor in the header of a safetensors file; `None` if it is not one tensor's entry."""
-    content = file.read_bytes()
+    size_of_file = file.stat().st_size
     try:
-        length = struct.unpack("<Q", content[:8])[0]
-        header = json.loads(content[8 : 8 + length])
+        with open(file, "rb") as content:
+            length = struct.unpack("<Q", content.read(8))[0]
+            header = json.loads(content.read(min(length, size_of_file)))
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
     except (struct.error, ValueError, RecursionError, AttributeError):
         return None
@@ -161,7 +182,7 @@ def _damaged_tensor(file: Path) -> str | None:
                 return f"{key} of {name} is not valid, got {_short(value)}."
         begin, end = entry["data_offsets"]
         size = math.prod(entry["shape"]) * ITEM_SIZES.get(entry["dtype"], 1)
-        if end - begin != size or end > len(content) - 8 - length:
+        if end - begin != size or end > size_of_file - 8 - length:
             return f"data_offsets of {name} do not agree with its shape, its dtype and the file's size."
     return None
 
@@ -171,17 +192,16 @@ def _are_sizes(value: Any) -> bool:
 
 
 _ENTRY_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "dtype": lambda value: (
-        isinstance(value, str) and (value in ITEM_SIZES or value.startswith(("F", "B", "I", "U", "C")))
-    ),
+    "dtype": lambda value: isinstance(value, str) and value.startswith(("F", "B", "I", "U", "C")),
     "shape": _are_sizes,
     "data_offsets": lambda value: _are_sizes(value) and len(value) == 2,
 }
 
 
 def _load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
-    with _naming("the weights"):
-        # Weights of another shape are collected, not raised one table of all of them.
+    file = next((name for name in WEIGHT_FILES if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
+    with _naming(_described_weights(file), lambda: _damaged_field(folder, CONFIG, _build), CONFIG):
+        # Shapes that differ are collected: the library's own error is a table of all of them.
         model, found = AutoModelForSeq2SeqLM.from_pretrained(
             folder,
             dtype=dtype,
@@ -189,31 +209,64 @@ def _load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    weights = SAFE_WEIGHTS_INDEX_NAME if (folder / SAFE_WEIGHTS_INDEX_NAME).is_file() else SAFE_WEIGHTS_NAME
     own = isinstance(model.config, RandomTransformerConfig)
     for name, stored, expected in sorted(found["mismatched_keys"]):
-        field = _field_of_shape(stored, expected, model.config) if own else ""
+        fields = _fields_of_shape(stored, expected, model.config) if own else []
         raise ValueError(
-            f"{weights}: {name} must have the shape {list(expected)} as of {CONFIG}{field}, got {list(stored)}."
+            f"{file}: {name} must have the shape {list(expected)}, according to {CONFIG}{_in_brackets(fields)}, "
+            f"got {list(stored)}."
         )
     if found["missing_keys"]:
-        raise ValueError(f"{weights}: it lacks the weights {', '.join(sorted(found['missing_keys']))}.")
-    if own and found["unexpected_keys"]:
-        fields = "encoder_layers, decoder_layers and the other fields"
+        missing = sorted(found["missing_keys"])
+        shards = read_object(folder / file).get("weight_map", {}) if file == SAFE_WEIGHTS_INDEX_NAME else {}
+        names = sorted({shards.get(name, file) for name in missing})
+        fields = _fields_of_weights(missing) if own else []
         raise ValueError(
-            f"{weights}: it holds the weights {', '.join(sorted(found['unexpected_keys']))}, of which the model of "
-            f"{CONFIG} has none; check its {fields}."
+            f"{', '.join(names)}: it lacks the weights {_listed(missing)} of the model in {CONFIG}"
+            f"{_in_brackets(fields)}."
+        )
+    if own and found["unexpected_keys"]:
+        unexpected = sorted(found["unexpected_keys"])
+        raise ValueError(
+            f"{file}: it holds the weights {_listed(unexpected)}, which the model in {CONFIG} does not have"
+            f"{_in_brackets(_fields_of_weights(unexpected))}."
         )
     return model
 
 
-def _field_of_shape(stored: Any, expected: Any, config: RandomTransformerConfig) -> str:
-    """Which fields of the configuration give the sizes that differ, as a phrase."""
+def _build(folder: Path) -> None:
+    """Make a model without weights, to find out whether the configuration can be used."""
+    with torch.device("meta"):
+        AutoModelForSeq2SeqLM.from_config(_read_config(folder), trust_remote_code=False)
+
+
+def _described_weights(file: str) -> str:
+    safe = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+    return file if file in safe else f"{file}, as there is no {SAFE_WEIGHTS_NAME}"
+
+
+def _fields_of_shape(stored: Any, expected: Any, config: RandomTransformerConfig) -> list[str]:
+    """Which fields of the configuration give the sizes that differ."""
     sizes = [size for found, size in zip(stored, expected, strict=False) if found != size]
-    fields = ("vocab_size", "d_model", "d_ff", "max_position_embeddings", "num_heads", "d_k", "d_v")
-    derived = {"d_k": config.num_heads * config.d_k, "d_v": config.num_heads * config.d_v}
-    named = [field for field in fields if derived.get(field, getattr(config, field)) in sizes]
-    return f" (with its {', '.join(named)})" if named else ""
+    named = [
+        name for name in ("vocab_size", "d_model", "d_ff", "max_position_embeddings") if getattr(config, name) in sizes
+    ]
+    heads = [name for name in ("d_k", "d_v") if config.num_heads * getattr(config, name) in sizes]
+    return named + (["num_heads", *heads] if heads else [])
+
+
+def _fields_of_weights(weights: list[str]) -> list[str]:
+    """Which fields of the configuration decide whether there are such weights."""
+    return [field for part, field in FIELDS_OF_WEIGHTS.items() if any(part in name for name in weights)]
+
+
+def _in_brackets(fields: list[str]) -> str:
+    return f" ({', '.join(fields)})" if fields else ""
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -221,8 +274,12 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if file.is_file():
         with _naming(TOKENIZER, lambda: _damaged_field(folder, TOKENIZER, _read_backend)):
             _read_backend(folder)
-    with _naming(TOKENIZER_CONFIG, lambda: _damaged_field(folder, TOKENIZER_CONFIG, _read_tokenizer)):
-        return _read_tokenizer(folder)
+    name = TOKENIZER_CONFIG if file.is_file() else f"{TOKENIZER_CONFIG}, as there is no {TOKENIZER}"
+    with _naming(name, lambda: _damaged_field(folder, TOKENIZER_CONFIG, _read_tokenizer)):
+        tokenizer = _read_tokenizer(folder)
+    if tokenizer.pad_token_id is None:
+        raise ValueError(f"{TOKENIZER_CONFIG}: pad_token must be given.")
+    return tokenizer
 
 
 def _read_backend(folder: Path) -> Tokenizer:
@@ -231,6 +288,14 @@ def _read_backend(folder: Path) -> Tokenizer:
 
 def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: RandomTransformerConfig) -> None:
+    def check(path: Path) -> None:
+        check_tokenizer(_read_tokenizer(path), config)
+
+    with _naming(f"{TOKENIZER} or {TOKENIZER_CONFIG}", lambda: _damaged_field(folder, TOKENIZER_CONFIG, check)):
+        check_tokenizer(tokenizer, config)
 
 
 def _try_out(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -300,10 +365,17 @@ def _fails(function: Callable[[Any], Any], argument: Any) -> bool:
 
 
 @contextmanager
-def _naming(file: str, find_field: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+def _naming(
+    file: str, find_field: Callable[[], str | None] = lambda: None, file_of_field: str | None = None
+) -> Iterator[None]:
     """Raise whatever reading a damaged file ends in as a `ValueError` that names the file and the field.
 
     Libraries have no common class for it: TypeError, KeyError, the plain Exception and the panics of tokenizers.
+
+    Args:
+        file: the file that is read.
+        find_field: finds the damaged field, called if there is an error; it may also return `"<file>: <field>"`.
+        file_of_field: the file that has the field, if it is another one.
     """
     try:
         yield
@@ -311,8 +383,10 @@ def _naming(file: str, find_field: Callable[[], str | None] = lambda: None) -> I
         if not _is_of_libraries(error):
             raise
         field, reason = find_field(), _one_line(error)
-        if field and ": " in field:  # of another file
+        if field and ": " in field:
             file, field = field.split(": ", 1)
+        elif field and file_of_field:
+            file = file_of_field
         known = field is None or field in reason
         raise ValueError(f"{file}: {reason if known else f'{field} is not valid: {reason}'}") from error
 
@@ -326,6 +400,7 @@ def _one_line(error: BaseException) -> str:
     """The error's message without the advice that follows in some; with its class if the message alone is unclear."""
     lines = str(error).strip().splitlines() or [""]
     text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    text = _short(text, 300, str)
     if isinstance(error, ImportError):  # a tokenizer's package, with advice
         return f"{text.partition('. ')[0]}."
     return (
@@ -333,8 +408,8 @@ def _one_line(error: BaseException) -> str:
     )
 
 
-def _short(value: Any, length: int = 60) -> str:
-    text = repr(value)
+def _short(value: Any, length: int = 60, written: Callable[[Any], str] = repr) -> str:
+    text = written(value)
     return text if len(text) <= length else f"{text[:length]}…"
 
 
