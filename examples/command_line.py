@@ -30,6 +30,13 @@ def complain(script: str, message: str) -> None:
     print(f"{script}: error: {message}", file=sys.stderr)
 
 
+def described_error(error: Exception) -> str:
+    """The error in one line; of the operating system's errors, with the path if it is known."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    return " ".join(str(error).split("\n"))
+
+
 def model_folder(text: str) -> Path:
     """The type of an argument that names a saved model, or an adapter for one, with its tokenizer."""
     folder = Path(text)
@@ -50,7 +57,7 @@ def own_model_folder(text: str) -> Path:
         )
     try:
         kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
     if kind != MODEL_TYPE:
         raise argparse.ArgumentTypeError(f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {kind!r}.")
@@ -69,19 +76,9 @@ def saved_translator(folder: Path) -> tuple[Any, Any]:
     Raises:
         ValueError: one of the two cannot be read, or weights are missing.
     """
-    from transformers import AutoTokenizer
-    from transformers.utils import logging as transformers_logging
+    from modeling_random_transformer.saved import load_translator
 
-    from modeling_random_transformer import RandomTransformerForConditionalGeneration
-    from modeling_random_transformer.refusals import refusing
-
-    transformers_logging.disable_progress_bar()  # of the weights
-    with refusing(f"FOLDER must hold a model and its tokenizer, got {folder}"):
-        model, found = RandomTransformerForConditionalGeneration.from_pretrained(
-            folder, dtype="float32", output_loading_info=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    if found["missing_keys"]:
-        missing = ", ".join(sorted(found["missing_keys"]))
-        raise ValueError(f"FOLDER must hold all weights of a translator, got {folder} without {missing}.")
-    return model, tokenizer
+    try:
+        return load_translator(folder, "float32")
+    except ValueError as error:
+        raise ValueError(f"FOLDER must hold a model and its tokenizer, got {folder}: {error}") from error

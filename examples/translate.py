@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import Parser, complain, model_folder
+from command_line import Parser, complain, described_error, model_folder
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
 
@@ -37,12 +37,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         run(arguments)
     except BrokenPipeError:
-        # Who reads along, such as `head`, has seen enough. What is left to flush goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0  # the reader, such as `head`, has closed its end
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError) as error:
-        complain(SCRIPT, str(error))
+        complain(SCRIPT, described_error(error))
         return 2
     return 0
 
@@ -154,41 +153,30 @@ def run(arguments: argparse.Namespace) -> None:
 def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
     """The model, on its device, and its tokenizer."""
     import torch
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-    from transformers.utils import logging
 
-    from modeling_random_transformer.refusals import first_line, refusing  # registers the Auto classes as well
+    from modeling_random_transformer.refusals import first_line
+    from modeling_random_transformer.saved import load_translator
 
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # what torch raises depends on what it was built with
         raise ValueError(f"--device must be a device of this machine, got {device}: {first_line(error)}") from error
-    logging.disable_progress_bar()  # of the weights
-    with refusing(f"--model must hold a sequence-to-sequence model and its tokenizer, got {described(folder)}"):
-        model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        check(model, tokenizer, found["missing_keys"])
-    logging.enable_progress_bar()
+    try:
+        model, tokenizer = load_translator(folder, dtype)
+    except ValueError as error:
+        raise ValueError(
+            f"--model must hold a sequence-to-sequence model and its tokenizer, got {described(folder)}: {error}"
+        ) from error
     return model.to(device), tokenizer
 
 
 def described(folder: Path) -> str:
     """The folder, and of an adapter the model that it is for, which may be what cannot be loaded."""
-    adapter = folder / "adapter_config.json"
-    if not adapter.is_file():
+    try:
+        base = json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return str(folder)
-    return f"{folder}, an adapter for {json.loads(adapter.read_bytes()).get('base_model_name_or_path')}"
-
-
-def check(model: Any, tokenizer: Any, missing: set[str]) -> None:
-    """Refuse what would translate into nonsense: random weights, another vocabulary."""
-    from modeling_random_transformer import RandomTransformerForConditionalGeneration
-    from modeling_random_transformer.vocabulary import check_tokenizer
-
-    if missing:
-        raise ValueError(f"it lacks the weights {', '.join(sorted(missing))}.")
-    if isinstance(model, RandomTransformerForConditionalGeneration):
-        check_tokenizer(tokenizer, model.config)
+    return f"{folder}, an adapter for {base}"
 
 
 def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -220,8 +208,13 @@ def translate_as_it_comes(arguments: argparse.Namespace, model: Any, tokenizer: 
 def show(lines: Iterable[bytes]) -> None:
     """Write to stdout, at once what there is."""
     for line in lines:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            # What is still buffered must not be flushed to a full disk or a closed pipe when the process exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise OSError(error.errno, error.strerror, "stdout") from error
 
 
 @contextmanager

@@ -6,9 +6,11 @@ post "The Random Transformer", which runs the same network by hand in four dimen
 
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
@@ -76,8 +78,11 @@ class RandomTransformerConfig(PretrainedConfig):
         decoder_start_token_id: the token that every target starts from (the seed's SOS).
         use_cache: return the keys and values of the decoder for the next step of generation.
 
+    The aliases in `attribute_map`, such as `hidden_size` for `d_model`, may be used in place of a field's name.
+
     Raises:
-        ValueError: a value is not allowed; the message names the field, the value and what is allowed.
+        ValueError: a value is not allowed, or a field and its alias have different values; the message names the field,
+            the value and what is allowed.
     """
 
     model_type = "random_transformer"
@@ -153,16 +158,56 @@ class RandomTransformerConfig(PretrainedConfig):
     is_encoder_decoder: bool = True
     is_decoder: bool = False
 
+    def __new__(cls, *_: Any, **values: Any) -> "RandomTransformerConfig":
+        """Compare fields with their aliases: `__post_init__` cannot tell a default from a value that was given."""
+        cls._without_aliases(values)
+        return super().__new__(cls)
+
     def __post_init__(self, custom_pipelines: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        for alias, name in self.attribute_map.items():
+            if alias in kwargs:  # before the checks, and before other fields are derived from it
+                setattr(self, name, kwargs.pop(alias))
+        for name, value in {"custom_pipelines": custom_pipelines, **kwargs}.items():
+            if name in _ALLOWED_ARGUMENTS:
+                _check(name, value, _ALLOWED_ARGUMENTS[name])
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             # Importing the package registers these: nobody has to trust a folder's code for them.
             custom_pipelines = {k: v for k, v in (custom_pipelines or {}).items() if k not in PIPELINES}
         if custom_pipelines:
             kwargs["custom_pipelines"] = custom_pipelines
         self._check_fields()
-        self._fill_derived_fields()
+        for name, derive in _DERIVED.items():
+            if getattr(self, name) is None:
+                setattr(self, name, derive(self))
         self._check_combinations()
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "RandomTransformerConfig":
+        """A configuration from a dictionary, with keyword arguments overriding it, as `from_pretrained` calls it.
+
+        Overrides may use aliases. They are checked together with the other values, and a derived field that had its
+        derived value before is derived again.
+        """
+        own = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
+        names = {name: cls.attribute_map.get(name, name) for name in kwargs}
+        overrides = cls._without_aliases({name: kwargs.pop(name) for name in names if names[name] in own})
+        if overrides:
+            saved, values = cls(**config_dict), cls._without_aliases(config_dict)
+            for name, derive in _DERIVED.items():
+                if getattr(saved, name) == derive(saved):
+                    values.pop(name, None)
+            config_dict = {**values, **overrides}
+        return super().from_dict(config_dict, **kwargs)
+
+    def validate(self) -> None:
+        """Check all fields, as transformers asks for before it saves a configuration.
+
+        Raises:
+            ValueError: a field was set to a value that is not allowed.
+        """
+        self._check_fields()
+        self._check_combinations()
 
     def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
         """As always. Where a model's code goes along, all its classes are named, so that each Auto class loads it."""
@@ -195,31 +240,27 @@ class RandomTransformerConfig(PretrainedConfig):
         """
         if name not in PRESETS:
             raise ValueError(f"preset must be one of {_listed(PRESETS)}, got {name!r}.")
-        return cls(**{**PRESETS[name], **overrides})
+        return cls(**{**PRESETS[name], **cls._without_aliases(overrides)})
+
+    @classmethod
+    def _without_aliases(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The same values under the names of the fields."""
+        renamed = {name: value for name, value in values.items() if name not in cls.attribute_map}
+        for alias, name in cls.attribute_map.items():
+            if alias not in values:
+                continue
+            if name in values and values[name] != values[alias]:
+                raise ValueError(f"{alias} must equal {name}={values[name]!r}, its other name, got {values[alias]!r}.")
+            renamed[name] = values[alias]
+        return renamed
 
     def _check_fields(self) -> None:
-        for field, allowed in _ALLOWED.items():
-            value = getattr(self, field)
-            if not _CHECKS[allowed](value):
-                raise ValueError(f"{field} must be {allowed}, got {value!r}.")
-        for field, choices in _CHOICES.items():
-            value = getattr(self, field)
+        for name, allowed in _ALLOWED.items():
+            _check(name, getattr(self, name), allowed)
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
             if not (isinstance(value, str) and value in choices):
-                raise ValueError(f"{field} must be one of {_listed(choices)}, got {value!r}.")
-
-    def _fill_derived_fields(self) -> None:
-        if self.d_k is None:
-            if self.d_model % self.num_heads:
-                raise ValueError(
-                    f"d_model must be a multiple of num_heads={self.num_heads} unless d_k is given, got {self.d_model}."
-                )
-            self.d_k = self.d_model // self.num_heads
-        if self.d_v is None:
-            self.d_v = self.d_k
-        if self.attention_scale is None:
-            self.attention_scale = self.d_k**-0.5
-        if self.final_layer_norm is None:
-            self.final_layer_norm = self.norm_order == "pre"
+                raise ValueError(f"{name} must be one of {_listed(choices)}, got {value!r}.")
 
     def _check_combinations(self) -> None:
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
@@ -229,11 +270,29 @@ class RandomTransformerConfig(PretrainedConfig):
             )
         for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, field)
-            for token_id in value if isinstance(value, list | tuple) else [value]:
+            several = field == "eos_token_id" and isinstance(value, list | tuple) and len(value) > 0
+            for token_id in value if several else [value]:
                 if token_id is not None and not (_is_int(token_id) and 0 <= token_id < self.vocab_size):
                     raise ValueError(
                         f"{field} must be None or an id in the vocabulary, 0 to {self.vocab_size - 1}, got {value!r}."
                     )
+
+
+def _width_of_heads(config: RandomTransformerConfig) -> int:
+    if config.d_model % config.num_heads:
+        raise ValueError(
+            f"d_model must be a multiple of num_heads={config.num_heads} unless d_k is given, got {config.d_model}."
+        )
+    return config.d_model // config.num_heads
+
+
+# How each field that may be None is derived, in this order.
+_DERIVED = {
+    "d_k": _width_of_heads,
+    "d_v": lambda config: config.d_k,
+    "attention_scale": lambda config: config.d_k**-0.5,
+    "final_layer_norm": lambda config: config.norm_order == "pre",
+}
 
 
 def _is_int(value: Any) -> bool:
@@ -244,30 +303,67 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_dtype(value: Any) -> bool:
+    """Whether this is a floating-point dtype of torch, or the name of one."""
+    dtype = getattr(torch, value, None) if isinstance(value, str) else value
+    return isinstance(dtype, torch.dtype) and dtype.is_floating_point
+
+
+def _is_labels(value: Any) -> bool:
+    """Whether this maps ids, which are strings in JSON, to labels."""
+    try:
+        return all(isinstance(label, str) for label in {int(key): label for key, label in value.items()}.values())
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
+def _check(name: str, value: Any, allowed: str) -> None:
+    if not _CHECKS[allowed](value):
+        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+
+
+# Limits far beyond any model: a damaged size must not lead to a loop over layers, or a table, that never ends.
+LARGEST_SIZE, MOST_LAYERS = 2**24, 2**12
+_SIZE = f"a positive integer of at most {LARGEST_SIZE}"
+_LAYERS = f"a positive integer of at most {MOST_LAYERS}"
+
 _CHECKS = {
-    "a positive integer": lambda v: _is_int(v) and v > 0,
-    "None or a positive integer": lambda v: v is None or (_is_int(v) and v > 0),
+    _SIZE: lambda v: _is_int(v) and 0 < v <= LARGEST_SIZE,
+    f"None or {_SIZE}": lambda v: v is None or (_is_int(v) and 0 < v <= LARGEST_SIZE),
+    _LAYERS: lambda v: _is_int(v) and 0 < v <= MOST_LAYERS,
+    f"an integer of at least 0 and at most {LARGEST_SIZE}": lambda v: _is_int(v) and 0 <= v <= LARGEST_SIZE,
     "an integer of at least 0": lambda v: _is_int(v) and v >= 0,
     "a rate of at least 0 and below 1": lambda v: _is_number(v) and 0 <= v < 1,
     "a positive number": lambda v: _is_number(v) and 0 < v < float("inf"),
     "None or a positive number": lambda v: v is None or (_is_number(v) and 0 < v < float("inf")),
     "True or False": lambda v: isinstance(v, bool),
     "None, True or False": lambda v: v is None or isinstance(v, bool),
+    "None or a string": lambda v: v is None or isinstance(v, str),
+    "None or a list of strings": lambda v: (
+        v is None or (isinstance(v, list | tuple) and all(isinstance(name, str) for name in v))
+    ),
+    "None or a list of 'full_attention'": lambda v: (
+        v is None or (isinstance(v, list) and all(kind == "full_attention" for kind in v))
+    ),
+    "None, a string or a dictionary": lambda v: v is None or isinstance(v, str | dict),
+    "None or a dictionary": lambda v: v is None or isinstance(v, dict),
+    "None or a dictionary of labels by id": lambda v: v is None or _is_labels(v),
+    "None or a floating-point dtype": lambda v: v is None or _is_dtype(v),
 }
 
 _ALLOWED = {
-    "vocab_size": "a positive integer",
-    "d_model": "a positive integer",
-    "encoder_layers": "a positive integer",
-    "decoder_layers": "a positive integer",
-    "num_heads": "a positive integer",
-    "d_k": "None or a positive integer",
-    "d_v": "None or a positive integer",
-    "d_ff": "a positive integer",
+    "vocab_size": _SIZE,
+    "d_model": _SIZE,
+    "encoder_layers": _LAYERS,
+    "decoder_layers": _LAYERS,
+    "num_heads": _SIZE,
+    "d_k": f"None or {_SIZE}",
+    "d_v": f"None or {_SIZE}",
+    "d_ff": _SIZE,
     "dropout": "a rate of at least 0 and below 1",
     "attention_dropout": "a rate of at least 0 and below 1",
     "activation_dropout": "a rate of at least 0 and below 1",
@@ -275,13 +371,34 @@ _ALLOWED = {
     "layer_norm_eps": "a positive number",
     "attention_bias": "True or False",
     "attention_scale": "None or a positive number",
-    "position_offset": "an integer of at least 0",
-    "max_position_embeddings": "a positive integer",
+    "position_offset": f"an integer of at least 0 and at most {LARGEST_SIZE}",
+    "max_position_embeddings": _SIZE,
     "scale_embedding": "True or False",
     "share_embeddings": "True or False",
     "tie_word_embeddings": "True or False",
     "lm_head_bias": "True or False",
     "use_cache": "True or False",
+    # What transformers reads from a configuration, and fails on later if the type is wrong.
+    "is_encoder_decoder": "True or False",
+    "is_decoder": "True or False",
+    "architectures": "None or a list of strings",
+    "chunk_size_feed_forward": "an integer of at least 0",
+    "dtype": "None or a floating-point dtype",
+    "id2label": "None or a dictionary of labels by id",
+    "label2id": "None or a dictionary",
+    "output_hidden_states": "None, True or False",
+    "return_dict": "None, True or False",
+    "transformers_version": "None or a string",
+}
+
+# The same for arguments that are not fields.
+_ALLOWED_ARGUMENTS = {
+    "attn_implementation": "None, a string or a dictionary",
+    "custom_pipelines": "None or a dictionary",
+    "layer_types": "None or a list of 'full_attention'",
+    "num_labels": f"None or {_SIZE}",
+    "output_attentions": "None, True or False",
+    "torch_dtype": "None or a floating-point dtype",
 }
 
 _CHOICES = {

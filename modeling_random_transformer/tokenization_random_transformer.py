@@ -143,6 +143,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @add_prefix_space.setter
     def add_prefix_space(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise ValueError(f"add_prefix_space must be True or False, got {value!r}.")
         pre_tokenizer = self.backend_tokenizer.pre_tokenizer
         if hasattr(pre_tokenizer, "add_prefix_space"):
             pre_tokenizer.add_prefix_space = value
@@ -158,9 +160,21 @@ class RandomTransformerTokenizer(TokenizersBackend):
         )
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)
 
+    @classmethod
+    def _from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
+        try:
+            return super()._from_pretrained(*args, **kwargs)
+        except Exception as error:
+            if type(error) is not Exception:  # the backend has no narrower class for what it cannot parse
+                raise
+            raise ValueError(f"tokenizer.json must hold a tokenizer of the tokenizers library: {error}.") from error
+
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
         try:
             return super()._encode_plus(*args, **kwargs)
+        except TypeError:  # the backend's, for everything that it cannot read as UTF-8
+            _check_unicode([args, kwargs])
+            raise
         except Exception as error:  # the backend has no narrower class for it
             if "Missing [UNK] token" not in str(error):
                 raise
@@ -173,6 +187,22 @@ class RandomTransformerTokenizer(TokenizersBackend):
 def _check_integer(name: str, value: Any, least: int, reason: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least} ({reason}), got {value!r}.")
+
+
+def _check_unicode(value: Any) -> None:
+    """Raise for the first string with a lone surrogate, at any depth of lists, tuples and dictionaries."""
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            excerpt = value[max(0, error.start - 20) : error.start + 20]
+            raise ValueError(
+                f"text must not contain lone surrogates, got {value[error.start]!a} at position {error.start}, "
+                f"in {excerpt!a}."
+            ) from error
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_unicode(item)
 
 
 def _strings_only(texts: Iterable[str]) -> Iterator[str]:

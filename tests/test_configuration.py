@@ -1,8 +1,13 @@
 """The configuration: its defaults, its presets and what it refuses."""
 
+import copy
+import json
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoConfig
 
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.configuration_random_transformer import PRESETS
@@ -161,3 +166,117 @@ def test_the_small_presets():
     assert (blog.d_model, blog.num_heads, blog.d_k, blog.d_v, blog.d_ff) == (4, 2, 3, 3, 8)
     assert (blog.encoder_layers, blog.decoder_layers, blog.vocab_size, blog.dropout) == (6, 6, 10, 0.0)
     assert (blog.attention_bias, blog.tie_word_embeddings, blog.lm_head_bias) == (False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("alias", "field", "value"),
+    [
+        ("hidden_size", "d_model", 128),
+        ("num_attention_heads", "num_heads", 4),
+        ("num_hidden_layers", "encoder_layers", 3),
+    ],
+)
+def test_an_alias_sets_its_field(alias, field, value):
+    config = RandomTransformerConfig(**{alias: value})
+    assert config == RandomTransformerConfig(**{field: value})
+    assert RandomTransformerConfig(**{alias: value, field: value}) == config
+
+
+def test_derived_fields_follow_aliases():
+    config = RandomTransformerConfig(hidden_size=128, num_attention_heads=4)
+    assert (config.d_k, config.d_v, config.attention_scale) == (32, 32, 32**-0.5)
+    config = RandomTransformerConfig(head_dim=16)
+    assert (config.d_k, config.d_v, config.attention_scale) == (16, 16, 0.25)
+    assert RandomTransformerConfig.from_preset("tiny", hidden_size=64).d_k == 16
+
+
+@pytest.mark.parametrize(
+    ("alias", "field", "value"),
+    [
+        ("hidden_size", "d_model", -5),
+        ("hidden_size", "d_model", None),
+        ("num_attention_heads", "num_heads", "8"),
+        ("num_hidden_layers", "encoder_layers", 0),
+        ("head_dim", "d_k", -1),
+    ],
+)
+def test_an_alias_is_checked_as_its_field(alias, field, value):
+    with pytest.raises(ValueError, match=f"{field} must be .* got {value!r}"):
+        RandomTransformerConfig(**{alias: value})
+
+
+@pytest.mark.parametrize("values", [{"d_model": 512, "hidden_size": 128}, {"num_heads": 4, "num_attention_heads": 8}])
+def test_an_alias_that_contradicts_its_field_raises(values, tmp_path):
+    (field, value), (alias, other) = values.items()
+    message = f"{alias} must equal {field}={value}, its other name, got {other}"
+    with pytest.raises(ValueError, match=message):
+        RandomTransformerConfig(**values)
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message):
+        RandomTransformerConfig.from_pretrained(tmp_path)
+
+
+def test_aliases_in_a_file_are_saved_as_fields(tmp_path):
+    values = {"model_type": "random_transformer", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config == RandomTransformerConfig(d_model=64, num_heads=4, encoder_layers=2)
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_bytes())
+    assert (saved["d_model"], saved["d_k"]) == (64, 16)
+    assert not set(RandomTransformerConfig.attribute_map) & set(saved)
+    assert AutoConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize("load", [AutoConfig.from_pretrained, RandomTransformerConfig.from_pretrained])
+def test_overrides_of_a_saved_configuration(load, tmp_path):
+    RandomTransformerConfig(num_heads=4, d_v=7).save_pretrained(tmp_path)
+    config, unused = load(tmp_path, hidden_size=64, num_heads=2, foo=1, return_unused_kwargs=True)
+    assert (config.d_model, config.d_k, config.attention_scale) == (64, 32, 32**-0.5)
+    assert (config.d_v, unused) == (7, {"foo": 1}), "the file's own value stays"
+    assert load(tmp_path, head_dim=5).d_k == 5
+    for wrong in ({"hidden_size": -5}, {"d_model": 64, "hidden_size": 32}, {"vocab_size": 2}):
+        with pytest.raises(ValueError, match="must"):
+            load(tmp_path, **wrong)
+
+
+def test_a_field_set_later_is_checked_when_it_is_saved(tmp_path):
+    config = copy.deepcopy(RandomTransformerConfig())
+    config.hidden_size = 256
+    assert config.d_model == 256
+    config.num_attention_heads = -1
+    with pytest.raises(ValueError, match="num_heads must be a positive integer of at most 16777216, got -1"):
+        config.save_pretrained(tmp_path)
+
+
+# Fields of the superclass, whose types it does not check.
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("encoder_layers", 10**12),
+        ("d_model", 10**12),
+        ("eos_token_id", []),
+        ("pad_token_id", [0]),
+        ("architectures", "RandomTransformerModel"),
+        ("chunk_size_feed_forward", "x"),
+        ("custom_pipelines", [1]),
+        ("dtype", "no dtype"),
+        ("dtype", "int64"),
+        ("torch_dtype", 7),
+        ("id2label", {"x": "y"}),
+        ("is_encoder_decoder", 7),
+        ("layer_types", [1]),
+        ("num_labels", -1),
+        ("output_attentions", "x"),
+    ],
+)
+def test_a_field_that_transformers_reads_is_checked(field, value):
+    with pytest.raises(ValueError, match=f"{field} must be"):
+        RandomTransformerConfig(**{field: value})
+
+
+def test_dtypes_and_labels_that_are_allowed():
+    for dtype in ("bfloat16", torch.float16, None):
+        RandomTransformerConfig(dtype=dtype)
+    assert RandomTransformerConfig(id2label={"0": "a", "1": "b", "2": "c"}).num_labels == 3
+    assert RandomTransformerConfig(num_labels=5).num_labels == 5

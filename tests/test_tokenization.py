@@ -209,3 +209,40 @@ def test_wrong_words_are_refused():
         RandomTransformerTokenizer.from_words(["a", "b", "a"], bos_token="a", eos_token="b")
     with pytest.raises(ValueError, match="eos_token must be one of the words, got 'END'"):
         RandomTransformerTokenizer.from_words(["a", "b"], bos_token="a", eos_token="END")
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda tokenizer, text: tokenizer(text),
+        lambda tokenizer, text: tokenizer(["fine", text]),
+        lambda tokenizer, text: tokenizer("fine", text),
+        lambda tokenizer, text: tokenizer([["fine", text]], is_split_into_words=True),
+        lambda tokenizer, text: tokenizer(text_target=text),
+        lambda tokenizer, text: tokenizer.tokenize(text),
+    ],
+)
+def test_a_lone_surrogate_raises(tokenizer, encode):
+    with pytest.raises(ValueError, match=r"text must not contain lone surrogates, got '\\ud800' at position 2, in 'a "):
+        encode(tokenizer, "a \ud800 b")
+
+
+def test_other_wrong_texts_raise_as_before(tokenizer):
+    with pytest.raises(TypeError):
+        tokenizer(["fine", 7])
+
+
+@pytest.mark.parametrize("value", [1.5, "yes", None])
+def test_a_wrong_prefix_space_raises(tokenizer, value, tmp_path):
+    with pytest.raises(ValueError, match="add_prefix_space must be True or False, got"):
+        tokenizer.add_prefix_space = value
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="add_prefix_space must be True or False, got"):
+        AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=value)
+
+
+def test_a_damaged_tokenizer_file_is_named(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": 7}')
+    with pytest.raises(ValueError, match=r"tokenizer\.json must hold a tokenizer of the tokenizers library"):
+        AutoTokenizer.from_pretrained(tmp_path)

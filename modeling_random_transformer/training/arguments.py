@@ -176,13 +176,14 @@ def parse_overrides(text: str) -> dict[str, Any]:
     Raises:
         ValueError: a part has no `=`, or names no field of the configuration.
     """
-    known = {entry.name for entry in fields(RandomTransformerConfig)}
+    types = {entry.name: entry.type for entry in fields(RandomTransformerConfig)}
     overrides = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
-        if not equals or name.strip() not in known:
+        name, value = name.strip(), value.strip()
+        if not equals or name not in types:
             raise ValueError(f"config_overrides must be like 'd_model=256,dropout=0.2', got {part!r}.")
-        overrides[name.strip()] = _value(value.strip())
+        overrides[name] = value if types[name] is str else _value(value)  # position_embedding may be "none"
     return overrides
 
 

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..folders import naming_path
+
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
@@ -57,7 +59,7 @@ def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Pat
     path = Path(os.path.realpath(path))
     temporary = (temporary_folder or path.parent) / f"{path.name}.{secrets.token_hex(4)}.tmp"
     try:
-        with open(temporary, "xb") as file:
+        with naming_path(path), open(temporary, "xb") as file:
             file.writelines(content)
             file.flush()
             os.fsync(file.fileno())

@@ -2,8 +2,10 @@
 
 import contextlib
 import io
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -402,3 +404,38 @@ def kill_all(process):
         with contextlib.suppress(psutil.NoSuchProcess):
             member.send_signal(signal.SIGKILL)
     process.communicate()
+
+
+def test_a_full_disk_behind_stdout(folder):
+    with open("/dev/full", "wb") as full:
+        process = start(sys.executable, SCRIPT, "--model", folder, "--device", "cpu", "the boy", stdout=full)
+        errors = process.communicate(timeout=120)[1].decode().splitlines()
+    assert process.returncode == 2
+    assert errors[-1] == "translate.py: error: stdout: No space left on device."
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "reason"),
+    [
+        ("config.json", "model_type", "x", "model_type must be an architecture that transformers knows, got 'x'"),
+        ("config.json", "dropout", "x", "dropout must be a rate of at least 0 and below 1, got 'x'"),
+        ("config.json", "vocab_size", 7, r" \(vocab_size\), got"),
+        ("config.json", "d_ff", 32, r" \(d_ff\), got"),
+        ("config.json", "auto_map", 7, "auto_map must be an object, got 7"),
+        ("config.json", "decoder_layers", 1, "decoder_layers"),
+        ("generation_config.json", "suppress_tokens", 7, "suppress_tokens"),
+        ("generation_config.json", "num_return_sequences", 2, "num_return_sequences"),
+        ("tokenizer_config.json", "add_prefix_space", 1.5, "add_prefix_space must be True or False, got 1.5"),
+        ("tokenizer_config.json", "padding_side", "up", "padding_side"),
+        ("tokenizer.json", "pre_tokenizer", {"type": "x"}, "pre_tokenizer is not valid"),
+        ("tokenizer.json", "model", 7, "model is not valid"),
+    ],
+)
+def test_a_damaged_field_is_named(run, folder, tmp_path, name, field, value, reason):
+    shutil.copytree(folder, tmp_path / "model")
+    file = tmp_path / "model" / name
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), field: value}))
+    status, lines, errors = run("--model", tmp_path / "model", "the boy")
+    assert (status, lines, len(errors)) == (2, [], 1)
+    assert re.search(rf"{name}.*{reason}", errors[0]), errors[0]
+    assert "trust" not in errors[0]

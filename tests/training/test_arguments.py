@@ -56,3 +56,9 @@ def test_wrong_overrides_are_refused(text):
 def test_a_wrong_value_is_the_configurations_to_refuse():
     with pytest.raises(ValueError, match="dropout must be a rate"):
         ModelArguments(config_overrides="dropout=2").config(vocab_size=300)
+
+
+def test_the_word_none_is_a_value_of_fields_that_hold_names():
+    overrides = parse_overrides("position_embedding=none, activation_function=relu, d_k=none, final_layer_norm=True")
+    expected = {"position_embedding": "none", "activation_function": "relu", "d_k": None, "final_layer_norm": True}
+    assert overrides == expected

@@ -1,0 +1,327 @@
+"""Damaged copies of a saved folder: a seeded list of small changes to one file each."""
+
+import json
+import pickle
+import random
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SEED = 2017
+TRACE = "CODE_WAS_RUN"  # the file that hostile code leaves beside the folder
+INDEX = "model.safetensors.index.json"
+SHARD = "model-00001-of-00002.safetensors"
+# How many mutants of each file.
+COUNTS = {
+    "config.json": 420,
+    "generation_config.json": 200,
+    "tokenizer_config.json": 160,
+    "tokenizer.json": 220,
+    "model.safetensors": 170,
+    INDEX: 80,
+    SHARD: 30,
+}
+VALUES: list[Any] = [
+    *(None, True, False, -1, 0, 1, 7, 10**12, 1.5, float("inf"), float("nan"), "", "x", "7", "none", "../x"),
+    *([], [[]], [1], ["x"], {}, {"x": 1}, "é" * 5000),
+]
+# Keys that a file may have, though a saved one does not: aliases, the library's own fields, references to code.
+EXTRA_KEYS = {
+    "config.json": [
+        *(
+            "hidden_size",
+            "num_attention_heads",
+            "num_hidden_layers",
+            "head_dim",
+            "torch_dtype",
+            "num_labels",
+            "id2label",
+        ),
+        *(
+            "id2label",
+            "label2id",
+            "problem_type",
+            "return_dict",
+            "output_attentions",
+            "output_hidden_states",
+            "layer_types",
+        ),
+        *("chunk_size_feed_forward", "quantization_config", "attn_implementation", "per_layer_config", "name_or_path"),
+        *(
+            "custom_pipelines",
+            "num_beams",
+            "max_length",
+            "is_decoder",
+            "base_model_tp_plan",
+            "attribute_map",
+            "unknown",
+        ),
+    ],
+    "generation_config.json": [
+        *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams", "do_sample", "temperature"),
+        *("top_k", "top_p", "early_stopping", "length_penalty", "repetition_penalty", "no_repeat_ngram_size"),
+        *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
+        *("sequence_bias", "stop_strings", "cache_implementation", "num_return_sequences", "max_time", "use_cache"),
+        *("guidance_scale", "watermarking_config", "compile_config", "custom_generate", "renormalize_logits"),
+        *(
+            "exponential_decay_length_penalty",
+            "encoder_no_repeat_ngram_size",
+            "penalty_alpha",
+            "constraints",
+            "unknown",
+        ),
+        *("output_scores", "return_dict_in_generate", "output_attentions", "remove_invalid_values", "low_memory"),
+    ],
+    "tokenizer_config.json": [
+        *(
+            "add_prefix_space",
+            "padding_side",
+            "truncation_side",
+            "model_input_names",
+            "extra_special_tokens",
+            "unknown",
+        ),
+        *("additional_special_tokens", "added_tokens_decoder", "chat_template", "clean_up_tokenization_spaces"),
+        *(
+            "split_special_tokens",
+            "add_bos_token",
+            "add_eos_token",
+            "sep_token",
+            "cls_token",
+            "mask_token",
+            "vocab_file",
+        ),
+    ],
+    "tokenizer.json": ["unknown"],
+}
+# References to a module of the folder that leaves a trace if it is imported.
+HOSTILE: dict[str, list[Any]] = {
+    "config.json": [
+        {"auto_map": {"AutoConfig": "hostile.Hostile", "AutoModelForSeq2SeqLM": "hostile.Hostile"}},
+        {"auto_map": {"AutoModelForSeq2SeqLM": "hostile.Hostile"}, "model_type": "hostile"},
+        {"auto_map": {"AutoConfig": "other/repository--hostile.Hostile"}, "model_type": "hostile"},
+        {"custom_pipelines": {"seq2seq": {"impl": "hostile.Hostile", "pt": ["AutoModelForSeq2SeqLM"]}}},
+        {"quantization_config": {"quant_method": "hostile.Hostile"}},
+    ],
+    "generation_config.json": [{"custom_generate": "hostile.py"}, {"auto_map": {"AutoModel": "hostile.Hostile"}}],
+    "tokenizer_config.json": [
+        {"auto_map": {"AutoTokenizer": ["hostile.Hostile", "hostile.Hostile"]}},
+        {"tokenizer_class": "Hostile", "auto_map": {"AutoTokenizer": ["hostile.Hostile", None]}},
+    ],
+}
+# Names that another architecture has for the same field.
+MARIAN_NAMES = {
+    "num_heads": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "share_embeddings": "share_encoder_decoder_embeddings",
+}
+
+
+class RunsCode:
+    """An object whose pickle writes a file when it is loaded."""
+
+    def __init__(self, trace: str):
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (f"open({self.trace!r}, 'w').close()",)
+
+
+class NoSuchPlaceError(Exception):
+    """The folder has no such file, key or tensor: a mutant of another architecture's folder."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change to one file.
+
+    Attributes:
+        file: the file's name.
+        operation: `"set"` a value of a JSON file, or of the `"header"` of a safetensors file, `"update"` several,
+            damage `"bytes"`, `"remove"` the file, or replace it with a `"directory"` or a hostile `"pickle"`.
+        path: keys and indices from the top; `("+",)` is a new key.
+        value: what to put there, `"delete"` or `"rename"`; of a new key, the key and its value; of bytes, the kind of
+            damage and its place as a share of the file's length.
+    """
+
+    file: str
+    operation: str
+    path: tuple[Any, ...] = ()
+    value: Any = None
+
+    @property
+    def sharded(self) -> bool:
+        return self.file in (INDEX, SHARD)
+
+    def __str__(self) -> str:
+        value = repr(self.value)
+        return f"{self.file} {self.operation} {'.'.join(map(str, self.path))} {value[:60]}"
+
+    @property
+    def hits_one_byte(self) -> bool:
+        return self.operation == "bytes" and self.value[0] in ONE_BYTE
+
+    def renamed(self, names: dict[str, str]) -> "Mutant":
+        """The same mutant for an architecture with other names of the configuration's fields."""
+        path = tuple(names.get(key, key) if self.file == "config.json" else key for key in self.path)
+        return Mutant(self.file, self.operation, path, self.value)
+
+    def apply(self, folder: Path) -> None:
+        """Change the folder's file.
+
+        Raises:
+            NoSuchPlaceError: there is nothing to change.
+        """
+        file = folder / self.file
+        if not file.exists():
+            raise NoSuchPlaceError(self.file)
+        if self.operation == "remove":
+            file.unlink()
+        elif self.operation == "directory":
+            file.unlink()
+            file.mkdir()
+        elif self.operation == "pickle":
+            file.unlink()
+            (folder / "pytorch_model.bin").write_bytes(pickle.dumps(RunsCode(str(folder.parent / self.value))))
+        elif self.operation == "bytes":
+            file.write_bytes(damaged(file.read_bytes(), *self.value))
+        elif self.operation == "header":
+            content = file.read_bytes()
+            length = struct.unpack("<Q", content[:8])[0]
+            header = json.dumps(self.changed(json.loads(content[8 : 8 + length]))).encode()
+            file.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
+        else:
+            file.write_text(json.dumps(self.changed(json.loads(file.read_bytes()))))
+
+    def changed(self, content: Any) -> Any:
+        """The JSON value with the change made."""
+        if self.operation == "update":
+            return {**content, **self.value}
+        *parents, last = self.path
+        place = content
+        try:
+            for key in parents:
+                place = place[key]
+            if last == "+":  # a new key
+                place[self.value[0]] = self.value[1]
+            elif self.value == "delete":
+                del place[last]
+            elif self.value == "rename":
+                place[f"{last}_"] = place.pop(last)
+            else:
+                place[last]  # must be there
+                place[last] = self.value
+        except (KeyError, IndexError, TypeError) as error:
+            raise NoSuchPlaceError(self.path) from error
+        return content
+
+
+def damaged(content: bytes, kind: str, where: float) -> bytes:
+    """The bytes of a file, changed at this share of its length."""
+    place = int(where * len(content))
+    return {
+        "empty": b"",
+        "cut": content[:place],
+        "flip": content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :] if content else b"",
+        "not UTF-8": content[:place] + b"\xff" + content[place:],
+        "insert": content[:place] + b'"' + content[place:],
+        "drop": content[:place] + content[place + 1 :],
+        "append": content + b"\0" * 100,
+        "zeros": content[:place] + b"\0" * (len(content) - place),
+        "nested": b"[" * 100_000,
+        "list": b"[1]",
+        "number": b"7",
+        "null": b"null",
+        "string": b'"text"',
+        "object": b"{}",
+        "long header": struct.pack("<Q", 2**62) + content[8:],
+        "short header": struct.pack("<Q", 3) + content[8:],
+    }[kind]
+
+
+# Kinds of damage to one byte, which hit something else in a file with other content.
+ONE_BYTE = ("flip", "not UTF-8", "insert", "drop")
+JSON_DAMAGE = ["empty", "cut", "flip", "not UTF-8", "insert", "drop", "append"]
+JSON_WHOLE = ["nested", "list", "number", "null", "string", "object", "empty"]
+TENSOR_DAMAGE = ["empty", "cut", "cut", "flip", "append", "zeros", "drop", "long header", "short header", "nested"]
+
+
+def all_mutants(folder: Path, sharded: Path) -> list[Mutant]:
+    """The whole list, the same for the same folders."""
+    draw = random.Random(SEED)
+    mutants: list[Mutant] = []
+    for name, count in COUNTS.items():
+        file = (sharded if name in (INDEX, SHARD) else folder) / name
+        if file.suffix == ".safetensors":
+            mutants += tensor_mutants(file, count, draw)
+        else:
+            mutants += json_mutants(file, count, draw)
+    return mutants
+
+
+def json_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
+    """So many different mutants of a JSON file: hostile ones, damaged files, then damaged values."""
+    content = json.loads(file.read_bytes())
+    mutants = [Mutant(file.name, "remove"), Mutant(file.name, "directory")]
+    mutants += [Mutant(file.name, "update", (), value) for value in HOSTILE.get(file.name, [])]
+    mutants += [Mutant(file.name, "bytes", (), (kind, 0.0)) for kind in JSON_WHOLE]
+    for _ in range(count // 10):
+        mutants.append(Mutant(file.name, "bytes", (), (draw.choice(JSON_DAMAGE), round(draw.random(), 4))))
+    paths = list(paths_in(content))
+    extra = [key for key in EXTRA_KEYS.get(file.name, []) if key not in content]
+    while len(mutants) < count:
+        path = draw.choice(paths)
+        choice = draw.random()
+        if extra and choice < 0.35:
+            mutant = Mutant(file.name, "set", ("+",), (draw.choice(extra), draw.choice(VALUES)))
+        elif choice < 0.45:
+            operations = ["delete"] if isinstance(path[-1], int) else ["delete", "rename"]
+            mutant = Mutant(file.name, "set", path, draw.choice(operations))
+        else:
+            mutant = Mutant(file.name, "set", path, draw.choice(VALUES))
+        if not any(repr(mutant) == repr(other) for other in mutants):
+            mutants.append(mutant)
+    return mutants
+
+
+def tensor_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
+    """So many mutants of a safetensors file: of its bytes, and of single fields of its header."""
+    content = file.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + length])
+    mutants = [Mutant(file.name, operation) for operation in ("remove", "directory")]
+    mutants.append(Mutant(file.name, "pickle", (), TRACE))
+    names = [name for name in header if name != "__metadata__"]
+    values = [*VALUES, [4, 4], [64, 16], [0, 64], [64, 0], "I32", "F16", "BF16", "F64", "BOOL", "F8_E4M3"]
+    while len(mutants) < count:
+        if draw.random() < 0.3:
+            mutants.append(Mutant(file.name, "bytes", (), (draw.choice(TENSOR_DAMAGE), round(draw.random(), 4))))
+            continue
+        path: tuple[Any, ...] = (draw.choice(names),)
+        value: Any = draw.choice(["delete", "rename"])
+        if draw.random() < 0.7:
+            path += (draw.choice(["dtype", "shape", "data_offsets"]),)
+            value = draw.choice(values)
+        elif draw.random() < 0.2:
+            path, value = ("__metadata__",), draw.choice(["delete", {}, {"format": "tf"}, 7])
+        mutants.append(Mutant(file.name, "header", path, value))
+    return mutants
+
+
+def paths_in(content: Any, path: tuple[Any, ...] = (), width: int = 12) -> Iterator[tuple[Any, ...]]:
+    """The path of every value but the top; of a long list or object, of the first values only."""
+    keys = range(len(content)) if isinstance(content, list) else content if isinstance(content, dict) else ()
+    wide = len(path) > 1
+    for key in list(keys)[: width if wide else None]:
+        yield (*path, key)
+        yield from paths_in(content[key], (*path, key), width)
+
+
+def copied(folder: Path, target: Path) -> Path:
+    """A copy of a flat folder in the place of an earlier one."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(folder, target)
+    return target
