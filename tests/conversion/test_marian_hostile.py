@@ -78,7 +78,8 @@ def test_shards_in_the_folder_are_read(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "entry"), [("config.json", {"transformers_weights": "../x.safetensors"}), ("adapter_config.json", {"a": 1})]
+    ("name", "entry"),
+    [("config.json", {"transformers_weights": "../x.safetensors"}), ("adapter_config.json", {"a": 1})],
 )
 def test_other_ways_to_files_outside_of_the_folder(folder, tmp_path, name, entry):
     add_to(folder / name, **entry)
