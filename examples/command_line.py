@@ -4,7 +4,9 @@ before the arguments are known to be good."""
 import argparse
 import json
 import logging
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +26,24 @@ class Parser(argparse.ArgumentParser):
         """One sentence, without the usage."""
         complain(self.prog, message)
         sys.exit(2)
+
+
+def run_script(main: Callable[[], int]) -> NoReturn:
+    """Exit with the status of `main`; with 130 after Ctrl-C and 143 after SIGTERM, once partial output is removed.
+
+    Python runs no cleanup when a process dies by a signal. As an exception, SIGTERM ends `with` and `try` blocks first.
+    """
+
+    def stop(number: int, _: Any) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt the cleanup
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    sys.exit(status)
 
 
 def complain(script: str, message: str) -> None:
@@ -62,6 +82,22 @@ def own_model_folder(text: str) -> Path:
     if kind != MODEL_TYPE:
         raise argparse.ArgumentTypeError(f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {kind!r}.")
     return folder
+
+
+def check_finite(model: Any) -> None:
+    """Raise an error for weights with which a model can only compute NaN. Takes one pass over the weights.
+
+    Raises:
+        FloatingPointError: a weight holds NaN, or an infinity that is not the -inf of a token never to be chosen.
+    """
+    for name, weight in model.state_dict().items():
+        if not weight.is_floating_point() or weight.is_meta:
+            continue
+        allowed = weight.isfinite()
+        if name.endswith(("lm_head.bias", "final_logits_bias")):
+            allowed |= weight.isneginf()
+        if not allowed.all():
+            raise FloatingPointError(f"the model's weights must be finite, but {name} holds NaN or infinity.")
 
 
 def input_file(text: str) -> Path:

@@ -9,12 +9,11 @@ forward pass of its own.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
-from command_line import Parser, complain
+from command_line import Parser, complain, run_script
 from rich.console import Console
 
 from modeling_random_transformer.conversion import convert_fairseq
@@ -47,4 +46,4 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -6,12 +6,11 @@ Prints what became what, and the largest difference between the logits of the tw
 0; with 1 if that difference is larger than it should be; with 2 if the folder cannot be converted.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
-from command_line import Parser, complain
+from command_line import Parser, complain, run_script
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
@@ -50,4 +49,4 @@ def check(folder: Path, output: Path) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -12,14 +12,13 @@ checkpoint cannot be converted. Nothing in the checkpoint is run.
 
 import argparse
 import math
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import transformers
-from command_line import Parser, complain
+from command_line import Parser, complain, run_script
 from rich.console import Console
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
@@ -149,4 +148,4 @@ def build(weights: dict[str, Tensor], width: int, args: argparse.Namespace) -> n
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

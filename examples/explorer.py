@@ -5,20 +5,21 @@
 
 The page shows every attention map, the beam search as a tree, the distribution of each next token at any temperature,
 the position encodings, and what each layer does to the residual stream. Exits with 2 where an argument is not as it
-should be.
+should be, with 1 where the model's weights are not finite.
 """
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import transformers
-from command_line import Parser, complain, own_model_folder, saved_translator
+from command_line import Parser, check_finite, complain, own_model_folder, run_script, saved_translator
 from explorer_data import explore
 from plotly.offline import get_plotlyjs
+
+from modeling_random_transformer.translation import write_atomically
 
 TEMPLATE = Path(__file__).parent / "explorer.html"
 
@@ -28,12 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        page = render(explore(*saved_translator(args.model), args.sentence, args.num_beams, args.max_new_tokens))
-    except ValueError as error:
+        model, tokenizer = saved_translator(args.model)
+        check_finite(model)
+        page = render(explore(model, tokenizer, args.sentence, args.num_beams, args.max_new_tokens))
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(args.output, [page.encode()])
+    except FloatingPointError as error:
+        complain("explorer.py", str(error))
+        return 1
+    except (ValueError, OSError) as error:
         complain("explorer.py", str(error))
         return 2
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(page, encoding="utf-8")
     print(f"{args.output}: {len(page.encode()) / 1e6:.1f} MB, to be opened in a browser")
     return 0
 
@@ -66,4 +72,4 @@ def render(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

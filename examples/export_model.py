@@ -4,16 +4,23 @@
     python examples/export_model.py outputs/quickstart --engine onnx --output outputs/served --check test.en
 
 The output holds all that is needed to translate, the tokenizer too: docs/serving.md tells how. Exits with 2, and leaves
-no output, if an argument is not as it should be.
+no output, if an argument is not as it should be; with 1 if the model's weights are not finite.
 """
 
 import argparse
 import logging
-import sys
 from itertools import islice
 from pathlib import Path
 
-from command_line import Parser, complain, input_file, own_model_folder, saved_translator
+from command_line import (
+    Parser,
+    check_finite,
+    complain,
+    input_file,
+    own_model_folder,
+    run_script,
+    saved_translator,
+)
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
 
@@ -28,6 +35,9 @@ def main(argv: list[str] | None = None) -> int:
         run(arguments)
     except KeyboardInterrupt:
         return 130
+    except FloatingPointError as error:
+        complain(SCRIPT, str(error))
+        return 1
     except (ValueError, OSError) as error:
         complain(SCRIPT, str(error))
         return 2
@@ -69,6 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
     sentences = sentences_of(arguments.check) or SENTENCES
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, for operations that we have not
     model, tokenizer = saved_translator(arguments.model)
+    check_finite(model)
     # What is too long for the model or the engine is refused before there is an output.
     lengths = map(len, Translator(model, tokenizer).tokenize(sentences))
     check_lengths(list(lengths), longest_text(model, arguments.engine), arguments.engine)
@@ -105,4 +116,4 @@ def sentences_of(path: Path | None) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

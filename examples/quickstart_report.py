@@ -98,8 +98,9 @@ def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], 
     figure = Figure(figsize=(max(5.0, 2.5 + 0.55 * len(columns)), 1.8 + 0.42 * len(rows)), layout="constrained")
     axes = figure.subplots()
     cells = axes.pcolormesh(weights.numpy(), cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
-    axes.set_xticks(middles(columns), columns, rotation=45, ha="left", rotation_mode="anchor")
-    axes.set_yticks(middles(rows), rows)
+    # Tokens are plain text: between two dollar signs, matplotlib would read a formula.
+    axes.set_xticks(middles(columns), columns, rotation=45, ha="left", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(middles(rows), rows, parse_math=False)
     axes.invert_yaxis()
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelsize=11)

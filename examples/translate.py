@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import Parser, complain, described_error, model_folder
+from command_line import Parser, check_finite, complain, described_error, model_folder, run_script
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
 
@@ -31,7 +31,12 @@ SCRIPT = "translate.py"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Translate as the command line says; returns the exit status."""
+    """Translate as the command line says.
+
+    Returns:
+        The exit status: 0; 1 for a model whose weights are not finite; 2 for an argument, a file or a text that cannot
+        be used; 130 after Ctrl-C.
+    """
     end_with_launcher()
     arguments = parse_arguments(argv)
     try:
@@ -40,6 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0  # the reader, such as `head`, has closed its end
     except KeyboardInterrupt:
         return 130
+    except FloatingPointError as error:
+        complain(SCRIPT, str(error))
+        return 1
     except (ValueError, OSError) as error:
         complain(SCRIPT, described_error(error))
         return 2
@@ -69,7 +77,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         help="size of a batch: texts × beams × tokens of the longest (default: %(default)s; more on a GPU)",
     )
     parser.add_argument(
-        "--max_source_tokens", type=positive_integer, metavar="N", help="cut longer texts (default: do not)"
+        "--max_source_tokens",
+        type=positive_integer,
+        metavar="N",
+        help="cut longer texts (default: a text longer than the tokenizer's or the model's limit is an error)",
     )
     parser.add_argument(
         "--chunk_size",
@@ -82,7 +93,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--device", metavar="NAME", help="such as cpu or cuda:1 (default: an accelerator if there is one)"
     )
-    parser.add_argument("--restart", action="store_true", help="forget what an earlier run with --output has finished")
+    parser.add_argument("--restart", action="store_true", help="do not resume an earlier run with the same --output")
     arguments = parser.parse_intermixed_args(argv)
     check_combinations(arguments, parser)
     return arguments
@@ -142,6 +153,8 @@ def run(arguments: argparse.Namespace) -> None:
     if state.num_processes > 1 and not from_file_to_file:
         raise ValueError(f"--input and --output must both be files to be shared by {state.num_processes} processes.")
     model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
+    check_finite(model)
+    limit_sources(model, tokenizer)
     options = translation_options(arguments)
     if from_file_to_file:
         translate_file(arguments.input, arguments.output, model, tokenizer, restart=arguments.restart, **options)
@@ -177,6 +190,15 @@ def described(folder: Path) -> str:
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return str(folder)
     return f"{folder}, an adapter for {base}"
+
+
+def limit_sources(model: Any, tokenizer: Any) -> None:
+    """Give a tokenizer that has no limit the model's, so that a line of a megabyte is an error, not hours of work."""
+    from transformers.tokenization_utils_base import LARGE_INTEGER
+
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and tokenizer.model_max_length > LARGE_INTEGER:
+        tokenizer.model_max_length = positions
 
 
 def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -249,4 +271,4 @@ def end_with_launcher(seconds_between_looks: float = 0.2) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -6,8 +6,10 @@ transformers, so that it travels with whatever model it is saved with.
 
 import copy
 import reprlib
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -23,6 +25,8 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 LENGTHS = ("max_length", "max_new_tokens")  # of which generate() wants one
 WINDOW = 16  # batches of a stream among which texts are sorted by length
+# A fast tokenizer keeps truncation and padding as state of its backend, so that one call must end before the next.
+TOKENIZER_LOCK = threading.Lock()
 
 
 class Seq2SeqPipeline(Pipeline):
@@ -38,6 +42,9 @@ class Seq2SeqPipeline(Pipeline):
     Answers are in the order of the texts. With `batch_size` above 1, texts of similar length share a batch: of a list
     all texts are sorted, of a stream those of 16 batches, which are read before the first of them is answered.
     `num_workers` has no effect: the tokenizer has threads of its own.
+
+    Several threads may call one pipeline at a time. The model runs in evaluation mode; afterwards its modules have the
+    modes that they had before. All threads share torch's random number generator, so samples depend on their order.
 
     The following may be given to `pipeline()` and to each call, which has the last word.
 
@@ -178,7 +185,8 @@ class Seq2SeqPipeline(Pipeline):
         if prefix is None:
             prefix = getattr(self.model.config, "prefix", None) or ""
         texts = [prefix + text for text in texts]
-        sources = self.tokenizer(texts, verbose=False)["input_ids"]  # not verbose: too long is our own affair
+        with TOKENIZER_LOCK:
+            sources = self.tokenizer(texts, verbose=False)["input_ids"]  # not verbose: `limit` checks the lengths
         limit, reason = self.limit(max_source_tokens)
         long = [i for i, source in enumerate(sources) if len(source) > limit]
         if long and (max_source_tokens is None if truncation is None else not truncation):
@@ -190,30 +198,25 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"{reason} must leave room for more than {special} special tokens, got {limit}.")
         if long:
             warnings.warn(f"{len(long)} of {len(texts)} texts were cut to {limit} tokens ({reason}).", stacklevel=2)
-            cut = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
+            with TOKENIZER_LOCK:
+                cut = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
             for i, source in zip(long, cut, strict=True):
                 sources[i] = source
         return [{"input_ids": (ids := torch.tensor([s])), "attention_mask": torch.ones_like(ids)} for s in sources]
 
     def limit(self, max_source_tokens: int | None) -> tuple[int, str]:
-        """How many tokens a text may have, and why. A tokenizer that sets no limit says 10³⁰."""
-        limits = [(self.tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrules")]
-        if max_source_tokens is not None:
-            limits = [(max_source_tokens, "max_source_tokens")]
-        if self.positions is not None:
-            limits.append((self.positions, "the model's positions"))
-        return min(limits)
+        """How many tokens a text may have, and why."""
+        return source_limit(self.tokenizer, self.positions, max_source_tokens)
 
     def _forward(
         self, model_inputs: dict[str, Tensor], generate_options: dict[str, Any], return_scores: bool = False
     ) -> dict[str, Tensor]:
         """`[texts, tokens]` → `sequences`, `[texts, candidates, length]`, and maybe `scores`, `[texts, candidates]`."""
-        if self.model.training:
-            self.model.eval()  # dropout has no place in an answer
         options = with_scores(generate_options) if return_scores else dict(generate_options)
         if self.option(options, "stop_strings") is not None:
             options.setdefault("tokenizer", self.tokenizer)
-        outputs = self.model.generate(**model_inputs, **options)
+        with evaluation_mode(self.model):
+            outputs = self.model.generate(**model_inputs, **options)
         shape = (len(model_inputs["input_ids"]), -1)
         answer = {"sequences": getattr(outputs, "sequences", outputs).unflatten(0, shape)}
         if return_scores:
@@ -241,11 +244,12 @@ class Seq2SeqPipeline(Pipeline):
         clean_up_tokenization_spaces: bool | None = None,
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """What `_forward` returned for one text → its answer."""
-        decoded = self.tokenizer.batch_decode(
-            model_outputs["sequences"][0],
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
-        )
+        with TOKENIZER_LOCK:
+            decoded = self.tokenizer.batch_decode(
+                model_outputs["sequences"][0],
+                skip_special_tokens=True,
+                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+            )
         candidates: list[dict[str, Any]] = [{return_key: text} for text in decoded]
         if "scores" in model_outputs:
             for candidate, score in zip(candidates, model_outputs["scores"][0].tolist(), strict=True):
@@ -308,6 +312,52 @@ def source_positions(model: Any) -> int | None:
     table = tables[0]
     counted_from_padding = table.padding_idx is not None and table.num_embeddings == count  # RoBERTa's
     return count - table.padding_idx - 1 if counted_from_padding else count
+
+
+def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int | None) -> tuple[int, str]:
+    """How many tokens a source may have, and which setting says so.
+
+    Args:
+        tokenizer: its `model_max_length` is the default limit; 10³⁰ where the tokenizer has none.
+        positions: how many positions the model has; `None` for any number.
+        max_source_tokens: the caller's limit, which replaces the tokenizer's.
+    """
+    limits = [(tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrules")]
+    if max_source_tokens is not None:
+        limits = [(max_source_tokens, "max_source_tokens")]
+    if positions is not None:
+        limits.append((positions, "the model's positions"))
+    return min(limits)
+
+
+# Modules in evaluation mode: how many calls need it, and the mode to restore after the last of them.
+_evaluating: dict[nn.Module, tuple[int, bool]] = {}
+_evaluating_lock = threading.Lock()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards each module has the mode that it had before.
+
+    Several threads may use one model at a time, or models that share modules: the first switches a module to
+    evaluation, the last one restores its mode.
+    """
+    modules = list(model.modules())
+    with _evaluating_lock:
+        for module in modules:
+            users, training = _evaluating.get(module, (0, module.training))
+            _evaluating[module] = users + 1, training
+            module.training = False
+    try:
+        yield
+    finally:
+        with _evaluating_lock:
+            for module in modules:
+                users, training = _evaluating.pop(module)
+                if users > 1:
+                    _evaluating[module] = users - 1, training
+                else:
+                    module.training = training
 
 
 def with_scores(options: dict[str, Any]) -> dict[str, Any]:

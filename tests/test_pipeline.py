@@ -446,7 +446,8 @@ class TestLongTexts:
         stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
         sizes = {"vocab_size": len(tokenizer), "d_model": 16, "max_position_embeddings": 16}
         config = M2M100Config(**sizes, **stacks, **FEED_FORWARD, **IDS)
-        pipe = pipeline("seq2seq", model=M2M100ForConditionalGeneration(config), tokenizer=tokenizer, device="cpu")
+        model = M2M100ForConditionalGeneration(config).eval()
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
         assert said([pipe(self.LONG, **SHORT)]) == by_hand(pipe.model, tokenizer, self.LONG, **SHORT)
 
     def test_end_earlier_where_positions_count_from_the_padding(self, tokenizer):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .fairseq_options import PAD, UNK, check_options, derive_fields, read_options
+from .fairseq_options import PAD, UNK, check_options, derive_fields, position_count, read_options
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
-from .files import is_state_dict, read_checkpoint
+from .files import read_checkpoint
 from .report import Report
 from .transfer import Transfer, count_layers
 from .vocabularies import Rows, move_vocabularies
@@ -21,7 +21,6 @@ from .vocabularies import Rows, move_vocabularies
 STACKS = ("encoder", "decoder")
 TARGET_TOKENIZER = "target_tokenizer"  # the folder in the folder, where the target has codes of its own
 FIRST_POSITION = PAD + 1
-POSITIONS = 1024  # fairseq's max_source_positions and max_target_positions by default
 # The norms of a layer, in the order of the numbers that old checkpoints give them.
 NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
@@ -58,8 +57,6 @@ def from_fairseq(
     content = checkpoint if isinstance(checkpoint, Mapping) else read_checkpoint(checkpoint)
     options = read_options(content, origin)
     check_options(options)
-    if not is_state_dict(dict(content["model"])):
-        raise ValueError(f"'model' of {origin} must be a state dict, tensors by their names.")
     transfer = Transfer(origin, modern_names(content["model"]), kind="fairseq transformer")
     derive_fields(transfer, options, num_heads)
     move_embeddings(transfer, options, fairseq_ids)
@@ -107,7 +104,7 @@ def convert_fairseq(
     options = read_options(content, str(checkpoint))
     tokenizer, ids = None, None
     if source_dict is not None:
-        length = int(options.get("max_source_positions") or POSITIONS)
+        length = position_count(options, "source")
         tokenizer = fairseq_tokenizer(
             source_dict, source_codes, length, target_dictionary=target_dict, target_codes=target_codes
         )
@@ -132,7 +129,7 @@ def check_dictionary(weights: Mapping[str, Tensor], stack: str, dictionary: str 
         ValueError: it has not.
     """
     table = weights.get(f"{stack}.embed_tokens.weight")
-    if table is not None and len(table) != tokens:
+    if table is not None and table.dim() and len(table) != tokens:
         raise ValueError(
             f"{dictionary} must have a token for each row of the {stack}'s embedding, {len(table)}, "
             f"got {tokens} with the 4 special ones."
@@ -246,7 +243,7 @@ def move_final_norms(transfer: Transfer, before: bool) -> None:
 def move_positions(transfer: Transfer, options: Mapping[str, Any]) -> None:
     """Positions as tables, learned or of fairseq's sinusoids, whose first `FIRST_POSITION` rows are never looked up."""
     names = [f"{stack}.embed_positions" for stack in STACKS]
-    sizes = [options.get(f"max_{end}_positions") or POSITIONS for end in ("source", "target")]
+    sizes = [position_count(options, end) for end in ("source", "target")]
     for name in names:
         stored = [f"{name}._float_tensor", f"{name}.weights"]
         transfer.leave(stored, "of sinusoids, which are computed")
@@ -254,7 +251,7 @@ def move_positions(transfer: Transfer, options: Mapping[str, Any]) -> None:
         return transfer.derive("no_token_positional_embeddings", position_embedding="none")
     learned = [bool(options.get(f"{stack}_learned_pos")) for stack in STACKS]
     lengths = [
-        len(transfer.look(f"{name}.weight", dims=2)) - FIRST_POSITION if is_learned else int(size)
+        len(transfer.look(f"{name}.weight", dims=2)) - FIRST_POSITION if is_learned else size
         for name, is_learned, size in zip(names, learned, sizes, strict=True)
     ]
     # A sinusoid can be made as long as the other stack's table, which cannot.

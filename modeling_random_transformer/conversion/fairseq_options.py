@@ -1,11 +1,17 @@
 """The options of a fairseq checkpoint, read from any of the three ways in which fairseq has stored them."""
 
+import reprlib
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
+from .files import is_state_dict
 from .transfer import Transfer
 
+POSITIONS = 1024  # fairseq's max_source_positions and max_target_positions by default
+MOST_POSITIONS = 2**20  # of a table that is computed
 PAD, EOS, UNK = 1, 2, 3  # fairseq's <pad>, </s> and <unk>; <s> is 0
 NESTED = ("encoder", "decoder", "quant_noise")
 # fairseq's name for an activation -> transformers'.
@@ -52,6 +58,8 @@ def read_options(checkpoint: Any, origin: str) -> dict[str, Any]:
     """
     if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("model"), Mapping):
         raise ValueError(f"{origin} must be a fairseq checkpoint with 'args' or 'cfg' and 'model', got none.")
+    if not is_state_dict(checkpoint["model"]):
+        raise ValueError(f"'model' of {origin} must be a state dict, tensors by their names.")
     found = checkpoint.get("args") or as_mapping(checkpoint.get("cfg") or {}).get("model")
     if not found:
         raise ValueError(f"{origin} must hold the model's options as 'args' or in 'cfg', got neither.")
@@ -60,6 +68,9 @@ def read_options(checkpoint: Any, origin: str) -> dict[str, Any]:
         inner = options.pop(part, None)
         if isinstance(inner, Mapping | Namespace):
             options |= {f"{part}_{name}": value for name, value in as_mapping(inner).items()}
+    for name, value in options.items():
+        if isinstance(value, Tensor):
+            raise ValueError(f"{name} must be a plain value, got a tensor of shape {list(value.shape)}.")
     return options
 
 
@@ -86,9 +97,26 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in ("decoder_input_dim", "decoder_output_dim"):
         if width is not None and options.get(name) not in (None, width):
             raise ValueError(f"{name} must be decoder_embed_dim={width}, got {options[name]!r}.")
+    for end in ("source", "target"):
+        position_count(options, end)
     activation = options.get("activation_fn", "relu")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"activation_fn must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
+
+
+def position_count(options: Mapping[str, Any], end: str) -> int:
+    """How many tokens a source or a target may have, where positions are not learned.
+
+    Raises:
+        ValueError: the option is not a positive integer, or too large for a table of positions.
+    """
+    name = f"max_{end}_positions"
+    count = options.get(name)
+    if count is None:
+        return POSITIONS
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST_POSITIONS:
+        raise ValueError(f"{name} must be an integer from 1 to {MOST_POSITIONS}, got {reprlib.repr(count)}.")
+    return count
 
 
 def derive_fields(transfer: Transfer, options: Mapping[str, Any], num_heads: int | None) -> None:

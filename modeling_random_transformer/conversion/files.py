@@ -3,6 +3,7 @@
 import argparse
 import pickle
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,21 @@ def read_checkpoint(path: str | Path) -> Any:
 
 def refusal(message: str) -> str:
     """Of PyTorch's long message, what was found."""
-    found = re.search(r"(?:GLOBAL|class|function|type) `?([\w.]+\.[\w.]+)", message)
+    found = re.search(r"GLOBAL (.+?) (?:was not|whose)|(?:class|function|type) `?([\w.]+\.[\w.]+)", message)
     if found is None:
         return "it is damaged, or no file of weights."
-    return f"it asks for {found[1]}, but only tensors, plain containers and options are read, and nothing is run."
+    name = found[1] or found[2]
+    name = name if "." in name else f"builtins.{name}"  # which PyTorch leaves out
+    return (
+        f"it asks for {ascii(name)[1:-1][:100]}, which is code that is not allowed: only tensors, plain containers and "
+        "options are read, and nothing is run."
+    )
 
 
 def is_state_dict(value: Any) -> bool:
     """Whether this is a dictionary of tensors by their names, and has any."""
-    return isinstance(value, dict) and bool(value) and all(isinstance(weight, Tensor) for weight in value.values())
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in value.items())
+    )

@@ -4,11 +4,12 @@ import copy
 import json
 import pickle
 import shutil
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from torch import equal
-from transformers import MarianConfig, MarianMTModel
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
 from ..folders import new_folder
@@ -21,14 +22,25 @@ from .transfer import Transfer, some
 from .vocabularies import move_vocabularies
 
 # MarianTokenizer's files, and what transformers 4 wrote beside them.
-TOKENIZER_FILES = (
-    "source.spm",
-    "target.spm",
-    "vocab.json",
-    "target_vocab.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
+TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+# The keys that are taken over from the tokenizer's settings. Any other one, such as auto_map, may name code or files.
+SPECIAL_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "additional_special_tokens",
+    "extra_special_tokens",
 )
+SETTINGS = (
+    *SPECIAL_TOKENS,
+    *("source_lang", "target_lang", "separate_vocabs", "model_max_length"),
+    *("padding_side", "truncation_side", "clean_up_tokenization_spaces", "split_special_tokens"),
+    *("added_tokens_decoder", "sp_model_kwargs"),
+)
+SENTENCEPIECE_OPTIONS = ("enable_sampling", "nbest_size", "alpha")
+SHARD_INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 EQUAL = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim": "decoder_ffn_dim"}
 # Options of Marian's relatives that MarianMTModel does not compute either, though a config.json may name them.
 REFUSED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
@@ -67,7 +79,7 @@ def from_marian(marian: str | Path | MarianMTModel) -> tuple[RandomTransformerFo
         if name.startswith(("model.encoder.layers.", "model.decoder.layers.")):
             transfer.move(name, name)
     model = transfer.finish()
-    model.generation_config = copy.deepcopy(marian.generation_config)
+    model.generation_config = known_options(marian.generation_config)
     transfer.report.notes.append("The generation config is Marian's, forbidden tokens and number of beams included.")
     return model, transfer.report
 
@@ -93,15 +105,20 @@ def convert_marian(folder: str | Path, output: str | Path) -> Report:
     return report
 
 
+def known_options(config: GenerationConfig) -> GenerationConfig:
+    """A copy without entries that `GenerationConfig` does not define, which a file may add under any name."""
+    known = GenerationConfig().to_dict()
+    kept = {name: value for name, value in copy.deepcopy(config).to_dict().items() if name in known}
+    return GenerationConfig.from_dict(kept)
+
+
 def load_marian(folder: Path) -> MarianMTModel:
     """The model in a folder, in evaluation mode.
 
     Raises:
         ValueError: it is another model, or not all of its weights are there and fit.
     """
-    model_type = read_json(folder / "config.json").get("model_type")
-    if model_type != MarianConfig.model_type:
-        raise ValueError(f"folder must hold a Marian model (model_type 'marian'), got {model_type!r} in {folder}.")
+    check_files(folder)
     try:
         model, loading = MarianMTModel.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
@@ -112,6 +129,35 @@ def load_marian(folder: Path) -> MarianMTModel:
         raise ValueError(f"folder must hold a complete Marian model, got {folder}: {first_line(error)}") from error
     check_loaded(folder, loading)
     return model.eval()
+
+
+def check_files(folder: Path) -> None:
+    """Check, before weights are read, that a folder holds a Marian model and names no file outside of it.
+
+    Raises:
+        ValueError: it does not.
+    """
+    config = read_json(folder / "config.json")
+    model_type = config.get("model_type")
+    if model_type != MarianConfig.model_type:
+        raise ValueError(f"folder must hold a Marian model (model_type 'marian'), got {model_type!r} in {folder}.")
+    if config.get("transformers_weights") is not None:
+        found = config["transformers_weights"]
+        raise ValueError(f"transformers_weights in {folder / 'config.json'} must be null, got {found!r}.")
+    if (folder / "adapter_config.json").exists():
+        raise ValueError(f"folder must hold a whole model, got {folder} with an adapter: merge it first.")
+    for path in (folder / name for name in SHARD_INDICES):
+        if path.is_file():
+            check_shards(path)
+
+
+def check_shards(index: Path) -> None:
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ValueError(f"weight_map in {index} must be an object, got {type(shards).__name__}.")
+    for name in shards.values():
+        if not isinstance(name, str) or name in ("", ".", "..") or PureWindowsPath(name).name != name:
+            raise ValueError(f"weight_map in {index} must name files in the same folder, got {name!r}.")
 
 
 def check_loaded(folder: Path, loading: dict[str, Any]) -> None:
@@ -179,8 +225,11 @@ def move_embeddings(transfer: Transfer, config: MarianConfig) -> None:
 def copy_tokenizer(folder: Path, output: Path, config: Any, report: Report) -> None:
     """Copy the tokenizer's files, and name its class, which AutoTokenizer cannot know from our config.
 
+    Of settings only known keys are taken over, since code that they name would be run by users who trust this package.
+
     Raises:
-        ValueError: the vocabulary is not the one that the model's embedding has a row for each token of.
+        ValueError: a file is missing or damaged, or the vocabulary is not the one that the model's embedding has a row
+            for each token of.
     """
     found = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if "vocab.json" not in found:
@@ -196,8 +245,17 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: Report) -> N
         check_vocabulary(folder / name, config)
     for name in found:
         shutil.copyfile(folder / name, output / name)
-    known["tokenizer_class"] = "MarianTokenizer"
-    (output / "tokenizer_config.json").write_text(json.dumps(known, indent=2, ensure_ascii=False), encoding="utf-8")
+    kept = {name: value for name, value in known.items() if name in SETTINGS}
+    if isinstance(kept.get("sp_model_kwargs"), dict):
+        options = kept["sp_model_kwargs"].items()
+        kept["sp_model_kwargs"] = {name: value for name, value in options if name in SENTENCEPIECE_OPTIONS}
+    write_json(output / "tokenizer_config.json", {**kept, "tokenizer_class": "MarianTokenizer"})
+    if (folder / SPECIAL_TOKENS_MAP).is_file():
+        tokens = read_json(folder / SPECIAL_TOKENS_MAP)
+        write_json(output / SPECIAL_TOKENS_MAP, {name: tokens[name] for name in tokens if name in SPECIAL_TOKENS})
+    dropped = known.keys() - kept.keys() - {"tokenizer_class"}
+    if dropped:
+        report.notes.append(f"Left out of tokenizer_config.json, as MarianTokenizer does not need it: {some(dropped)}.")
     report.notes.append(f"Copied for MarianTokenizer, which needs sentencepiece: {', '.join(found)}.")
 
 
@@ -230,8 +288,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}.")
     return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -70,6 +70,8 @@ def from_torch_transformer(
     options = find_options(transformer, {name: value for name, value in given.items() if value is not None})
     check_token_ids(token_ids)
     weights = transformer.state_dict() if isinstance(transformer, nn.Transformer) else transformer
+    if not is_state_dict(weights):
+        raise ValueError("transformer must be an nn.Transformer or a state dict, tensors by their names.")
     transfer = Transfer("nn.Transformer", weights)
     transfer.left.update(surroundings(embedding, output, positions))
     derive_fields(transfer, options, scale_embedding)

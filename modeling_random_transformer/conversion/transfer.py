@@ -12,6 +12,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .report import DerivedField, MappedWeight, Report
 
 LAYOUTS = ("interleaved", "concatenated")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SAME_SINUSOIDS = 1e-6  # the same formula, computed in another order
 
 
@@ -36,11 +37,13 @@ class Transfer:
         """The original's weight of this name.
 
         Raises:
-            ValueError: there is none, or it has not so many dimensions.
+            ValueError: there is none, it is not a plain tensor of floating-point numbers, or it has not so many
+                dimensions.
         """
         if name not in self.left:
             raise ValueError(f"{self.origin} must hold the weight {name!r}, which is missing.")
         weight = self.left[name].detach()
+        check_plain(f"{name} of {self.origin}", weight)
         if dims is not None and weight.dim() != dims:
             raise ValueError(f"{name} of {self.origin} must have {dims} dimensions, got {list(weight.shape)}.")
         return weight
@@ -143,6 +146,25 @@ class Transfer:
                     f"{self.sources.get(name, name)} of {self.origin} must have the shape of {name}, "
                     f"{list(wanted[name].shape)}, got {list(weight.shape)}."
                 )
+
+
+def check_plain(name: str, weight: Tensor) -> None:
+    """Raise a `ValueError` unless a tensor holds floating-point numbers, each of them stored.
+
+    An expanded tensor is a few numbers in a file and may be of any size in memory.
+    """
+    kind = None
+    if weight.is_nested or weight.layout != torch.strided:
+        kind = "a nested tensor" if weight.is_nested else f"one of layout {weight.layout}"
+    elif weight.dtype not in DTYPES:  # such as those of quantized weights
+        kind = f"one of {weight.dtype}"
+    elif weight.is_meta:
+        kind = "one on the meta device, without values"
+    elif weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
+        kind = f"one expanded to {list(weight.shape)}"
+    if kind is not None:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"{name} must be a dense tensor of {allowed}, got {kind}.")
 
 
 def are_sinusoids(table: Tensor, layout: str) -> bool:

@@ -9,11 +9,12 @@ Any model of transformers' `AutoModelForSeq2SeqLM` does, with its tokenizer.
 
 from .files import translate_file
 from .lines import encode_lines, one_line, read_lines, write_atomically
-from .texts import Translator, translate, translate_stream
+from .texts import Translator, longest_target, translate, translate_stream
 
 __all__ = [
     "Translator",
     "encode_lines",
+    "longest_target",
     "one_line",
     "read_lines",
     "translate",

@@ -8,6 +8,8 @@ output. Every file appears complete or not at all, so that a kill at any moment 
 import hashlib
 import json
 import os
+import re
+import reprlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..pipeline_random_transformer import source_limit
 from .lines import decode_line, encode_lines, read_lines, write_atomically
 from .texts import CHUNK_SIZE, Translator, check_positive, progress_bar
 
@@ -54,14 +57,15 @@ def translate_file(
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
         chunk_size: lines of a chunk: sorted by length together, and lost when a process is killed before the last.
-        restart: forget what an earlier call has finished.
+        restart: translate from the first line again. Of the folder `<output>.parts`, only the files that its manifest
+            lists are deleted.
         progress: draw a progress bar on stderr, which counts the lines that fall to the first process; `None` draws it
             if there is time to look at it.
         **options: those of `translate`. Sampling is the same after a kill if there is a `seed`.
 
     Raises:
-        ValueError: an argument is not allowed, a line is not UTF-8 or too long for the model, or the parts of an
-            earlier call are of something else.
+        ValueError: an argument is not allowed, a line is not UTF-8 or too long for the model, the parts of an
+            earlier call are of something else, or their manifest is damaged.
         OSError: a file cannot be read or written.
     """
     from accelerate import PartialState  # not at the top: texts are translated without it
@@ -84,7 +88,7 @@ def translate_file(
         # No barrier: those of the backends give up waiting after some minutes.
         wait_until(lambda: not parts.missing(job))
         parts.join(job)
-    wait_until(lambda: not parts.folder.exists())
+    wait_until(lambda: not parts.manifest.exists())
 
 
 @dataclass(frozen=True)
@@ -106,20 +110,51 @@ class Job:
         """How many lines a chunk has: all the same number, but for the last."""
         return min(self.chunk_size, self.lines - number * self.chunk_size)
 
-    def refuse_if_different(self, earlier: dict[str, Any], folder: Path) -> None:
+    @classmethod
+    def read(cls, manifest: Path) -> "Job":
+        """The job of a manifest; raises a one-line `ValueError` where the file is not one."""
+        try:
+            content = json.loads(manifest.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{manifest} must be JSON, got {type(error).__name__}. {DAMAGED}") from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{manifest} must hold a JSON object, got {type(content).__name__}. {DAMAGED}")
+        for field, (is_valid, allowed) in MANIFEST.items():
+            if not is_valid(content.get(field)):
+                found = reprlib.repr(content.get(field))
+                raise ValueError(f"{field} in {manifest} must be {allowed}, got {found}. {DAMAGED}")
+        return cls(**{field: content[field] for field in MANIFEST})
+
+    def refuse_if_different(self, earlier: "Job", folder: Path) -> None:
         """Raise a `ValueError` unless the parts of `earlier` are parts of this job."""
-        mine = json.loads(json.dumps(asdict(self)))  # as it reads after having been written
+        mine = Job(**json.loads(json.dumps(asdict(self))))  # as it reads after having been written
         if earlier == mine:
             return
-        differences = [name for name in ("chunk_size", "model") if earlier.get(name) != mine[name]]
-        if earlier.get("sha256") != mine["sha256"]:
+        differences = [name for name in ("chunk_size", "model") if getattr(earlier, name) != getattr(mine, name)]
+        if (earlier.sha256, earlier.lines) != (mine.sha256, mine.lines):
             differences.append("input")
-        before, now = earlier.get("options", {}), mine["options"]
+        before, now = earlier.options, mine.options
         differences += [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
         raise ValueError(
             f"{folder} holds the beginnings of a translation that differs in {', '.join(differences)}: "
             "give the same again to go on, or restart to begin anew."
         )
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+# What a manifest holds for each field of a job: the test of a value, and the values allowed in words.
+MANIFEST: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "lines": (is_count, "an integer of at least 0"),
+    "sha256": (lambda value: isinstance(value, str), "a string"),
+    "starts": (lambda value: isinstance(value, list) and all(map(is_count, value)), "a list of integers of at least 0"),
+    "chunk_size": (lambda value: is_count(value) and value > 0, "a positive integer"),
+    "model": (lambda value: isinstance(value, str), "a string"),
+    "options": (lambda value: isinstance(value, dict), "an object"),
+}
+DAMAGED = "The manifest is damaged: delete the folder to translate from the first line."
 
 
 class Parts:
@@ -145,35 +180,51 @@ class Parts:
         """The numbers of the chunks that are not finished."""
         return [number for number in range(len(job.starts)) if not self.path(number).exists()]
 
-    def begin(self, job: Job) -> None:
-        """Make the folder, or go on with that of an earlier call if it is of the same job."""
+    def begin(self, job: Job, restart: bool) -> None:
+        """Create the folder, or use that of an earlier call: for the same job, or for any job after a restart."""
         if self.manifest.exists():
-            job.refuse_if_different(json.loads(self.manifest.read_bytes()), self.folder)
-            return
-        self.folder.mkdir(exist_ok=True)
-        if any(path.suffix != ".tmp" for path in self.folder.iterdir()):
-            raise ValueError(f"{self.folder} must be free for the parts of {self.output.name}, but holds other files.")
-        write_atomically(self.manifest, [json.dumps(asdict(job)).encode()], self.folder)
+            earlier = Job.read(self.manifest)
+            if not restart:
+                return job.refuse_if_different(earlier, self.folder)
+            self.remove_parts(earlier)
+            others = [path for path in map(self.path, range(len(job.starts))) if path.exists()]
+        else:
+            self.folder.mkdir(exist_ok=True)
+            others = [path for path in self.folder.iterdir() if not self.is_temporary(path)]
+        if others:
+            raise ValueError(
+                f"{self.folder} must be free for the parts of {self.output.name}, but holds other files, "
+                f"such as {others[0].name}."
+            )
+        return write_atomically(self.manifest, [json.dumps(asdict(job)).encode()], self.folder)
 
     def write(self, number: int, translations: list[str]) -> None:
         """Finish a chunk."""
         write_atomically(self.path(number), encode_lines(translations), self.folder)
 
     def join(self, job: Job) -> None:
-        """Make the output of all parts, then remove them."""
+        """Make the output of all parts, then remove the folder: the manifest last, and no file that is not listed."""
         paths = map(self.path, range(len(job.starts)))
         write_atomically(self.output, (block for path in paths for block in blocks(path)), self.folder)
-        self.remove()
-
-    def remove(self) -> None:
-        """Remove the folder, its manifest last: what has none is not known to be ours."""
-        if not self.manifest.exists():
-            return
-        for path in self.folder.iterdir():
-            if path != self.manifest:
-                path.unlink()
+        self.remove_parts(job)
         self.manifest.unlink()
-        self.folder.rmdir()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def remove_parts(self, job: Job) -> None:
+        """Delete the parts that a job's manifest lists, and what a kill has left of files being written."""
+        for number in range(len(job.starts)):
+            self.path(number).unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if self.is_temporary(path):
+                path.unlink()
+
+    def is_temporary(self, path: Path) -> bool:
+        """Whether `write_atomically` has given a file its name here, until it was to be complete."""
+        name = re.fullmatch(r"(.+)\.[0-9a-f]{8}\.tmp", path.name)
+        return name is not None and bool(
+            name[1] in (self.output.name, self.manifest.name) or re.fullmatch(r"\d{8,}\.txt", name[1])
+        )
 
 
 def first_process_decides(decide: Callable[[], Any]) -> Any:
@@ -198,9 +249,7 @@ def begin(source: Path, parts: Parts, translator: Translator, chunk_size: int, r
     if parts.output.exists() and parts.output.samefile(source):
         raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
     job = survey(source, translator, chunk_size)
-    if restart:
-        parts.remove()
-    parts.begin(job)
+    parts.begin(job, restart)
     return job, parts.missing(job)
 
 
@@ -255,12 +304,12 @@ def plain_options(translator: Translator) -> dict[str, Any]:
     Raises:
         ValueError: an option is an object, of which nobody can tell after a kill whether it is the same.
     """
-    # To cut where the model ends changes nothing in what has been translated without.
-    ends = [tokens for tokens in (translator.max_source_tokens, translator.positions) if tokens is not None]
+    # The limit in force: to cut there changes nothing in what has been translated without cutting.
+    limit, _ = source_limit(translator.tokenizer, translator.positions, translator.max_source_tokens)
     options = {
         **translator.generate_options,
         "max_new_tokens": translator.max_new_tokens,
-        "max_source_tokens": min(ends, default=None),
+        "max_source_tokens": limit,
         "seed": translator.seed,
     }
     for name, value in options.items():

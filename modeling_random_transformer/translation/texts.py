@@ -3,13 +3,14 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import tqdm
+
+from ..pipeline_random_transformer import TOKENIZER_LOCK, evaluation_mode, source_limit
 
 CHUNK_SIZE = 1000
 # The paper ends an output at the length of its input plus 50 (section 6.1). All texts of a batch have one limit, as the
@@ -24,7 +25,7 @@ class Translator:
     """A model, its tokenizer and how to search: what every function of this package translates with.
 
     The translation of a text is that of the text alone: the texts around it change nothing but the rounding of its
-    numbers (and what a sample draws).
+    numbers (and what a sample draws). Several threads may translate with one model and one tokenizer at a time.
 
     Args:
         model: any model of `AutoModelForSeq2SeqLM`. It runs where it is, in evaluation mode.
@@ -36,9 +37,10 @@ class Translator:
             there with (5 + n) / 6 for n). More favours longer translations. Without meaning for one beam.
         max_new_tokens: limit on a translation's tokens; `None` for its source's tokens, rounded up to a multiple of 16,
             plus 50 (paper 6.1, without the rounding). Where the model's positions end before, they are the limit.
-        max_source_tokens: cut longer sources to so many tokens; `None` refuses what the model's positions do not reach.
+        max_source_tokens: cut longer sources to this number of tokens. With `None`, a source longer than
+            `tokenizer.model_max_length` raises an error. A source longer than the model's positions always does.
         seed: set torch's random number generator to it (plus the number of the chunk's first text) before each chunk,
-            so that `do_sample=True` draws the same again; `None` leaves the generator alone.
+            so that `do_sample=True` draws the same again; `None` leaves the generator alone. All threads share it.
         **generate_options: any other option of `generate()`, such as `do_sample`, `temperature` or
             `no_repeat_ngram_size`.
 
@@ -102,13 +104,15 @@ class Translator:
             check_text(text, number)
         written = [text for text in texts if text.strip()]
         cut = {"truncation": True, "max_length": self.max_source_tokens} if self.max_source_tokens else {}
-        tokenized = iter(self.tokenizer(written, **cut)["input_ids"] if written else ())
+        with TOKENIZER_LOCK:  # not verbose: the lengths are checked below
+            tokenized = iter(self.tokenizer(written, verbose=False, **cut)["input_ids"] if written else ())
         sources = [next(tokenized) if text.strip() else [] for text in texts]
+        limit, reason = source_limit(self.tokenizer, self.positions, self.max_source_tokens)
         for number, source in enumerate(sources, start=first):
-            if self.positions is not None and len(source) > self.positions:
+            if len(source) > limit:
                 raise ValueError(
-                    f"texts must have at most {self.positions} tokens, as the model's positions end there, but text "
-                    f"{number} has {len(source)}; max_source_tokens cuts it."
+                    f"texts must have at most {limit} tokens ({reason}), but text {number} has {len(source)}; "
+                    "max_source_tokens cuts it."
                 )
         return sources
 
@@ -132,19 +136,37 @@ class Translator:
         with evaluation_mode(self.model), torch.inference_mode():
             # The limit as a length, 1 for the start token: the library warns of two where a model's folder has its own.
             targets = self.model.generate(**inputs, **self.generate_options, max_length=1 + limit, max_new_tokens=None)
-        return self.tokenizer.batch_decode(targets, skip_special_tokens=True)
+        with TOKENIZER_LOCK:
+            return self.tokenizer.batch_decode(targets, skip_special_tokens=True)
 
     def longest_target(self, source_len: int) -> int:
         """The limit on the tokens of a translation."""
-        limit = self.max_new_tokens or math.ceil(source_len / LENGTH_STEP) * LENGTH_STEP + LONGER_THAN_SOURCE
-        return limit if self.positions is None else min(limit, self.positions)
+        return longest_target(source_len, self.model.config, self.max_new_tokens)
 
     @property
     def positions(self) -> int | None:
         """How many tokens the model has positions for; `None` for any number."""
-        config = self.model.config
-        endless = getattr(config, "position_embedding", "learned") != "learned"
-        return None if endless else getattr(config, "max_position_embeddings", None)
+        return position_limit(self.model.config)
+
+
+def longest_target(source_len: int, config: PretrainedConfig, max_new_tokens: int | None = None) -> int:
+    """The limit on the tokens that `generate()` adds to the start token, for translation and for evaluation alike.
+
+    Args:
+        source_len: tokens of the source; of a batch, those of its longest source, padding not counted.
+        config: the model's configuration, whose positions limit the target too.
+        max_new_tokens: the caller's limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
+            without the rounding).
+    """
+    limit = max_new_tokens or math.ceil(source_len / LENGTH_STEP) * LENGTH_STEP + LONGER_THAN_SOURCE
+    positions = position_limit(config)
+    return limit if positions is None else min(limit, positions)
+
+
+def position_limit(config: PretrainedConfig) -> int | None:
+    """How many tokens a model has positions for; `None` for any number."""
+    endless = getattr(config, "position_embedding", "learned") != "learned"
+    return None if endless else getattr(config, "max_position_embeddings", None)
 
 
 def translate(
@@ -212,18 +234,6 @@ def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0) -> Any
         delay=0 if shown else 1 if watched else 60,
         mininterval=0.1 if watched or shown else 60,
     )
-
-
-@contextmanager
-def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards each module is in the mode in which it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def check_positive(*, or_none: bool = False, **counts: int | None) -> None:

@@ -66,9 +66,7 @@ def test_positions_that_end(engine, folder, tmp_path, capsys):
     assert "1 of 1 translations identical" in capsys.readouterr().out
     sentences.write_text("the boy\n" + "z" * 64 + "\n")
     options[3] = tmp_path / "another"
-    assert "at most 64 tokens, as the model's positions end there, but text 2 has" in refused(
-        [folder, *options], capsys
-    )
+    assert "at most 64 tokens (the model's positions), but text 2 has" in refused([folder, *options], capsys)
     assert not (tmp_path / "another").exists()
 
 

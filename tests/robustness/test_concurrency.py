@@ -1,0 +1,119 @@
+"""Many threads on one model and one tokenizer: the results of sequential calls, and no state left behind."""
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from transformers import pipeline
+from translation_support import random_tokenizer, random_translator, some_texts
+
+from modeling_random_transformer.pipeline_random_transformer import TOKENIZER_LOCK, evaluation_mode
+from modeling_random_transformer.translation import translate
+
+THREADS, ROUNDS = 8, 3
+TEXTS = [some_texts(6, seed) for seed in range(THREADS)]
+SHORT = {"max_new_tokens": 5}
+# For half of the threads, texts are cut: a state of the backend of a fast tokenizer.
+OPTIONS = [
+    {"num_beams": 1 + thread % 3, **({"max_source_tokens": 5} if thread % 2 else {})} for thread in range(THREADS)
+]
+
+
+@pytest.fixture(params=["training", "partly training", "evaluation"])
+def model(request):
+    model = random_translator(dropout=0.5).train(request.param != "evaluation")
+    if request.param == "partly training":
+        model.eval()
+        model.model.decoder.layers.train()
+    return model
+
+
+@pytest.fixture
+def tokenizer():
+    return random_tokenizer()
+
+
+def state_of(model, tokenizer):
+    modes = [(name, module.training) for name, module in model.named_modules()]
+    return modes, model.generation_config.to_dict(), model.config.to_dict(), tokenizer.padding_side
+
+
+def in_threads(work):
+    """Call `work` with the number of each thread, all starting at once, a few rounds each."""
+    barrier = threading.Barrier(THREADS)
+
+    def repeated(thread):
+        barrier.wait()
+        return [work(thread) for _ in range(ROUNDS)]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(repeated, range(THREADS)))
+
+
+def test_translate(model, tokenizer):
+    def work(thread):
+        return translate(TEXTS[thread], model, tokenizer, **OPTIONS[thread], **SHORT)
+
+    before = copy.deepcopy(state_of(model, tokenizer))
+    expected = [[work(thread)] * ROUNDS for thread in range(THREADS)]
+    assert in_threads(work) == expected
+    assert state_of(model, tokenizer) == before
+
+
+@pytest.mark.filterwarnings("ignore:.*texts were cut")
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_pipeline(model, tokenizer, batch_size):
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", batch_size=batch_size)
+
+    def work(thread):
+        return pipe(TEXTS[thread], **OPTIONS[thread], **SHORT)
+
+    before = copy.deepcopy(state_of(model, tokenizer))
+    expected = [[work(thread)] * ROUNDS for thread in range(THREADS)]
+    assert in_threads(work) == expected
+    assert state_of(model, tokenizer) == before
+
+
+def test_evaluation_mode_lasts_until_the_last_call_ends():
+    """Calls end in any order; a model that shares modules with another one counts as the same."""
+    model = random_translator(dropout=0.5).train()
+    model.model.encoder.eval()
+    before = [module.training for module in model.modules()]
+    first, second = evaluation_mode(model), evaluation_mode(model.model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not any(module.training for module in model.model.modules())
+    second.__exit__(None, None, None)
+    assert [module.training for module in model.modules()] == before
+
+
+def test_evaluation_mode_ends_with_an_error():
+    model = random_translator(dropout=0.5).train()
+    with pytest.raises(ValueError, match="wrong"), evaluation_mode(model):
+        raise ValueError("wrong")
+    assert all(module.training for module in model.modules())
+
+
+def test_a_tokenizer_is_called_by_one_thread_at_a_time(tokenizer, monkeypatch):
+    """Each call sets truncation on the backend, which a call at the same time would then follow."""
+    locked = []
+
+    def recorded(name):
+        method = getattr(type(tokenizer), name)
+
+        def call(*args, **kwargs):
+            locked.append(TOKENIZER_LOCK.locked())
+            return method(*args, **kwargs)
+
+        monkeypatch.setattr(type(tokenizer), name, call)
+
+    model = random_translator()
+    recorded("__call__")
+    recorded("batch_decode")
+    translate(TEXTS[0], model, tokenizer, max_source_tokens=5, **SHORT)
+    with pytest.warns(UserWarning, match="texts were cut"):
+        pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")(TEXTS[0], max_source_tokens=5, **SHORT)
+    assert len(locked) > 4
+    assert all(locked)

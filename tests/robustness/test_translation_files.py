@@ -1,0 +1,143 @@
+"""The folder of a translation that was stopped, and the limits of sources and targets."""
+
+import json
+
+import pytest
+from accelerate import PartialState
+from translation_support import random_tokenizer, random_translator, some_texts
+
+from modeling_random_transformer.translation import Translator, files, longest_target, translate, translate_file
+
+OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture(autouse=True)
+def _state_on_cpu():
+    PartialState(cpu=True)
+    yield
+    PartialState._reset_state()
+
+
+@pytest.fixture
+def stopped(tmp_path, model, tokenizer, monkeypatch):
+    """A translation that was stopped behind two of its four parts: the function that resumes it."""
+    source = tmp_path / "source.txt"
+    source.write_text("\n".join(some_texts(16)))
+    read = files.read_chunk
+
+    def stop_at_the_third(path, job, number):
+        if number == 2:
+            raise KeyboardInterrupt
+        return read(path, job, number)
+
+    def go_on(**options):
+        translate_file(source, tmp_path / "output.txt", model, tokenizer, **{**OPTIONS, **options})
+        return (tmp_path / "output.txt").read_text()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read_chunk", stop_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            go_on()
+    return go_on
+
+
+@pytest.fixture
+def parts(tmp_path, stopped):  # noqa: ARG001
+    return tmp_path / "output.txt.parts"
+
+
+FOREIGN = ("diary.txt", "data.tmp", "00000000.bak", "00000004.txt", "0.txt", "manifest.json.old")
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_files_that_the_manifest_does_not_list_stay(stopped, parts, restart):
+    """Also when the translation is finished. `00000004.txt` would be a fifth part, of four."""
+    (parts / "folder").mkdir()
+    for name in FOREIGN:
+        (parts / name).write_text(f"mine: {name}")
+    (parts / "00000003.txt.0123abcd.tmp").write_text("of a kill")
+    output = stopped(restart=restart)
+    assert output.count("\n") == 16
+    assert "mine" not in output
+    assert sorted(path.name for path in parts.iterdir()) == sorted([*FOREIGN, "folder"])
+    assert all((parts / name).read_text() == f"mine: {name}" for name in FOREIGN)
+
+
+def test_a_file_in_the_place_of_a_part_is_not_taken_for_one(stopped, parts):
+    (parts / "00000004.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"must be free for the parts of output.txt, .* such as 00000004\.txt\.$"):
+        stopped(restart=True, chunk_size=2)
+    assert (parts / "00000004.txt").read_text() == "mine"
+
+
+def test_restart_with_fewer_chunks_deletes_all_earlier_parts(stopped, parts):
+    assert stopped(restart=True, chunk_size=16).count("\n") == 16
+    assert not parts.exists()
+
+
+def changed(**entries):
+    return lambda content: json.dumps({**json.loads(content), **entries})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _: "[1]", r"must hold a JSON object, got list"),
+        (lambda _: "null", r"must hold a JSON object, got NoneType"),
+        (lambda _: "", r"must be JSON, got JSONDecodeError"),
+        (lambda content: content[:20], r"must be JSON, got JSONDecodeError"),
+        (lambda _: '{"a":' * 100_000, r"must be JSON, got RecursionError"),
+        (lambda _: "\udcff", r"must be JSON, got UnicodeDecodeError"),
+        (lambda _: "{}", r"lines in .* must be an integer of at least 0, got None"),
+        (changed(lines=-1), r"lines in .* must be an integer of at least 0, got -1"),
+        (changed(lines=True), r"lines in .* must be an integer of at least 0, got True"),
+        (changed(sha256=3), r"sha256 in .* must be a string, got 3"),
+        (changed(starts={}), r"starts in .* must be a list of integers of at least 0, got {}"),
+        (changed(starts=[0, "4"]), r"starts in .* must be a list of integers"),
+        (changed(chunk_size=0), r"chunk_size in .* must be a positive integer, got 0"),
+        (changed(model=None), r"model in .* must be a string, got None"),
+        (changed(options=[1]), r"options in .* must be an object, got \[1\]"),
+    ],
+)
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_damaged_manifest_is_one_sentence_and_nothing_is_deleted(stopped, parts, restart, change, message):
+    content = (parts / "manifest.json").read_text()
+    (parts / "manifest.json").write_bytes(change(content).encode(errors="surrogateescape"))
+    before = {path.name: path.read_bytes() for path in parts.iterdir()}
+    with pytest.raises(ValueError, match=rf"{message}.* The manifest is damaged: delete the folder") as caught:
+        stopped(restart=restart)
+    assert "\n" not in str(caught.value)
+    assert "manifest.json" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in parts.iterdir()} == before
+    (parts / "manifest.json").write_text(content)
+    assert stopped().count("\n") == 16
+
+
+class TestLimits:
+    def test_one_rule_for_targets(self, model, tokenizer):
+        """The source's length, rounded up to a multiple of 16, plus 50."""
+        translator = Translator(model, tokenizer)
+        for length, limit in ((1, 66), (16, 66), (17, 82), (300, 354)):
+            assert longest_target(length, model.config) == translator.longest_target(length) == limit
+        assert longest_target(300, model.config, max_new_tokens=7) == 7
+        learned = random_translator(position_embedding="learned", max_position_embeddings=60).config
+        assert longest_target(16, learned) == longest_target(16, learned, max_new_tokens=99) == 60
+
+    def test_the_tokenizers_limit_holds_for_sources(self, model):
+        tokenizer = random_tokenizer()
+        tokenizer.model_max_length = 20
+        texts = ["the boy", "the" * 40]
+        limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrules\)"
+        with pytest.raises(ValueError, match=rf"{limit}, but text 2 has 41; max_source_tokens cuts it"):
+            translate(texts, model, tokenizer, max_new_tokens=2)
+        assert len(translate(texts, model, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2
