@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import recursively_apply
 from torch import Tensor, nn
@@ -20,12 +21,14 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from ..translation.texts import Translator
 from .batches import TokenBudgetSampler
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
 from .corpus import lengths_of
+from .evaluation import EvaluationBatches
 from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
-from .recipe import TranslationTrainingArguments, paper_peak_rate
+from .recipe import TranslationTrainingArguments
 from .streaming import TokenBudgetStream
 
 
@@ -47,8 +50,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def __init__(self, model: PreTrainedModel, args: TranslationTrainingArguments, **kwargs: Any):
         if args.learning_rate is None:
-            # At least one: the paper's formula has no rate without a warm-up.
-            args = replace(args, learning_rate=paper_peak_rate(model.config.d_model, max(1, int(args.warmup_steps))))
+            args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
         kwargs.setdefault("data_collator", DataCollatorForSeq2Seq(kwargs.get("processing_class"), model=model))
         super().__init__(
             model=model,
@@ -106,24 +108,80 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     # Evaluation
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Score every pair once: the library's own gathering repeats some to fill the last batch of all processes."""
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Batches of pairs of similar length, as translation makes them."""
+        if isinstance(eval_dataset, str):
+            eval_dataset = self.eval_dataset[eval_dataset]
+        eval_dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if eval_dataset is None:
+            raise ValueError("eval_dataset must be given to evaluate, got None.")
+        return self.get_test_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Batches of pairs of similar length, as translation makes them."""
+        group = self.get_tp_size()
+        processes = self.accelerator.num_processes // group
+        translator = self._translator(processes * self.args.max_tokens_per_batch)
+        return DataLoader(
+            self._remove_unused_columns(test_dataset, description="evaluation"),
+            batch_sampler=EvaluationBatches(
+                translator,
+                test_dataset["source_length"][:],
+                self.args.per_device_eval_batch_size,
+                self.accelerator.process_index // group,
+                processes,
+            ),
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+    def _translator(self, max_batch_tokens: int) -> Translator:
+        """What sets the batches and the longest output: the same as in translation (paper 6.1)."""
+        return Translator(
+            self.model, self.processing_class, max_batch_tokens=max_batch_tokens, num_beams=self.args.num_beams
+        )
+
+    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> Any:
+        """Score every pair once, in the order of `EvaluationBatches`."""
         self.gather_function = self._gather_once
-        return super().evaluation_loop(*args, **kwargs)
+        batches: Any = dataloader.batch_sampler
+        self._batch_sizes = iter(batches.sizes)
+        return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `Seq2SeqTrainer.predict`; the rows of the result are those of the data set, in their order."""
+        output = super().predict(test_dataset, *args, **kwargs)
+        batches: Any = self.get_test_dataloader(test_dataset).batch_sampler
+        place = np.argsort(batches.order)
+        predictions, labels = (_reorder(rows, place) for rows in (output.predictions, output.label_ids))
+        return output._replace(predictions=predictions, label_ids=labels)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **gen_kwargs: Any
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """One batch; an output may be as long as in translation, its source and 50 tokens (paper 6.1)."""
+        self._rows = next(self._batch_sizes)
+        gen_kwargs = gen_kwargs or dict(self._gen_kwargs)
+        if gen_kwargs.get("max_length") is None and gen_kwargs.get("max_new_tokens") is None:
+            longest = int(inputs["attention_mask"].sum(dim=1).max())
+            # One more for the start token.
+            limit = 1 + self._translator(self.args.max_tokens_per_batch).longest_target(longest)
+            gen_kwargs |= {"max_length": limit, "max_new_tokens": None}
+        return super().prediction_step(model, inputs, *args, **gen_kwargs)
 
     def _gather_once(self, tensors: Any) -> Any:
-        """What all processes have, of a tensor-parallel group's equal results one."""
-        group = self.get_tp_size()
-        if group == 1:
-            return self.accelerator.gather_for_metrics(tensors)
-        state = self.accelerator.gradient_state
-        rows = state.remainder if state.end_of_dataloader and state.remainder > 0 else None
+        """The rows of a batch from all processes, repeated ones left out, of a tensor-parallel group's results one.
 
-        def first_of_each_group(gathered: Tensor) -> Tensor:
-            by_group = gathered.unflatten(0, (self.accelerator.num_processes // group, group, -1))
-            return by_group[:, 0].flatten(0, 1)[:rows]
+        A loss, which the library repeats for each row, becomes the mean over the processes.
+        """
+        group, rows = self.get_tp_size(), self._rows
 
-        return recursively_apply(first_of_each_group, self.accelerator.gather(tensors))
+        def of_each_row(gathered: Tensor) -> Tensor:
+            by_process = gathered.unflatten(0, (self.accelerator.num_processes, -1))[::group]
+            return by_process[:, 0].mean().expand(rows) if gathered.dim() == 1 else by_process.flatten(0, 1)[:rows]
+
+        return recursively_apply(of_each_row, self.accelerator.gather(tensors))
 
     # Loss
 
@@ -221,3 +279,10 @@ class _ChooseEpoch(TrainerCallback):
 
 def _count_tokens(batch: dict[str, Tensor]) -> int:
     return int(batch["attention_mask"].sum() + (batch["labels"] != -100).sum())
+
+
+def _reorder(rows: Any, place: np.ndarray) -> Any:
+    """Rows of an array, or of each of several, taken from these places."""
+    if isinstance(rows, tuple):
+        return tuple(_reorder(part, place) for part in rows)
+    return None if rows is None else rows[place]
