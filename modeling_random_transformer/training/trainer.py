@@ -158,7 +158,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         return output._replace(predictions=predictions, label_ids=labels)
 
     def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **gen_kwargs: Any
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """One batch; an output may be as long as in translation, its source and 50 tokens (paper 6.1)."""
         self._rows = next(self._batch_sizes)
@@ -168,7 +173,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             # One more for the start token.
             limit = 1 + self._translator(self.args.max_tokens_per_batch).longest_target(longest)
             gen_kwargs |= {"max_length": limit, "max_new_tokens": None}
-        return super().prediction_step(model, inputs, *args, **gen_kwargs)
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
 
     def _gather_once(self, tensors: Any) -> Any:
         """The rows of a batch from all processes, repeated ones left out, of a tensor-parallel group's results one.
