@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import recursively_apply
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from ..translation.texts import Translator
 from .batches import TokenBudgetSampler
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
 from .corpus import lengths_of
-from .evaluation import EvaluationBatches
 from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
 from .recipe import TranslationTrainingArguments
@@ -108,85 +106,37 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     # Evaluation
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Batches of pairs of similar length, as translation makes them."""
-        if isinstance(eval_dataset, str):
-            eval_dataset = self.eval_dataset[eval_dataset]
-        eval_dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if eval_dataset is None:
-            raise ValueError("eval_dataset must be given to evaluate, got None.")
-        return self.get_test_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Batches of pairs of similar length, as translation makes them."""
-        group = self.get_tp_size()
-        processes = self.accelerator.num_processes // group
-        translator = self._translator(processes * self.args.max_tokens_per_batch)
-        return DataLoader(
-            self._remove_unused_columns(test_dataset, description="evaluation"),
-            batch_sampler=EvaluationBatches(
-                translator,
-                test_dataset["source_length"][:],
-                self.args.per_device_eval_batch_size,
-                self.accelerator.process_index // group,
-                processes,
-            ),
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
-
-    def _translator(self, max_batch_tokens: int) -> Translator:
-        """What sets the batches and the longest output: the same as in translation (paper 6.1)."""
-        return Translator(
-            self.model, self.processing_class, max_batch_tokens=max_batch_tokens, num_beams=self.args.num_beams
-        )
-
-    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> Any:
-        """Score every pair once, in the order of `EvaluationBatches`."""
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Score every pair once: the library's own gathering repeats some to fill the last batch of all processes."""
         self.gather_function = self._gather_once
-        batches: Any = dataloader.batch_sampler
-        self._batch_sizes = iter(batches.sizes)
-        return super().evaluation_loop(dataloader, *args, **kwargs)
-
-    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Seq2SeqTrainer.predict`; the rows of the result are those of the data set, in their order."""
-        output = super().predict(test_dataset, *args, **kwargs)
-        batches: Any = self.get_test_dataloader(test_dataset).batch_sampler
-        place = np.argsort(batches.order)
-        predictions, labels = (_reorder(rows, place) for rows in (output.predictions, output.label_ids))
-        return output._replace(predictions=predictions, label_ids=labels)
-
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """One batch; an output may be as long as in translation, its source and 50 tokens (paper 6.1)."""
-        self._rows = next(self._batch_sizes)
-        gen_kwargs = gen_kwargs or dict(self._gen_kwargs)
-        if gen_kwargs.get("max_length") is None and gen_kwargs.get("max_new_tokens") is None:
-            longest = int(inputs["attention_mask"].sum(dim=1).max())
-            # One more for the start token.
-            limit = 1 + self._translator(self.args.max_tokens_per_batch).longest_target(longest)
-            gen_kwargs |= {"max_length": limit, "max_new_tokens": None}
-        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
+        return super().evaluation_loop(*args, **kwargs)
 
     def _gather_once(self, tensors: Any) -> Any:
-        """The rows of a batch from all processes, repeated ones left out, of a tensor-parallel group's results one.
+        """What all processes have, of a tensor-parallel group's equal results one."""
+        group = self.get_tp_size()
+        if group == 1:
+            return self.accelerator.gather_for_metrics(tensors)
+        state = self.accelerator.gradient_state
+        rows = state.remainder if state.end_of_dataloader and state.remainder > 0 else None
 
-        A loss, which the library repeats for each row, becomes the mean over the processes.
-        """
-        group, rows = self.get_tp_size(), self._rows
+        def first_of_each_group(gathered: Tensor) -> Tensor:
+            by_group = gathered.unflatten(0, (self.accelerator.num_processes // group, group, -1))
+            return by_group[:, 0].flatten(0, 1)[:rows]
 
-        def of_each_row(gathered: Tensor) -> Tensor:
-            by_process = gathered.unflatten(0, (self.accelerator.num_processes, -1))[::group]
-            return by_process[:, 0].mean().expand(rows) if gathered.dim() == 1 else by_process.flatten(0, 1)[:rows]
+        return recursively_apply(first_of_each_group, self.accelerator.gather(tensors))
 
-        return recursively_apply(of_each_row, self.accelerator.gather(tensors))
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Loss, predictions and labels of a batch; the longest output is that of translation (paper 6.1)."""
+        return super().prediction_step(model, inputs, *args, **kwargs, **self._generation_options(inputs))
+
+    def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The options of `evaluate` and `predict`, with the limit on the outputs of a batch unless they have one."""
+        options = dict(getattr(self, "_gen_kwargs", {}))
+        if options.get("max_length") is None and options.get("max_new_tokens") is None:
+            longest = int(inputs["attention_mask"].sum(dim=1).max())
+            limit = Translator(self.model, self.processing_class).longest_target(longest)
+            options |= {"max_length": 1 + limit, "max_new_tokens": None}  # one more for the start token
+        return options
 
     # Loss
 
@@ -284,10 +234,3 @@ class _ChooseEpoch(TrainerCallback):
 
 def _count_tokens(batch: dict[str, Tensor]) -> int:
     return int(batch["attention_mask"].sum() + (batch["labels"] != -100).sum())
-
-
-def _reorder(rows: Any, place: np.ndarray) -> Any:
-    """Rows of an array, or of each of several, taken from these places."""
-    if isinstance(rows, tuple):
-        return tuple(_reorder(part, place) for part in rows)
-    return None if rows is None else rows[place]

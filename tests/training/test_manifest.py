@@ -1,5 +1,7 @@
 """What a second call in the same output folder does: resume, score what is missing, or raise an error."""
 
+import importlib
+import importlib.metadata
 import json
 import shutil
 import signal
@@ -12,6 +14,7 @@ from safetensors.torch import load_file
 from training_support import STEPS, run, write_corpus
 from transformers import AutoTokenizer, Trainer
 
+from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, locked
@@ -281,3 +284,19 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path):
     assert Manifest.read(tmp_path) == written
     assert written.score_of("test", {"set": "a"}) == {}
     assert written.score_of("test", {"set": "b"}) is None
+
+
+def test_the_card_does_not_need_an_installed_package(tmp_path, monkeypatch):
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    card = importlib.reload(importlib.import_module("modeling_random_transformer.training.card"))
+    facts = {"seconds": 60.0, "steps": 2, "parameters": 3, "trained": 3, "pairs": 4}
+    result = run_module.Result(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    card.write_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
+    text = (tmp_path / "README.md").read_text()
+    assert "with random-transformer 0.1.0" in text
+    assert "| `learning_rate` | 0.5 |" in text
+    assert "| `world_size` | 2 |" in text
