@@ -1,24 +1,26 @@
 """The model card of a trained translator: what it was made of, how, and how well it does."""
 
 import platform
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import __version__
+from ..translation.lines import write_atomically
 from .arguments import PRESET, ModelArguments
 from .recipe import TranslationTrainingArguments
 
 if TYPE_CHECKING:
     from .run import Result
 
+CARD = "README.md"
 RECIPE = [
     "seed",
     "max_steps",
+    "num_train_epochs",
     "max_tokens_per_batch",
     "gradient_accumulation_steps",
-    "learning_rate",
     "lr_scheduler_type",
     "warmup_steps",
     "adam_beta1",
@@ -40,14 +42,33 @@ def write_card(
     model: ModelArguments,
     args: TranslationTrainingArguments,
     command: str,
+    history: list[dict[str, Any]],
 ) -> None:
-    """Write a card in the Hub's format: YAML in front, then data, recipe, command, hardware and scores."""
+    """Write a card in the Hub's format: YAML in front, then data, recipe, command, hardware and scores.
+
+    Args:
+        path: the file.
+        result: what came of the run.
+        model: the model that was trained.
+        args: the recipe.
+        command: the command line.
+        history: the values that changed when the run was resumed, as the manifest has them.
+    """
     scores = [
         f"| {split} | {name} | {values['score']:.2f} | `{_in_cell(values['signature'])}` |"
         for split, metrics in result.scores.items()
         for name, values in metrics.items()
     ]
-    recipe = [f"| `{name}` | {getattr(value := getattr(args, name), 'value', value)} |" for name in RECIPE]
+    values = {name: getattr(value := getattr(args, name), "value", value) for name in RECIPE}
+    # Of steps and epochs, the one that counts.
+    del values["max_steps" if args.max_steps < 0 else "num_train_epochs"]
+    values |= {"learning_rate": result.learning_rate, "world_size": result.world_size}
+    recipe = [f"| `{name}` | {value} |" for name, value in values.items()]
+    resumed = [
+        f"- from step {entry['step']:,} on: "
+        + ", ".join(f"`{name}` {now}, before {before}" for name, (before, now) in entry["changes"].items())
+        for entry in history
+    ]
     lines = [
         "---",
         f"library_name: {'transformers' if model.lora_rank is None else 'peft'}",
@@ -60,7 +81,7 @@ def write_card(
         f"# {path.parent.name}",
         "",
         f"{_what(result, model)} on {result.pairs:,} pairs",
-        f"with random-transformer {version('random-transformer')}.",
+        f"with random-transformer {__version__}.",
         "",
         "## Data",
         "",
@@ -72,12 +93,13 @@ def write_card(
         command,
         "```",
         "",
-        f"{result.steps:,} steps; {result.seconds / 60:.1f} minutes in this process's last run, on {_hardware()}.",
+        f"{result.steps:,} steps; {result.seconds / 60:.1f} minutes in the last run of the command, on {_hardware()}.",
         "",
         "| argument | value |",
         "|---|---|",
         *recipe,
         "",
+        *(["Changed when the run was resumed:", "", *resumed, ""] if resumed else []),
         "## Scores",
         "",
         *(
@@ -87,7 +109,7 @@ def write_card(
         ),
         "",
     ]
-    path.write_text("\n".join(lines), encoding="utf-8")
+    write_atomically(path, ["\n".join(lines).encode()])
 
 
 def _what(result: "Result", model: ModelArguments) -> str:

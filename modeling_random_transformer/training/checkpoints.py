@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
-MARKER = "complete.json"
+MARKER, STATE = "complete.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -42,6 +42,32 @@ def newest_complete(run: str | os.PathLike) -> Path | None:
     """The newest checkpoint of a run that can be resumed from; `None` if there is none."""
     complete = [path for path in all_checkpoints(run) if is_complete(path)]
     return complete[-1] if complete else None
+
+
+def is_last(checkpoint: Path, max_steps: int, epochs: float) -> bool:
+    """Whether training ended with this checkpoint: it is of the last step, or training stopped early there.
+
+    Args:
+        checkpoint: a complete checkpoint.
+        max_steps: the steps of the run; -1 if it counts epochs.
+        epochs: the epochs of a run that counts them.
+    """
+    state = json.loads((checkpoint / STATE).read_text())
+    stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
+    if stopping is not None:
+        patience, counter = (
+            stopping[part][f"early_stopping_patience{suffix}"]
+            for part, suffix in (("args", ""), ("attributes", "_counter"))
+        )
+        if counter >= patience:
+            return True
+    return state["global_step"] >= max_steps if max_steps > 0 else (state["epoch"] or 0) >= epochs
+
+
+def best_of(checkpoint: Path) -> Path | None:
+    """The best checkpoint of a run until this one, in the same folder; `None` if none was chosen."""
+    best = json.loads((checkpoint / STATE).read_text())["best_model_checkpoint"]
+    return None if best is None else checkpoint.parent / Path(best).name
 
 
 def mark_complete(checkpoint: Path) -> None:

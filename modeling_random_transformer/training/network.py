@@ -14,8 +14,8 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..refusals import refusing
 from ..vocabulary import check_tokenizer
-from .arguments import ModelArguments, parse_overrides
-from .checkpoints import all_checkpoints, is_complete
+from .arguments import VOCAB_SIZE, ModelArguments, parse_overrides
+from .checkpoints import MARKER, all_checkpoints, is_complete, newest_complete
 from .recipe import TranslationTrainingArguments
 
 if TYPE_CHECKING:
@@ -40,8 +40,14 @@ def check_start(model: ModelArguments, args: TranslationTrainingArguments) -> No
         if not is_peft_available():
             raise ValueError(f"lora_rank={model.lora_rank} needs peft: pip install 'random-transformer[adapters]'.")
     _check_output(model, Path(args.output_dir))
+    _check_resumed(args.resume_from_checkpoint, Path(args.output_dir))
     if model.model_name_or_path is not None:
         _check_saved(model.model_name_or_path, parse_overrides(model.config_overrides))
+    elif model.tokenizer is not None:
+        with refusing(f"tokenizer must be a folder with a saved tokenizer, got {model.tokenizer!r}"):
+            model.config(len(AutoTokenizer.from_pretrained(model.tokenizer)))
+    else:
+        model.config(VOCAB_SIZE if model.vocab_size is None else model.vocab_size)
 
 
 def _check_output(model: ModelArguments, output: Path) -> None:
@@ -60,6 +66,44 @@ def _check_output(model: ModelArguments, output: Path) -> None:
             raise ValueError(
                 f"output_dir must be new, or that of an earlier try of this run, got {folder} with {found}."
             )
+
+
+def _check_resumed(start: str | bool | None, output: Path) -> None:
+    """Check the checkpoint that is named to resume from."""
+    if not isinstance(start, str):
+        return
+    checkpoint = Path(start)
+    needed = ("trainer_state.json", "optimizer.pt", "scheduler.pt")
+    missing = [name for name in needed if not (checkpoint / name).exists()]
+    if missing or ((checkpoint / MARKER).exists() and not is_complete(checkpoint)):
+        found = f"without {', '.join(missing)}" if missing else "with incomplete files"
+        raise ValueError(f"resume_from_checkpoint must be the folder of a complete checkpoint, got {start!r} {found}.")
+    newest = newest_complete(output)
+    if checkpoint.resolve().parent == output.resolve() and newest is not None and newest.name != checkpoint.name:
+        raise ValueError(
+            f"resume_from_checkpoint must be the newest checkpoint of output_dir, {newest.name}, or one of another "
+            f"run, got {start!r}."
+        )
+
+
+def check_checkpoint(checkpoint: Path, network: Network) -> None:
+    """Check that a checkpoint is of this architecture.
+
+    Raises:
+        ValueError: it is of another; the message lists the differences.
+    """
+    if not (checkpoint / "config.json").is_file():
+        return  # of an adapter, or of weights that are divided over processes
+    with refusing(f"resume_from_checkpoint must hold a model, got {checkpoint}"):
+        saved = AutoConfig.from_pretrained(checkpoint)
+    fields = vars(RandomTransformerConfig)["__annotations__"]
+    values = {name: (getattr(saved, name, None), getattr(network.config, name, None)) for name in fields}
+    different = [f"{name}: was {was}, now {now}" for name, (was, now) in values.items() if was != now]
+    if different:
+        raise ValueError(
+            f"resume_from_checkpoint must be of the same architecture, got {checkpoint} of another "
+            f"({'; '.join(different)})."
+        )
 
 
 def _check_saved(folder: str, overrides: dict[str, Any]) -> None:

@@ -14,6 +14,16 @@ def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
     return (d_model * warmup_steps) ** -0.5
 
 
+# Arguments of the library that have no effect here, and what takes their place.
+NO_EFFECT = {
+    "per_device_train_batch_size": "max_tokens_per_batch sets the batch size",
+    "auto_find_batch_size": "max_tokens_per_batch sets the batch size",
+    "train_sampling_strategy": "batches always hold pairs of similar length",
+    "sortish_sampler": "batches always hold pairs of similar length",
+    "dataloader_drop_last": "an epoch always has every pair",
+    "generation_num_beams": "num_beams sets the beams",
+    "generation_config": "num_beams and length_penalty set the search",
+}
 AT_LEAST_ONE = ("average_last", "num_beams", "tp_size", "fsdp_size")
 
 
@@ -29,7 +39,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         default="inverse_sqrt",
         metadata={"help": "Linear warm-up, then falling with the square root of the step (paper 5.3)."},
     )
-    warmup_steps: float = field(default=4000, metadata={"help": "Steps until the peak (paper 5.3)."})
+    warmup_steps: float = field(
+        default=4000, metadata={"help": "Steps until the peak (paper 5.3); below 1, a share of max_steps."}
+    )
     optim: str = field(default="adamw_torch_fused", metadata={"help": "Adam, as weight_decay is 0 (paper 5.3)."})
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's second decay rate (paper 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (paper 5.3)."})
@@ -52,7 +64,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
     num_beams: int = field(default=4, metadata={"help": "Beams in evaluation (paper 6.1)."})
     length_penalty: float = field(default=0.6, metadata={"help": "Length penalty in evaluation (paper 6.1)."})
-    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Pairs in a batch of evaluation."})
+    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Most pairs in a batch of evaluation."})
     predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate by translating, for BLEU."})
     save_strategy: str = field(default="steps", metadata={"help": "When to save: 'no', 'steps', 'epoch' or 'best'."})
     save_steps: float = field(default=1000, metadata={"help": "Steps between checkpoints."})
@@ -84,6 +96,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive, or unset for the paper's, got {self.learning_rate}.")
+        self._check_length()
+        for name, instead in NO_EFFECT.items():
+            if getattr(self, name, _default(name)) != _default(name):
+                raise ValueError(f"{name} must be unset, as {instead}, got {getattr(self, name)}.")
+        if self.fp16 and self.device.type == "cpu":
+            raise ValueError("fp16 must be unset on a CPU, where bf16 is available, got True.")
         if self.tp_size * self.fsdp_size > 1:
             if version.parse(transformers.__version__) < version.parse("5.23"):
                 raise ValueError(
@@ -109,11 +127,42 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """What `generate()` is told of the search; a length penalty has no meaning for one beam."""
         return {"num_beams": self.num_beams} | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
 
+    def peak_rate(self, d_model: int) -> float:
+        """The learning rate at the end of the warm-up: the argument, or the paper's if it is unset."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        # At least one step: the paper's formula has no rate without a warm-up.
+        return paper_peak_rate(d_model, max(1, self.get_warmup_steps(self.max_steps)))
+
+    def _check_length(self) -> None:
+        """Check the arguments that set the length of the run."""
+        if self.max_steps != -1 and (self.max_steps < 1 or self.max_steps != int(self.max_steps)):
+            raise ValueError(f"max_steps must be a positive integer, or -1 to count epochs, got {self.max_steps}.")
+        if self.max_steps != -1 and self.num_train_epochs != _default("num_train_epochs"):
+            raise ValueError(
+                f"num_train_epochs must be unset unless max_steps is -1, got {self.num_train_epochs} with "
+                f"max_steps={self.max_steps}."
+            )
+        if self.max_steps == -1 and self.num_train_epochs <= 0:
+            raise ValueError(f"num_train_epochs must be positive, got {self.num_train_epochs}.")
+        if self.max_steps == -1 and self.learning_rate is None and 0 < self.warmup_steps < 1:
+            raise ValueError(
+                f"warmup_steps must be a number of steps where max_steps and learning_rate are unset, got "
+                f"{self.warmup_steps}."
+            )
+
     def _check_early_stopping(self, patience: int) -> None:
         if patience < 1:
             raise ValueError(f"early_stopping_patience must be at least 1, got {patience}.")
+        self.restore_callback_states_from_checkpoint = True  # how many evaluations in a row were not better
         if self.eval_strategy == "no" or self.metric_for_best_model is None:
             raise ValueError(
                 "early_stopping_patience needs eval_strategy and metric_for_best_model, such as 'bleu' or 'loss', "
                 f"got {self.eval_strategy.value!r} and {self.metric_for_best_model!r}."
             )
+
+
+def _default(name: str) -> Any:
+    """The default of an argument; `None` where this version of transformers does not have it."""
+    entry = TranslationTrainingArguments.__dataclass_fields__.get(name)
+    return None if entry is None else entry.default

@@ -1,29 +1,37 @@
 """A translator from parallel text, from the corpus to a scored folder: what `examples/train_translation.py` runs."""
 
+import errno
 import logging
 import os
 import shlex
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, set_seed
+from transformers.trainer_utils import IntervalStrategy
 
+from .. import __version__
 from ..evaluation import score, translation_metrics
+from ..refusals import first_line
 from ..tokenization_random_transformer import RandomTransformerTokenizer
+from ..translation.files import first_process_decides
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .averaging import load_average
-from .card import write_card
-from .corpus import load_pairs, refuse_or_drop, tokenize_pairs
-from .network import check_start, starting_network
+from .card import CARD, write_card
+from .checkpoints import best_of, is_last, newest_complete, step_of
+from .corpus import lengths_of, load_pairs, refuse_or_drop, tokenize_pairs
+from .manifest import Manifest, file_digest, fingerprint, fixed_values, free_values, locked, open_manifest
+from .network import check_checkpoint, check_start, starting_network
 from .recipe import TranslationTrainingArguments
 from .report import Report
 from .sources import Corpus, ParallelText
@@ -37,7 +45,20 @@ TOKENIZER_PAIRS = 1_000_000
 
 @dataclass
 class Result:
-    """What came of a run."""
+    """What came of a run.
+
+    Args:
+        folder: the output folder.
+        seconds: time of training in the process that finished it.
+        steps: optimizer steps.
+        parameters: parameters of the model.
+        trained: those of them that were trained.
+        pairs: training pairs.
+        learning_rate: the peak learning rate.
+        world_size: processes that trained it.
+        reports: what was found in each set.
+        scores: the metrics of the validation and the test set.
+    """
 
     folder: Path
     seconds: float
@@ -45,8 +66,10 @@ class Result:
     parameters: int
     trained: int
     pairs: int
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    learning_rate: float
+    world_size: int
     reports: list[Report] = field(default_factory=list)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -58,10 +81,12 @@ class PreparedSet:
 
 
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> Result:
-    """Train a translator and score it; goes on where an earlier run in the same folder was stopped.
+    """Train a translator and score it; resumes an earlier run in the same folder.
 
     The folder `args.output_dir` then holds the model, or its adapter (the mean of the last checkpoints, or the best
-    one), its tokenizer, its generation settings and a model card. `from_pretrained` loads it.
+    one), its tokenizer, its generation settings, a model card and the manifest of the run. `from_pretrained` loads it.
+
+    A run that is finished is not trained again: sets that were not scored yet are scored, and the model stays as it is.
 
     Args:
         data: the parallel text.
@@ -69,54 +94,214 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         args: the recipe.
 
     Raises:
-        ValueError: an argument or a line of the corpus is refused.
+        ValueError: an argument or a line of the corpus is invalid, the run in the folder is of other arguments or data,
+            or another run uses the folder.
         FloatingPointError: the loss is not finite.
-        OSError: a checkpoint could not be saved; the one before is whole.
+        OSError: a checkpoint or the model could not be saved; the checkpoints before are complete.
     """
     check_start(model, args)
+    if args.eval_strategy != "no" and not data.has("validation"):
+        raise ValueError(
+            f"eval_strategy must be 'no' without a validation set, got {IntervalStrategy(args.eval_strategy).value!r}."
+        )
     set_seed(args.seed)
     if args.bf16 and args.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
         logger.warning("bf16=True: this CPU has no instructions for bf16. Without it, training is many times faster.")
-    reports: list[Report] = []
-    folder = Path(args.output_dir)
-    with args.main_process_first(desc="reading the corpus"):
+    with args.main_process_first(desc="finding the corpus"):
         texts = {split: text for split in ("train", "validation", "test") if (text := data.text(split)) is not None}
-        kept = {split: text for split, text in texts.items() if split != "train" or not data.streaming}
-        pairs = {split: _load(text, split, data, reports) for split, text in kept.items()}
-    tokenizer = _tokenizer(model, _both_sides(texts["train"]), folder)
-    with args.main_process_first(desc="tokenising"):
-        sets = {split: _tokenize(rows, tokenizer, split, data, reports) for split, rows in pairs.items()}
-    for report in reports:
-        logger.warning("%s", report)
-
-    train = _stream(texts["train"], tokenizer, data, args) if data.streaming else sets["train"].tokens
-    trainer = _trainer(model, args, tokenizer, train, sets.get("validation"))
-    start = time.perf_counter()
-    trainer.train(resume_from_checkpoint=True)
-    result = Result(
-        folder=folder,
-        seconds=time.perf_counter() - start,
-        steps=trainer.state.global_step,
-        parameters=trainer.model.num_parameters(),
-        trained=trainer.get_num_trainable_parameters(),
-        pairs=train.report.lines - train.report.broken if isinstance(train, TokenBudgetStream) else len(train),
-        reports=[*reports, train.report] if isinstance(train, TokenBudgetStream) else reports,
-    )
-    checkpoints = trainer.last_checkpoints(args.average_last)
-    if len(checkpoints) > 1 and not args.load_best_model_at_end:
-        load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
-    result.scores = {split: _score(trainer, tokenizer, sets[split]) for split in sets if split != "train"}
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        write_card(folder / "README.md", result, model, args, shlex.join([sys.executable, *sys.argv]))
-    return result
+    with locked(Path(args.output_dir)):
+        return _Run(data, model, args, texts).result()
 
 
-def _load(text: Corpus, split: str, data: DataArguments, reports: list[Report]) -> Dataset:
-    logger.info("reading the %s set, %s", split, text)
-    pairs, report = load_pairs(text, on_broken=data.on_broken)
-    reports.append(report)
-    return pairs
+class _Run:
+    """A run in a folder that no other run uses."""
+
+    def __init__(
+        self,
+        data: DataArguments,
+        model: ModelArguments,
+        args: TranslationTrainingArguments,
+        texts: dict[str, Corpus],
+    ):
+        self.data, self.model, self.args, self.texts = data, model, args, texts
+        self.folder = Path(args.output_dir)
+        self.reports: list[Report] = []
+        self.manifest: Manifest = first_process_decides(
+            lambda: open_manifest(self.folder, fixed_values(data, model, args, texts), free_values(args, __version__))
+        )
+
+    def result(self) -> Result:
+        """Train where that is left to do, then score what is not scored yet."""
+        trained = self._train() if self.manifest.finished is None else None
+        if trained is None:
+            logger.warning("%s holds a finished run; nothing is trained.", self.folder)
+        scored = first_process_decides(self._what_to_score)
+        missing = [split for split in scored if self.manifest.score_of(split, scored[split]) is None]
+        if missing:
+            trainer, sets = trained or self._load(missing)
+            for split in missing:
+                metrics = _score(trainer, sets[split])
+                self.manifest.scores[split] = {"scored": scored[split], "metrics": metrics}
+                self._write()
+        if self.args.push_to_hub and trained is not None:
+            trained[0].push_to_hub()
+        result = self._result({split: self.manifest.scores[split]["metrics"] for split in scored})
+        if self.args.process_index == 0 and (missing or trained is not None or not (self.folder / CARD).is_file()):
+            command = shlex.join([sys.executable, *sys.argv])
+            write_card(self.folder / CARD, result, self.model, self.args, command, self.manifest.history)
+        return result
+
+    def _what_to_score(self) -> dict[str, dict[str, Any]]:
+        """Each set but the one for training, with what determines its score beside the model."""
+        return {
+            split: {"set": fingerprint(text), "on_broken": self.data.on_broken, **self.args.search}
+            for split, text in self.texts.items()
+            if split != "train"
+        }
+
+    def _result(self, scores: dict[str, dict[str, Any]]) -> Result:
+        facts = {name: value for name, value in (self.manifest.finished or {}).items() if name != "files"}
+        reports = {report["name"]: Report(**report) for report in facts.pop("reports")}
+        reports |= {report.name: report for report in self.reports}
+        return Result(folder=self.folder, **facts, reports=list(reports.values()), scores=scores)
+
+    # Preparation
+
+    def _read(self, splits: list[str]) -> dict[str, PreparedSet]:
+        """Read and tokenize these sets; a training set that is streamed is not among them."""
+        pairs: dict[str, Dataset] = {}
+        with self.args.main_process_first(desc="reading the corpus"):
+            for split in splits:
+                logger.info("reading the %s set, %s", split, self.texts[split])
+                pairs[split], report = load_pairs(self.texts[split], on_broken=self.data.on_broken)
+                self.reports.append(report)
+        self.tokenizer = self._tokenizer()
+        with self.args.main_process_first(desc="tokenizing"):
+            sets = {split: _tokenize(pairs[split], self.tokenizer, split, self.data, self.reports) for split in splits}
+        if self.args.process_index == 0:
+            for report in self.reports:
+                logger.warning("%s", report)
+        return sets
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer that is given, or the one of this run, trained on the corpus."""
+        given = self.model.model_name_or_path or self.model.tokenizer
+        if given is not None:
+            return AutoTokenizer.from_pretrained(given)
+        first_process_decides(self._train_tokenizer)
+        return AutoTokenizer.from_pretrained(self.folder)
+
+    def _train_tokenizer(self) -> None:
+        path = self.folder / "tokenizer.json"
+        if self.manifest.tokenizer is not None and path.is_file():
+            if file_digest(path) != self.manifest.tokenizer:
+                raise ValueError(f"tokenizer must be the one of this run, got a {path} that has changed.")
+            return
+        tokenizer = RandomTransformerTokenizer.train(
+            _both_sides(self.texts["train"]), vocab_size=self.model.vocab_size or VOCAB_SIZE
+        )
+        with new_files(self.folder) as unfinished:
+            tokenizer.save_pretrained(unfinished)
+        self.manifest.tokenizer = file_digest(path)
+        self.manifest.write(self.folder)
+
+    def _load(self, splits: list[str]) -> tuple[TranslationTrainer, dict[str, PreparedSet]]:
+        """The finished model in a trainer that only scores, and these sets."""
+        sets = self._read(splits)
+        only_score: dict[str, Any] = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+        trainer = self._trainer(replace(self.args, **only_score, early_stopping_patience=None))
+        for split, prepared in sets.items():
+            check_lengths(split, prepared.tokens, trainer.model.config)
+        load_average(trainer.accelerator.unwrap_model(trainer.model), [self.folder])
+        return trainer, sets
+
+    def _trainer(
+        self,
+        args: TranslationTrainingArguments,
+        train: Dataset | TokenBudgetStream | None = None,
+        validation: PreparedSet | None = None,
+    ) -> TranslationTrainer:
+        return TranslationTrainer(
+            starting_network(self.model, self.args, self.tokenizer),
+            args,
+            train_dataset=train,
+            eval_dataset=None if validation is None else validation.tokens,
+            processing_class=self.tokenizer,
+            compute_metrics=translation_metrics(self.tokenizer),
+        )
+
+    # Training
+
+    def _train(self) -> tuple[TranslationTrainer, dict[str, PreparedSet]]:
+        """Train, save the final model and record that it is finished."""
+        streaming = self.data.streaming
+        sets = self._read([split for split in self.texts if split != "train" or not streaming])
+        train = (
+            _stream(self.texts["train"], self.tokenizer, self.data, self.args) if streaming else sets["train"].tokens
+        )
+        trainer = self._trainer(self.args, train, sets.get("validation"))
+        for split, prepared in sets.items():
+            check_lengths(split, prepared.tokens, trainer.model.config)
+        start = time.perf_counter()
+        steps = self._train_to_the_end(trainer)
+        seconds = time.perf_counter() - start
+        self._save(trainer)
+        if isinstance(train, TokenBudgetStream):
+            self.reports.append(train.report)
+            pairs = train.report.lines - train.report.broken
+        else:
+            pairs = len(train)
+        self._write(
+            seconds=seconds,
+            steps=steps,
+            parameters=trainer.model.num_parameters(),
+            trained=trainer.get_num_trainable_parameters(),
+            pairs=pairs,
+            learning_rate=trainer.args.learning_rate,
+            world_size=self.args.world_size,
+            reports=[asdict(report) for report in self.reports],
+        )
+        return trainer, sets
+
+    def _train_to_the_end(self, trainer: TranslationTrainer) -> int:
+        """Train from where the run is and load the final weights; returns the number of steps."""
+        args = self.args
+        newest = first_process_decides(lambda: newest_complete(self.folder))
+        named = args.resume_from_checkpoint
+        start = Path(named) if newest is None and isinstance(named, str) else newest
+        if start is not None:
+            check_checkpoint(start, trainer.model)
+        if newest is not None and is_last(newest, args.max_steps, args.num_train_epochs):
+            # Training ended, but the process did before it had saved the model.
+            best = best_of(newest) if args.load_best_model_at_end else None
+            last = trainer.last_checkpoints(args.average_last) if best is None else [best]
+            load_average(trainer.accelerator.unwrap_model(trainer.model), last)
+            return step_of(newest)
+        trainer.train(resume_from_checkpoint=str(start) if start != newest else True)
+        last = trainer.last_checkpoints(args.average_last)
+        if len(last) > 1 and not args.load_best_model_at_end:
+            load_average(trainer.accelerator.unwrap_model(trainer.model), last)
+        return trainer.state.global_step
+
+    def _save(self, trainer: TranslationTrainer) -> None:
+        """Save the final model, so that it is in the folder complete or not at all."""
+        trainer.accelerator.wait_for_everyone()
+        with new_files(self.folder, write=self.args.process_index == 0) as unfinished:
+            # Not pushed from here: an upload may fail, and the scores are still to come.
+            trainer.save_model(str(unfinished), _internal_call=True)
+            trainer.accelerator.wait_for_everyone()
+
+    def _write(self, **finished: Any) -> None:
+        """Write the manifest; `finished` is what is known of the model that was saved."""
+
+        def write() -> Manifest:
+            if finished:
+                self.manifest.finish(self.folder, **finished)
+            else:
+                self.manifest.write(self.folder)
+            return self.manifest
+
+        self.manifest = first_process_decides(write)
 
 
 def _both_sides(text: Corpus) -> Iterator[str]:
@@ -124,25 +309,32 @@ def _both_sides(text: Corpus) -> Iterator[str]:
         yield from line[1:] if len(line) == 3 else ()
 
 
-def _tokenizer(model: ModelArguments, texts: Iterator[str], folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer that is given, that an interrupted run left, or that the corpus trains."""
-    given = model.model_name_or_path or model.tokenizer
-    if given is not None:
-        return AutoTokenizer.from_pretrained(given)
-    with PartialState().main_process_first():
-        if not (folder / "tokenizer.json").is_file():
-            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=model.vocab_size or VOCAB_SIZE)
-            _save_whole(tokenizer, folder)
-    return AutoTokenizer.from_pretrained(folder)
+@contextmanager
+def new_files(folder: Path, write: bool = True) -> Iterator[Path]:
+    """A folder within `folder` to save to; then its files move into `folder`, one by one, the tokenizer last.
 
+    Args:
+        folder: where the files belong.
+        write: whether this process moves them; another one of the same run does otherwise.
 
-def _save_whole(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save so that `tokenizer.json` appears last and whole, whenever the process may be killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".tokenizer-") as unfinished:
-        tokenizer.save_pretrained(unfinished)
-        for path in sorted(Path(unfinished).iterdir(), key=lambda path: path.name == "tokenizer.json"):
-            os.replace(path, folder / path.name)
+    Raises:
+        OSError: they could not be saved; the message names the folder.
+    """
+    unfinished = folder / ".unfinished"
+    if write:
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a call that was killed
+    try:
+        yield unfinished
+        if write:
+            for path in sorted(unfinished.iterdir(), key=lambda path: path.name == "tokenizer.json"):
+                os.replace(path, folder / path.name)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        code = getattr(error, "errno", None) or errno.EIO
+        free = shutil.disk_usage(folder).free // 2**20
+        raise OSError(code, f"files could not be saved in {folder} ({first_line(error)}; {free} MiB free)") from error
+    finally:
+        if write:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _tokenize(
@@ -182,25 +374,23 @@ def _stream(
     )
 
 
-def _trainer(
-    model: ModelArguments,
-    args: TranslationTrainingArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    train: Dataset | TokenBudgetStream,
-    validation: PreparedSet | None,
-) -> TranslationTrainer:
-    return TranslationTrainer(
-        starting_network(model, args, tokenizer),
-        args,
-        train_dataset=train,
-        eval_dataset=None if validation is None else validation.tokens,
-        processing_class=tokenizer,
-        compute_metrics=translation_metrics(tokenizer),
-    )
+def check_lengths(split: str, tokens: Dataset, config: PretrainedConfig) -> None:
+    """Check before training that the model has positions for every text of a set.
+
+    Raises:
+        ValueError: a text is longer.
+    """
+    longest = int(lengths_of(tokens).max())
+    if config.position_embedding == "learned" and longest > config.max_position_embeddings:
+        raise ValueError(
+            f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, got "
+            f"{config.max_position_embeddings}."
+        )
 
 
-def _score(trainer: TranslationTrainer, tokenizer: PreTrainedTokenizerBase, given: PreparedSet) -> dict[str, Any]:
+def _score(trainer: TranslationTrainer, given: PreparedSet) -> dict[str, Any]:
     """BLEU and chrF++ of the texts themselves."""
     output = trainer.predict(given.tokens, **trainer.args.search)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
-    return score(tokenizer.batch_decode(ids, skip_special_tokens=True), given.pairs["target"][:])
+    translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
+    return score(translations, given.pairs["target"][:])

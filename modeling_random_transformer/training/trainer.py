@@ -20,12 +20,13 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from ..translation.texts import Translator
 from .batches import TokenBudgetSampler
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
 from .corpus import lengths_of
 from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
-from .recipe import TranslationTrainingArguments, paper_peak_rate
+from .recipe import TranslationTrainingArguments
 from .streaming import TokenBudgetStream
 
 
@@ -47,8 +48,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def __init__(self, model: PreTrainedModel, args: TranslationTrainingArguments, **kwargs: Any):
         if args.learning_rate is None:
-            # At least one: the paper's formula has no rate without a warm-up.
-            args = replace(args, learning_rate=paper_peak_rate(model.config.d_model, max(1, int(args.warmup_steps))))
+            args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
         kwargs.setdefault("data_collator", DataCollatorForSeq2Seq(kwargs.get("processing_class"), model=model))
         super().__init__(
             model=model,
@@ -124,6 +124,19 @@ class TranslationTrainer(Seq2SeqTrainer):
             return by_group[:, 0].flatten(0, 1)[:rows]
 
         return recursively_apply(first_of_each_group, self.accelerator.gather(tensors))
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Loss, predictions and labels of a batch; the longest output is that of translation (paper 6.1)."""
+        return super().prediction_step(model, inputs, *args, **kwargs, **self._generation_options(inputs))
+
+    def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The options of `evaluate` and `predict`, with the limit on the outputs of a batch unless they have one."""
+        options = dict(getattr(self, "_gen_kwargs", {}))
+        if options.get("max_length") is None and options.get("max_new_tokens") is None:
+            longest = int(inputs["attention_mask"].sum(dim=1).max())
+            limit = Translator(self.model, self.processing_class).longest_target(longest)
+            options |= {"max_length": 1 + limit, "max_new_tokens": None}  # one more for the start token
+        return options
 
     # Loss
 

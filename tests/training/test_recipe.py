@@ -53,3 +53,33 @@ def test_a_command_line_sets_them(tmp_path):
         ["--output_dir", str(tmp_path), "--learning_rate", "1.5e-3", "--max_tokens_per_batch", "2048", "--use_cpu"]
     )
     assert (args.learning_rate, args.max_tokens_per_batch, args.average_last) == (1.5e-3, 2048, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"num_train_epochs": 5},
+            r"num_train_epochs must be unset unless max_steps is -1, got 5 with max_steps=100000",
+        ),
+        ({"max_steps": 0}, "max_steps must be a positive integer, or -1 to count epochs, got 0"),
+        ({"max_steps": 2.5}, r"max_steps must be a positive integer, or -1 to count epochs, got 2\.5"),
+        ({"max_steps": -1, "num_train_epochs": 0}, "num_train_epochs must be positive, got 0"),
+        ({"max_steps": -1, "warmup_steps": 0.1}, r"warmup_steps must be a number of steps .*, got 0\.1"),
+        (
+            {"per_device_train_batch_size": 16},
+            "per_device_train_batch_size must be unset, as max_tokens_per_batch sets",
+        ),
+        ({"generation_num_beams": 5}, "generation_num_beams must be unset, as num_beams sets the beams, got 5"),
+        ({"fp16": True}, "fp16 must be unset on a CPU"),
+    ],
+)
+def test_arguments_without_effect_are_errors(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        recipe(tmp_path, **options)
+
+
+@pytest.mark.parametrize(("warmup_steps", "steps"), [(0.04, 40), (40, 40), (0, 1)])
+def test_the_peak_rate_of_a_warm_up_in_steps_or_as_a_share(warmup_steps, steps, tmp_path):
+    args = recipe(tmp_path, max_steps=1000, warmup_steps=warmup_steps)
+    assert args.peak_rate(d_model=64) == paper_peak_rate(64, steps)

@@ -84,6 +84,7 @@ def test_a_run_from_a_stream_goes_on_where_it_stopped(tmp_path):
     run(tmp_path, "parts", **options)
     for step in (8, 10, 12):
         (tmp_path / "parts" / f"checkpoint-{step}" / "complete.json").unlink()
+    (tmp_path / "parts" / "model.safetensors").unlink()
     result = run(tmp_path, "parts", **options)
     assert (result.steps, result.pairs) == (12, 120)
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts")]

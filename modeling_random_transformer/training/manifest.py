@@ -1,0 +1,277 @@
+"""The manifest of a run: what determines its result, how far it got, and one run at a time in an output folder.
+
+The manifest is a JSON file in the output folder. A run that is resumed compares it with its arguments and data: values
+that change the result must stay the same, others may change and are recorded in its history.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..translation.files import blocks, first_process_decides
+from ..translation.lines import write_atomically
+from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
+from .checkpoints import newest_complete, step_of
+from .recipe import TranslationTrainingArguments
+from .sources import Corpus, DatasetText
+
+logger = logging.getLogger(__name__)
+
+MANIFEST, LOCK = "training_manifest.json", ".training.lock"
+# Training arguments that determine the weights of every step.
+RECIPE = (
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "average_last",
+    "bf16",
+    "data_seed",
+    "early_stopping_patience",
+    "fp16",
+    "fsdp_size",
+    "label_smoothing_factor",
+    "learning_rate",
+    "load_best_model_at_end",
+    "lr_scheduler_kwargs",
+    "lr_scheduler_type",
+    "max_grad_norm",
+    "max_tokens_per_batch",
+    "neftune_noise_alpha",
+    "optim",
+    "optim_args",
+    "optim_target_modules",
+    "seed",
+    "tp_size",
+    "warmup_steps",
+    "weight_decay",
+)
+# Those that determine which step is the best, or after which training stops early.
+SELECTION = ("eval_steps", "eval_strategy", "greater_is_better", "length_penalty", "metric_for_best_model", "num_beams")
+# Those that may only grow: training continues.
+LENGTHS = ("max_steps", "num_train_epochs")
+# Those that may change: the history of the manifest records it.
+FREE = (
+    "eval_steps",
+    "eval_strategy",
+    "gradient_accumulation_steps",
+    "length_penalty",
+    "logging_steps",
+    "num_beams",
+    "save_steps",
+    "save_strategy",
+    "save_total_limit",
+    "world_size",
+)
+
+
+@dataclass
+class Manifest:
+    """What a run is made of and how far it got.
+
+    Args:
+        fixed: the values that determine the result, by the name of their argument.
+        free: the values that may change when the run is resumed.
+        tokenizer: the digest of the `tokenizer.json` that the run trained.
+        history: for each call that changed values, the step it resumed from and the values before and after.
+        finished: what is known of the finished model; `None` while it is trained.
+        scores: for each scored set, what was scored and the metrics.
+    """
+
+    fixed: dict[str, Any]
+    free: dict[str, Any]
+    tokenizer: str | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    finished: dict[str, Any] | None = None
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest | None":
+        """The manifest in an output folder; `None` if there is none.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        path = folder / MANIFEST
+        try:
+            return cls(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} must be the manifest of a run, got a damaged file: {error}.") from error
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest atomically."""
+        write_atomically(folder / MANIFEST, [json.dumps(asdict(self), indent=2).encode()])
+
+    def finish(self, folder: Path, **facts: Any) -> None:
+        """Record that the final model is in the folder."""
+        files = {path.name: file_digest(path) for path in sorted(folder.glob("*.safetensors"))}
+        self.finished = {"files": files, **facts}
+        self.write(folder)
+
+    def is_finished(self, folder: Path) -> bool:
+        """Whether the final model is in the folder, with the weights that were saved."""
+        if self.finished is None:
+            return False
+        files = self.finished["files"]
+        return all((folder / name).is_file() and file_digest(folder / name) == digest for name, digest in files.items())
+
+    def score_of(self, split: str, scored: dict[str, Any]) -> dict[str, Any] | None:
+        """The metrics of a set, if exactly this set was scored with exactly this search."""
+        entry = self.scores.get(split)
+        return entry["metrics"] if entry is not None and entry["scored"] == scored else None
+
+
+def open_manifest(folder: Path, fixed: dict[str, Any], free: dict[str, Any]) -> Manifest:
+    """The manifest of the run in a folder: that of the earlier call if there is something to resume, else a new one.
+
+    Raises:
+        ValueError: values that determine the result differ from those of the earlier call; the message lists them.
+    """
+    # Compared as they read after having been written.
+    fixed, free = json.loads(json.dumps([fixed, free]))
+    earlier, newest = Manifest.read(folder), newest_complete(folder)
+    finished = earlier is not None and earlier.is_finished(folder)
+    if not (finished or newest):
+        # Nothing to resume: the run starts again, with the tokenizer of the earlier call if it is of the same run.
+        same = earlier is not None and earlier.fixed == fixed
+        manifest = Manifest(fixed, free, tokenizer=earlier.tokenizer if earlier is not None and same else None)
+    elif earlier is None:
+        logger.warning("%s has checkpoints but no manifest: its arguments and data cannot be compared.", folder)
+        tokenizer = folder / "tokenizer.json"
+        manifest = Manifest(fixed, free, tokenizer=file_digest(tokenizer) if tokenizer.is_file() else None)
+    else:
+        _check_same(folder, earlier.fixed, fixed)
+        changes = {name: [earlier.free.get(name), value] for name, value in free.items()}
+        changes = {name: change for name, change in changes.items() if change[0] != change[1]}
+        manifest = Manifest(fixed, free, earlier.tokenizer, earlier.history)
+        if changes:
+            manifest.history.append({"step": 0 if newest is None else step_of(newest), "changes": changes})
+        if finished and earlier.fixed == fixed:
+            manifest.finished, manifest.scores = earlier.finished, earlier.scores
+    manifest.write(folder)
+    return manifest
+
+
+def _check_same(folder: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
+    names = sorted(name for name in {*earlier, *now} if earlier.get(name) != now.get(name))
+    longer = {name for name in LENGTHS if name in earlier and name in now and 0 < earlier[name] < now[name]}
+    different = [f"{name}: was {earlier.get(name)}, now {now.get(name)}" for name in names if name not in longer]
+    if different:
+        raise ValueError(
+            f"output_dir must be new, or that of a run with the same arguments and data, got {folder} with others "
+            f"({'; '.join(different)})."
+        )
+
+
+def fixed_values(
+    data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments, texts: dict[str, Corpus]
+) -> dict[str, Any]:
+    """What determines the result of a run, by the name of the argument; fingerprints stand for files."""
+    names = [*RECIPE]
+    if args.average_last > 1 or selects(args):
+        names += ["save_steps", "save_strategy"]
+    if selects(args):
+        names += SELECTION
+    values = {name: _plain(getattr(args, name)) for name in names}
+    values |= {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
+    # As many batches make a step on more devices with less accumulation.
+    values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
+    values |= {name: getattr(data, name) for name in ("max_source_length", "max_target_length", "on_broken")}
+    if data.streaming:
+        values["buffer_pairs"] = data.buffer_pairs
+    values["training set"] = fingerprint(texts["train"])
+    if selects(args) and "validation" in texts:
+        values["validation set"] = fingerprint(texts["validation"])
+    start = args.resume_from_checkpoint
+    if isinstance(start, str) and not Path(start).resolve().is_relative_to(Path(args.output_dir).resolve()):
+        values["resume_from_checkpoint"] = str(Path(start).resolve())
+    return {**values, **_start(model)}
+
+
+def free_values(args: TranslationTrainingArguments, version: str) -> dict[str, Any]:
+    """What may change when a run is resumed."""
+    values = {name: _plain(getattr(args, name)) for name in (*FREE, *LENGTHS)}
+    return {**values, "random-transformer": version}
+
+
+def selects(args: TranslationTrainingArguments) -> bool:
+    """Whether evaluation decides about the result."""
+    return args.load_best_model_at_end or args.early_stopping_patience is not None or args.save_strategy == "best"
+
+
+def _start(model: ModelArguments) -> dict[str, Any]:
+    """The architecture and its tokenizer, or the fingerprint of the saved model."""
+    if model.model_name_or_path is not None:
+        values = {name: getattr(model, name) for name in vars(ModelArguments()) if name.startswith("lora_")}
+        overrides = parse_overrides(model.config_overrides)
+        values |= {name: overrides.get(name) for name in DROPOUTS}
+        return {**values, "model_name_or_path": _folder_digest(model.model_name_or_path, "*.safetensors", "*.json")}
+    values = {"tokenizer": None}
+    vocab_size = model.vocab_size or VOCAB_SIZE
+    if model.tokenizer is not None:
+        values["tokenizer"] = _folder_digest(model.tokenizer, "tokenizer*", "*.spm", "vocab*", "*merges*")
+    config = model.config(vocab_size)
+    fields = vars(RandomTransformerConfig)["__annotations__"]
+    return {**values, **{name: _plain(getattr(config, name)) for name in fields if hasattr(config, name)}}
+
+
+def fingerprint(text: Corpus) -> Any:
+    """A digest of a corpus: of the content of its files, or what `datasets` calls the state of a dataset."""
+    if isinstance(text, DatasetText):
+        return f"{text.name} {text.stamp()} {text.source_key} {text.target_key}"
+    files = " ".join(file_digest(Path(path)) for path in (text.source, text.target) if path is not None)
+    # Names of keys matter in JSON only.
+    return f"{files} {text.source_key} {text.target_key}" if Path(text.source).suffix in (".json", ".jsonl") else files
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make this the only run in an output folder; the lock ends with the process, however it ends.
+
+    Raises:
+        ValueError: another run is in the folder.
+    """
+    lock = FileLock(folder / LOCK)
+
+    def acquire() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(f"output_dir must not be in use, got {folder} with another run in progress.") from None
+
+    first_process_decides(acquire)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _plain(value: Any) -> Any:
+    """The value of an enumeration, or the value itself."""
+    return getattr(value, "value", value)
+
+
+def file_digest(path: Path) -> str:
+    """Size and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    for block in blocks(path):
+        digest.update(block)
+    return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
+
+
+def _folder_digest(name: str, *patterns: str) -> str:
+    """A digest of files in a folder; the name itself where it is not a folder but a model of the Hub."""
+    if not Path(name).is_dir():
+        return name
+    files = {path.name: file_digest(path) for pattern in patterns for path in sorted(Path(name).glob(pattern))}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()

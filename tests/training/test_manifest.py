@@ -1,0 +1,302 @@
+"""What a second call in the same output folder does: resume, score what is missing, or raise an error."""
+
+import importlib
+import importlib.metadata
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_support import STEPS, run, write_corpus
+from transformers import AutoTokenizer, Trainer
+
+from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
+from modeling_random_transformer.training import run as run_module
+from modeling_random_transformer.training.checkpoints import all_checkpoints
+from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, locked
+from modeling_random_transformer.training.trainer import TranslationTrainer
+
+SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16"
+VALIDATION = ("validation_source_file", "test.a"), ("validation_target_file", "test.b")
+
+
+class StoppedError(Exception):
+    """Ends a run where it is raised, as a kill would."""
+
+
+def stop(*_args, **_kwargs):
+    raise StoppedError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a corpus and, in `out`, a finished run."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_corpus(folder)
+    run(folder, "out")
+    return folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of it that a test may change."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def manifest(folder):
+    return json.loads((folder / MANIFEST).read_text())
+
+
+def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
+    before = {path: path.read_bytes() for path in sorted((copied / "out").rglob("*")) if path.is_file()}
+    monkeypatch.setattr(Trainer, "train", stop)
+    monkeypatch.setattr(Trainer, "predict", stop)
+    result = run(copied, "out", logging_steps=1)
+    assert (result.steps, result.pairs, set(result.scores)) == (STEPS, 120, {"test"})
+    after = {path: path.read_bytes() for path in sorted((copied / "out").rglob("*")) if path.is_file()}
+    changed = {path.name for path in {*before, *after} if before.get(path) != after.get(path)}
+    assert changed <= {MANIFEST, LOCK}
+    assert manifest(copied / "out")["history"] == [{"step": STEPS, "changes": {"logging_steps": [4, 1]}}]
+
+
+def test_only_missing_sets_are_scored(copied, monkeypatch):
+    before = weights(copied / "out")
+    monkeypatch.setattr(Trainer, "train", stop)
+    first = run(copied, "out").scores["test"]
+    scores = run(copied, "out", **{name: str(copied / file) for name, file in VALIDATION}).scores
+    assert scores == {"test": first, "validation": first}  # both sets are of the same file
+    assert weights(copied / "out") == before
+
+
+@pytest.mark.parametrize("stopped_in", ["save", "score", "card"])
+@pytest.mark.parametrize("early", [False, True])
+def test_a_run_stopped_after_its_last_step_ends_with_the_same_weights(
+    stopped_in, early, finished, tmp_path, monkeypatch
+):
+    write_corpus(tmp_path)
+    options = {}
+    if early:
+        options = {name: str(tmp_path / file) for name, file in VALIDATION} | {
+            "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss", "early_stopping_patience": 2,
+            "learning_rate": 1e-12, "load_best_model_at_end": True, "max_steps": 60, "num_beams": 1,
+        }  # fmt: skip
+    place = {"save": (TranslationTrainer, "save_model"), "score": (run_module, "_score")}
+    save_model = TranslationTrainer.save_model
+
+    def stop_at_the_end(self, output_dir=None, **kwargs):
+        return stop() if ".unfinished" in str(output_dir) else save_model(self, output_dir, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            *place.get(stopped_in, (run_module, "write_card")), stop_at_the_end if stopped_in == "save" else stop
+        )
+        with pytest.raises(StoppedError):
+            run(tmp_path, "out", **options)
+    assert (tmp_path / "out" / "model.safetensors").exists() == (stopped_in != "save")  # saved before it is scored
+    saved = all_checkpoints(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train", stop)
+        result = run(tmp_path, "out", **options)
+    assert "test" in result.scores
+    assert all_checkpoints(tmp_path / "out") == saved
+    if early:
+        assert result.steps < 60
+        state = json.loads((saved[-1] / "trainer_state.json").read_text())
+        best = load_file(state["best_model_checkpoint"] + "/model.safetensors")
+        for name, weight in load_file(tmp_path / "out" / "model.safetensors").items():
+            assert torch.equal(best[name], weight), name
+    else:
+        assert weights(tmp_path / "out") == weights(finished / "out")
+
+
+def test_the_patience_of_early_stopping_is_resumed(tmp_path, monkeypatch):
+    """StoppedError between two evaluations that are not better, the run ends at the same step."""
+    write_corpus(tmp_path)
+    options = {name: str(tmp_path / file) for name, file in VALIDATION} | {
+        "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss", "early_stopping_patience": 3,
+        "learning_rate": 1e-12, "max_steps": 60, "num_beams": 1, "average_last": 1, "save_total_limit": 9,
+    }  # fmt: skip
+    steps = run(tmp_path, "whole", **options).steps
+    step = TranslationTrainer.training_step
+
+    def stop_at_step_five(self, *args, **kwargs):
+        return stop() if self.state.global_step == 5 else step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTrainer, "training_step", stop_at_step_five)
+        with pytest.raises(StoppedError):
+            run(tmp_path, "parts", **options)
+    assert run(tmp_path, "parts", **options).steps == steps
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"learning_rate": 1e-3}, "learning_rate: was 0.003, now 0.001"),
+        ({"warmup_steps": 5, "seed": 1}, r"seed: was 42, now 1; warmup_steps: was 4(\.0)?, now 5"),
+        ({"vocab_size": 300}, "vocab_size: was 280, now 300"),
+        ({"config_overrides": SIZES.replace("d_ff=32", "d_ff=64")}, "d_ff: was 32, now 64"),
+        ({"target_file": "train.a"}, "training set: was .* sha256"),
+        ({"max_steps": 6}, "max_steps: was 12, now 6"),
+        ({"max_steps": -1}, "max_steps: was 12, now None; num_train_epochs: was None, now 3"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x devices: was 1, now 2"),
+    ],
+)
+def test_changes_that_change_the_result_are_errors(options, difference, copied):
+    if "target_file" in options:
+        options = {"target_file": str(copied / options["target_file"])}
+    before = weights(copied / "out")
+    with pytest.raises(ValueError, match=f"output_dir must be new, or .* with others .*{difference}"):
+        run(copied, "out", **options)
+    assert weights(copied / "out") == before
+
+
+def test_more_steps_continue_a_run_and_are_recorded(copied):
+    result = run(copied, "out", max_steps=14)
+    assert result.steps == 14
+    assert manifest(copied / "out")["history"] == [{"step": STEPS, "changes": {"max_steps": [STEPS, 14]}}]
+    card = (copied / "out" / "README.md").read_text()
+    assert "from step 12 on: `max_steps` 14, before 12" in card
+    assert "| `learning_rate` | 0.003 |" in card
+    assert "| `world_size` | 1 |" in card
+
+
+def test_arguments_may_change_after_a_failed_start(tmp_path, monkeypatch):
+    """Nothing was trained: the tokenizer of the failed start is not used."""
+    write_corpus(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "starting_network", stop)
+        with pytest.raises(StoppedError):
+            run(tmp_path, "out")
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == 280
+    result = run(tmp_path, "out", vocab_size=270, max_steps=2)
+    assert len(AutoTokenizer.from_pretrained(result.folder)) == 270
+
+
+def test_a_damaged_manifest_is_named(copied):
+    (copied / "out" / MANIFEST).write_text("{")
+    with pytest.raises(ValueError, match=f"{MANIFEST} must be the manifest of a run, got a damaged file"):
+        run(copied, "out")
+
+
+def test_checkpoints_without_a_manifest_are_resumed(copied, caplog):
+    (copied / "out" / MANIFEST).unlink()
+    before = weights(copied / "out")
+    assert run(copied, "out").steps == STEPS
+    assert "no manifest" in caplog.text
+    assert weights(copied / "out") == before
+    (copied / "out" / MANIFEST).unlink()
+    with pytest.raises(ValueError, match=r"must be of the same architecture, .*d_ff: was 32, now 64"):
+        run(copied, "out", config_overrides=SIZES.replace("d_ff=32", "d_ff=64"))
+
+
+def test_the_checkpoint_that_is_named_is_resumed(finished, copied):
+    start = str(finished / "out" / "checkpoint-10")
+    result = run(copied, "new", resume_from_checkpoint=start)
+    assert result.steps == STEPS
+    assert [path.name for path in all_checkpoints(copied / "new")] == ["checkpoint-12"]
+    last = load_file(finished / "out" / "checkpoint-12" / "model.safetensors")
+    for name, weight in load_file(copied / "new" / "model.safetensors").items():
+        assert torch.equal(last[name], weight), name
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "message"),
+    [
+        ("nowhere", "must be the folder of a complete checkpoint, got '.*nowhere' without trainer_state.json"),
+        ("out/checkpoint-10", "must be the newest checkpoint of output_dir, checkpoint-12, or one of another run"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_resumed_is_an_error(checkpoint, message, finished):
+    with pytest.raises(ValueError, match=f"resume_from_checkpoint {message}"):
+        run(finished, "out", resume_from_checkpoint=str(finished / checkpoint))
+
+
+def test_one_run_at_a_time_in_a_folder(finished):
+    with (
+        locked(finished / "out"),
+        pytest.raises(ValueError, match=r"output_dir must not be in use, got .* with another run in progress"),
+    ):
+        run(finished, "out")
+
+
+def test_the_lock_ends_with_a_killed_process(tmp_path):
+    code = "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(1, flush=True); input()"
+    command = [sys.executable, "-c", code, str(tmp_path / LOCK)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "1\n"
+        with pytest.raises(ValueError, match="must not be in use"), locked(tmp_path):
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with locked(tmp_path):
+        pass
+
+
+def test_a_full_disk_at_the_end_is_one_line(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    save_model = TranslationTrainer.save_model
+
+    def full(self, output_dir=None, **kwargs):
+        if ".unfinished" in str(output_dir):
+            raise run_module.SafetensorError("Error while serializing: I/O error: No space left on device")
+        return save_model(self, output_dir, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTrainer, "save_model", full)
+        with pytest.raises(
+            OSError, match=r"files could not be saved in .*out \(.*No space left.* MiB free\)"
+        ) as caught:
+            run(tmp_path, "out", max_steps=4)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out" / ".unfinished").exists()
+    assert run(tmp_path, "out", max_steps=4).steps == 4
+
+
+def test_what_scoring_needs_is_checked_before_training(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    (tmp_path / "test.a").write_text("abcdefgh " * 20 + "\n" + "ab\n" * 11)
+    monkeypatch.setattr(Trainer, "train", stop)
+    with pytest.raises(ValueError, match=r"max_position_embeddings must be at least \d+, .* the test set, got 16"):
+        run(tmp_path, "out", config_overrides=f"{SIZES},position_embedding=learned")
+
+
+@pytest.mark.parametrize("options", [{"preset": "huge"}, {"config_overrides": "num_heads=0"}])
+def test_an_invalid_architecture_is_an_error_before_the_corpus_is_read(options, tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    monkeypatch.setattr(run_module, "load_pairs", stop)
+    with pytest.raises(ValueError, match=r"preset|num_heads"):
+        run(tmp_path, "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path):
+    written = Manifest({"seed": 1}, {"logging_steps": 5}, scores={"test": {"scored": {"set": "a"}, "metrics": {}}})
+    written.write(tmp_path)
+    assert Manifest.read(tmp_path) == written
+    assert written.score_of("test", {"set": "a"}) == {}
+    assert written.score_of("test", {"set": "b"}) is None
+
+
+def test_the_card_does_not_need_an_installed_package(tmp_path, monkeypatch):
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    card = importlib.reload(importlib.import_module("modeling_random_transformer.training.card"))
+    facts = {"seconds": 60.0, "steps": 2, "parameters": 3, "trained": 3, "pairs": 4}
+    result = run_module.Result(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    card.write_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
+    text = (tmp_path / "README.md").read_text()
+    assert "with random-transformer 0.1.0" in text
+    assert "| `learning_rate` | 0.5 |" in text
+    assert "| `world_size` | 2 |" in text
