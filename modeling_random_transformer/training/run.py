@@ -21,6 +21,7 @@ from ..evaluation import score, translation_metrics
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .averaging import load_average
+from .batches import padding_multiple
 from .card import write_card
 from .corpus import load_pairs, refuse_or_drop, tokenize_pairs
 from .network import check_start, starting_network
@@ -31,7 +32,7 @@ from .streaming import TokenBudgetStream
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
-# A stream may be endless; so many of its pairs are enough to learn a vocabulary from.
+# The most pairs to learn a vocabulary from.
 TOKENIZER_PAIRS = 1_000_000
 
 
@@ -79,13 +80,14 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         logger.warning("bf16=True: this CPU has no instructions for bf16. Without it, training is many times faster.")
     reports: list[Report] = []
     folder = Path(args.output_dir)
-    with args.main_process_first(desc="reading the corpus"):
+    with args.main_process_first(desc="finding the corpus"):
         texts = {split: text for split in ("train", "validation", "test") if (text := data.text(split)) is not None}
-        kept = {split: text for split, text in texts.items() if split != "train" or not data.streaming}
-        pairs = {split: _load(text, split, data, reports) for split, text in kept.items()}
-    tokenizer = _tokenizer(model, _both_sides(texts["train"]), folder)
-    with args.main_process_first(desc="tokenising"):
-        sets = {split: _tokenize(rows, tokenizer, split, data, reports) for split, rows in pairs.items()}
+    # One process reads and tokenizes; the others wait for its files, and not in a barrier, which has a time limit.
+    kept = {split: text for split, text in texts.items() if split != "train" or not data.streaming}
+    pairs = {split: _load(text, split, data, reports) for split, text in kept.items()}
+    lines = _check_stream(texts["train"], data.on_broken) if data.streaming else reports[0].lines
+    tokenizer = _tokenizer(model, _both_sides(texts["train"], lines), folder)
+    sets = {split: _tokenize(rows, tokenizer, split, data, reports) for split, rows in pairs.items()}
     for report in reports:
         logger.warning("%s", report)
 
@@ -119,8 +121,19 @@ def _load(text: Corpus, split: str, data: DataArguments, reports: list[Report]) 
     return pairs
 
 
-def _both_sides(text: Corpus) -> Iterator[str]:
-    for line in islice(text.lines(), TOKENIZER_PAIRS):
+def _check_stream(text: Corpus, on_broken: str) -> int | None:
+    """The number of lines of files, checked before training rather than during it; `None` for a data set's stream."""
+    if not isinstance(text, ParallelText):
+        return None
+    report = text.check()
+    refuse_or_drop(report, on_broken)
+    return report.lines
+
+
+def _both_sides(text: Corpus, lines: int | None) -> Iterator[str]:
+    """Texts to learn a vocabulary from: every n-th pair of all lines; the first ones if their number is unknown."""
+    step = 1 if lines is None else -(-lines // TOKENIZER_PAIRS)
+    for line in islice(text.lines(), 0, TOKENIZER_PAIRS * step, step):
         yield from line[1:] if len(line) == 3 else ()
 
 
@@ -166,8 +179,6 @@ def _tokenize(
 def _stream(
     text: Corpus, tokenizer: PreTrainedTokenizerBase, data: DataArguments, args: TranslationTrainingArguments
 ) -> TokenBudgetStream:
-    if isinstance(text, ParallelText):  # files are at hand: better to refuse them now than in the middle of a run
-        refuse_or_drop(text.check(), data.on_broken)
     return TokenBudgetStream(
         text,
         tokenizer,
@@ -179,6 +190,8 @@ def _stream(
         process_index=args.process_index,
         num_processes=args.world_size,
         seed=args.data_seed if args.data_seed is not None else args.seed,
+        pad_to_multiple_of=padding_multiple(args.device),
+        num_workers=args.dataloader_num_workers,
     )
 
 
