@@ -11,8 +11,8 @@ Number = TypeVar("Number", int, np.ndarray)
 
 
 def padding_multiple(device: torch.device) -> int:
-    """The number that the lengths of a batch are rounded up to: 8 on a GPU, which keeps shapes few; 1 on a CPU."""
-    return 8 if device.type == "cuda" else 1
+    """What the lengths of a batch are rounded up to: 8 on an accelerator, for few different shapes; 1 on a CPU."""
+    return 1 if device.type == "cpu" else 8
 
 
 class TokenBudgetSampler(Sampler[list[int]]):

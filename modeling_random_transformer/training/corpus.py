@@ -103,8 +103,9 @@ def lengths_of(tokens: Dataset | Sequence[dict[str, Any]]) -> np.ndarray:
     """
     names = ["source_length", "target_length"]
     if isinstance(tokens, Dataset) and set(names) <= set(tokens.column_names):
-        columns = tokens.select_columns(names).with_format("numpy")
-        return np.stack([columns[name][:] for name in names], axis=1)
+        lengths = np.stack([tokens.data.column(name).to_numpy() for name in names], axis=1)
+        # Of selected rows; the library would look up each in the table, which takes 16 s for a million.
+        return lengths if tokens._indices is None else lengths[tokens._indices.column(0).to_numpy()]
     if not hasattr(tokens, "__len__"):
         raise ValueError(f"the data set must have a length, got {type(tokens).__name__}.")
     return np.array([(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]).reshape(-1, 2)

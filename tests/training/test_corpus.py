@@ -4,6 +4,7 @@ import json
 import multiprocessing
 
 import pytest
+from datasets import Dataset
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
@@ -176,3 +177,9 @@ def test_lengths_are_counted_where_there_are_no_columns_of_them():
     assert lengths_of(rows).tolist() == [[3, 2], [1, 0]]
     with pytest.raises(ValueError, match="must have a length, got generator"):
         lengths_of(row for row in rows)
+
+
+def test_lengths_of_selected_rows():
+    rows = Dataset.from_list([{"source_length": i, "target_length": 2 * i} for i in range(9)])
+    for kept in (rows, rows.select([7, 1, 4]), rows.select(range(3, 6)), rows.select([7, 1, 4]).select([2, 0])):
+        assert lengths_of(kept).tolist() == [[row["source_length"], row["target_length"]] for row in kept]
