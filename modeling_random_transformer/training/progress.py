@@ -3,6 +3,7 @@
 import time
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from transformers.trainer_callback import ProgressCallback
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ class TranslationProgress(ProgressCallback):
     def __init__(self, trainer: "TranslationTrainer", **kwargs: Any):
         super().__init__(**kwargs)
         self.trainer = trainer
-        self.tokens = 0
+        self.tokens: Tensor | int = 0  # on the device, which nothing waits for until a rate is shown
         self.since = time.perf_counter()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -29,7 +30,7 @@ class TranslationProgress(ProgressCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
         if logs is not None and "loss" in logs and self.training_bar is not None:
             seconds = max(time.perf_counter() - self.since, 1e-9)
-            rate = self.tokens / seconds * args.world_size
+            rate = float(self.tokens) / seconds * args.world_size
             self.training_bar.set_postfix_str(
                 f"loss {float(logs['loss']):.3f}, rate {float(logs['learning_rate']):.2e}, {rate:,.0f} tokens/s"
             )

@@ -27,6 +27,7 @@ from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..translation.files import first_process_decides
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .averaging import load_average
+from .batches import padding_multiple
 from .card import CARD, write_card
 from .checkpoints import best_of, is_last, newest_complete, step_of
 from .corpus import lengths_of, load_pairs, refuse_or_drop, tokenize_pairs
@@ -39,7 +40,7 @@ from .streaming import TokenBudgetStream
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
-# A stream may be endless; so many of its pairs are enough to learn a vocabulary from.
+# The most pairs to learn a vocabulary from.
 TOKENIZER_PAIRS = 1_000_000
 
 
@@ -167,38 +168,43 @@ class _Run:
 
     # Preparation
 
-    def _read(self, splits: list[str]) -> dict[str, PreparedSet]:
-        """Read and tokenize these sets; a training set that is streamed is not among them."""
+    def _read(self, splits: list[str], lines: int | None = None) -> dict[str, PreparedSet]:
+        """Read and tokenize these sets; a training set that is streamed is not among them.
+
+        Args:
+            splits: the sets.
+            lines: the number of lines of a training set that is not among them, if it is known.
+        """
+        # One process reads and tokenizes; the others wait for its files, and not in a barrier, which has a time limit.
         pairs: dict[str, Dataset] = {}
-        with self.args.main_process_first(desc="reading the corpus"):
-            for split in splits:
-                logger.info("reading the %s set, %s", split, self.texts[split])
-                pairs[split], report = load_pairs(self.texts[split], on_broken=self.data.on_broken)
-                self.reports.append(report)
-        self.tokenizer = self._tokenizer()
-        with self.args.main_process_first(desc="tokenizing"):
-            sets = {split: _tokenize(pairs[split], self.tokenizer, split, self.data, self.reports) for split in splits}
+        for split in splits:
+            logger.info("reading the %s set, %s", split, self.texts[split])
+            pairs[split], report = load_pairs(self.texts[split], on_broken=self.data.on_broken)
+            self.reports.append(report)
+            lines = report.lines if split == "train" else lines
+        self.tokenizer = self._tokenizer(lines)
+        sets = {split: _tokenize(pairs[split], self.tokenizer, split, self.data, self.reports) for split in splits}
         if self.args.process_index == 0:
             for report in self.reports:
                 logger.warning("%s", report)
         return sets
 
-    def _tokenizer(self) -> PreTrainedTokenizerBase:
+    def _tokenizer(self, lines: int | None) -> PreTrainedTokenizerBase:
         """The tokenizer that is given, or the one of this run, trained on the corpus."""
         given = self.model.model_name_or_path or self.model.tokenizer
         if given is not None:
             return AutoTokenizer.from_pretrained(given)
-        first_process_decides(self._train_tokenizer)
+        first_process_decides(lambda: self._train_tokenizer(lines))
         return AutoTokenizer.from_pretrained(self.folder)
 
-    def _train_tokenizer(self) -> None:
+    def _train_tokenizer(self, lines: int | None) -> None:
         path = self.folder / "tokenizer.json"
         if self.manifest.tokenizer is not None and path.is_file():
             if file_digest(path) != self.manifest.tokenizer:
                 raise ValueError(f"tokenizer must be the one of this run, got a {path} that has changed.")
             return
         tokenizer = RandomTransformerTokenizer.train(
-            _both_sides(self.texts["train"]), vocab_size=self.model.vocab_size or VOCAB_SIZE
+            _both_sides(self.texts["train"], lines), vocab_size=self.model.vocab_size or VOCAB_SIZE
         )
         with new_files(self.folder) as unfinished:
             tokenizer.save_pretrained(unfinished)
@@ -235,7 +241,8 @@ class _Run:
     def _train(self) -> tuple[TranslationTrainer, dict[str, PreparedSet]]:
         """Train, save the final model and record that it is finished."""
         streaming = self.data.streaming
-        sets = self._read([split for split in self.texts if split != "train" or not streaming])
+        lines = _check_stream(self.texts["train"], self.data.on_broken) if streaming else None
+        sets = self._read([split for split in self.texts if split != "train" or not streaming], lines)
         train = (
             _stream(self.texts["train"], self.tokenizer, self.data, self.args) if streaming else sets["train"].tokens
         )
@@ -304,8 +311,19 @@ class _Run:
         self.manifest = first_process_decides(write)
 
 
-def _both_sides(text: Corpus) -> Iterator[str]:
-    for line in islice(text.lines(), TOKENIZER_PAIRS):
+def _check_stream(text: Corpus, on_broken: str) -> int | None:
+    """The number of lines of files, checked before training rather than during it; `None` for a data set's stream."""
+    if not isinstance(text, ParallelText):
+        return None
+    report = text.check()
+    refuse_or_drop(report, on_broken)
+    return report.lines
+
+
+def _both_sides(text: Corpus, lines: int | None) -> Iterator[str]:
+    """Texts to learn a vocabulary from: every n-th pair of all lines; the first ones if their number is unknown."""
+    step = 1 if lines is None else -(-lines // TOKENIZER_PAIRS)
+    for line in islice(text.lines(), 0, TOKENIZER_PAIRS * step, step):
         yield from line[1:] if len(line) == 3 else ()
 
 
@@ -358,8 +376,6 @@ def _tokenize(
 def _stream(
     text: Corpus, tokenizer: PreTrainedTokenizerBase, data: DataArguments, args: TranslationTrainingArguments
 ) -> TokenBudgetStream:
-    if isinstance(text, ParallelText):  # files are at hand: better to refuse them now than in the middle of a run
-        refuse_or_drop(text.check(), data.on_broken)
     return TokenBudgetStream(
         text,
         tokenizer,
@@ -371,6 +387,8 @@ def _stream(
         process_index=args.process_index,
         num_processes=args.world_size,
         seed=args.data_seed if args.data_seed is not None else args.seed,
+        pad_to_multiple_of=padding_multiple(args.device),
+        num_workers=args.dataloader_num_workers,
     )
 
 

@@ -14,6 +14,7 @@ from .report import Report
 
 # A line's number, and its two sides or what is wrong with it.
 Line = tuple[int, str, str] | tuple[int, str]
+WITHOUT_PARTNER = "without a partner"  # a line beyond the end of the other file
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _check(text: Corpus) -> Report:
 def _aligned_lines(source: Path, target: Path) -> Iterator[Line]:
     for number, sides in enumerate(zip_longest(_raw_lines(source), _raw_lines(target)), start=1):
         if None in sides:
-            yield number, "without a partner"
+            yield number, WITHOUT_PARTNER
         else:
             yield _pair(number, sides)
 
@@ -163,7 +164,8 @@ def _split_json(line: bytes, keys: tuple[str, str]) -> tuple[bytes, bytes] | Non
     try:
         row = json.loads(line)
         sides = tuple(row[key].encode("utf-8", "surrogatepass") for key in keys)
-    except (ValueError, KeyError, TypeError, AttributeError):  # not JSON, no such key, or no text under it
+    # Not JSON, nested too deeply to be parsed, no such key, or no text under it.
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
     return sides[0], sides[1]
 

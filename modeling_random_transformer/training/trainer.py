@@ -1,16 +1,20 @@
 """`Seq2SeqTrainer` with the paper's recipe, batches by tokens, and checkpoints that survive anything."""
 
 import errno
+import logging
 import shutil
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import recursively_apply
+from datasets import Dataset
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
@@ -19,15 +23,18 @@ from transformers import (
     TrainerCallback,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..translation.texts import Translator
-from .batches import TokenBudgetSampler
+from .batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
 from .corpus import lengths_of
 from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
 from .recipe import TranslationTrainingArguments
 from .streaming import TokenBudgetStream
+
+logger = logging.getLogger(__name__)
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -46,10 +53,21 @@ class TranslationTrainer(Seq2SeqTrainer):
         **kwargs: the other arguments of `Seq2SeqTrainer`.
     """
 
+    compute_metrics: Callable[..., dict[str, Any]] | None
+
     def __init__(self, model: PreTrainedModel, args: TranslationTrainingArguments, **kwargs: Any):
         if args.learning_rate is None:
             args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
-        kwargs.setdefault("data_collator", DataCollatorForSeq2Seq(kwargs.get("processing_class"), model=model))
+        if args.n_gpu > 1:
+            logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", args.n_gpu)
+            args._n_gpu = 1  # as transformers does to keep the model out of DataParallel
+        self.padding_multiple = padding_multiple(args.device)
+        kwargs.setdefault(
+            "data_collator",
+            DataCollatorForSeq2Seq(
+                kwargs.get("processing_class"), model=model, pad_to_multiple_of=self.padding_multiple
+            ),
+        )
         super().__init__(
             model=model,
             args=args,
@@ -58,7 +76,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
-        self.tokens_in_step = 0
+        self.tokens_in_step: Tensor | int = 0
+        self._unchecked: list[_MicroBatch] = []
+        self._batch_losses: list[Tensor] = []
         self._replace_progress_bar()
 
     # Batches
@@ -75,22 +95,57 @@ class TranslationTrainer(Seq2SeqTrainer):
             source_lengths,
             target_lengths,
             self.args.max_tokens_per_batch,
-            num_processes=self.accelerator.num_processes // self.get_tp_size(),  # those of a group share their batches
+            num_processes=self._data_parallel_size(),
             seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            pad_to_multiple_of=self.padding_multiple,
         )
         self.add_callback(_ChooseEpoch(sampler))
+        return self._loader(
+            self.train_dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers
+        )
+
+    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+        """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
+            raise ValueError("eval_dataset must be given to evaluate, got None.")
+        return self._sorted_loader(self.eval_dataset[dataset] if isinstance(dataset, str) else dataset)
+
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """Batches like those of `get_eval_dataloader`."""
+        return self._sorted_loader(test_dataset)
+
+    def _sorted_loader(self, dataset: Dataset) -> DataLoader:
+        source_lengths, target_lengths = lengths_of(dataset).T
+        sampler = EvaluationSampler(
+            source_lengths,
+            target_lengths,
+            self.args.max_tokens_per_batch,
+            self.args.eval_batch_size,
+            num_processes=self._data_parallel_size(),
+            pad_to_multiple_of=self.padding_multiple,
+        )
+        return self._loader(dataset, sampler, "evaluation")
+
+    def _data_parallel_size(self) -> int:
+        """The number of processes with batches of their own: the ranks of a tensor-parallel group share theirs."""
+        return self.accelerator.num_processes // self.get_tp_size()
+
+    def _loader(self, dataset: Dataset, sampler: Sampler, description: str, **options: Any) -> DataLoader:
+        """Batches of the sampler, distributed over the processes without padding them to one number of pairs."""
+        collator = self.data_collator
+        if isinstance(dataset, Dataset):
+            dataset = self._remove_unused_columns(dataset, description=description)
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description=description)
         loader = DataLoader(
-            self._remove_unused_columns(self.train_dataset, description="training"),
+            dataset,
             batch_sampler=sampler,
-            collate_fn=self.data_collator,
+            collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
+            **options,
         )
-        return self._prepare_uneven(loader)
-
-    def _prepare_uneven(self, loader: DataLoader) -> DataLoader:
-        """Let Accelerate share out batches of any size; it would pad them to one size, pairs read twice, by default."""
         settings = self.accelerator.dataloader_config
         even, settings.even_batches = settings.even_batches, False
         try:
@@ -99,35 +154,82 @@ class TranslationTrainer(Seq2SeqTrainer):
             settings.even_batches = even
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
-        """The batches of a step and their target tokens; also counts all tokens, for the rate."""
+        """The batches of a step and their target tokens; also counts all tokens, for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self.tokens_in_step = sum(_count_tokens(batch) for batch in batches)
+        # A tensor on the device: a number would make the CPU wait for it.
+        self.tokens_in_step = sum(batch["attention_mask"].sum() + batch["labels"].ne(-100).sum() for batch in batches)
         return batches, num_items
 
     # Evaluation
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Score every pair once: the library's own gathering repeats some to fill the last batch of all processes."""
-        self.gather_function = self._gather_once
-        return super().evaluation_loop(*args, **kwargs)
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate every pair once; predictions and labels are in the order of the data set.
 
-    def _gather_once(self, tensors: Any) -> Any:
-        """What all processes have, of a tensor-parallel group's equal results one."""
-        group = self.get_tp_size()
-        if group == 1:
-            return self.accelerator.gather_for_metrics(tensors)
-        state = self.accelerator.gradient_state
-        rows = state.remainder if state.end_of_dataloader and state.remainder > 0 else None
-
-        def first_of_each_group(gathered: Tensor) -> Tensor:
-            by_group = gathered.unflatten(0, (self.accelerator.num_processes // group, group, -1))
-            return by_group[:, 0].flatten(0, 1)[:rows]
-
-        return recursively_apply(first_of_each_group, self.accelerator.gather(tensors))
+        The loss is the mean over the target tokens of the data set, whatever the batches are. Batches that are not
+        concatenated (`eval_do_concat_batches=False`, `batch_eval_metrics=True`) stay in the order of evaluation.
+        """
+        # Accelerate's sampler, which takes a process's share of the batches, holds the one of all batches.
+        shard: Any = dataloader.batch_sampler
+        sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
+        self.gather_function = self._gather_rows
+        self._batch_losses = []
+        if self.is_fsdp_enabled:  # generate() does not recognize Accelerate's FSDP2
+            self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
+        compute_metrics = self.compute_metrics
+        if compute_metrics is not None and self.args.eval_do_concat_batches and not self.args.batch_eval_metrics:
+            self.compute_metrics = lambda prediction: compute_metrics(_reordered(prediction, sampler.positions()))
+        try:
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        finally:
+            self.compute_metrics = compute_metrics
+        if self._batch_losses:
+            output.metrics[f"{metric_key_prefix}_loss"] = self._mean_loss(sampler.num_batches)
+        if not self.args.eval_do_concat_batches:
+            return output
+        predictions, labels = (_select(rows, sampler.positions()) for rows in (output.predictions, output.label_ids))
+        return output._replace(predictions=predictions, label_ids=labels)
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Loss, predictions and labels of a batch; the longest output is that of translation (paper 6.1)."""
-        return super().prediction_step(model, inputs, *args, **kwargs, **self._generation_options(inputs))
+        """Loss, predictions and labels of a batch; also keeps its loss, by tokens, for the loss of the data set.
+
+        The longest output is that of translation (paper 6.1).
+        """
+        options = self._generation_options(inputs)
+        loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
+        if loss is not None:
+            tokens = inputs["labels"].ne(-100).sum()
+            self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
+        return loss, predictions, labels
+
+    def _gather_rows(self, tensors: Any) -> Any:
+        """The rows of all processes, which may have different numbers of them."""
+
+        def gather(tensor: Tensor) -> Tensor:
+            sizes = self._gather_shards(torch.tensor(len(tensor), device=tensor.device)).tolist()
+            padded = self.accelerator.pad_across_processes(tensor, dim=0)
+            shards = self._gather_shards(padded)
+            return torch.cat([rows[:size] for rows, size in zip(shards, sizes, strict=True)])
+
+        return recursively_apply(gather, tensors)
+
+    def _gather_shards(self, tensor: Tensor) -> Tensor:
+        """A tensor of the same shape on all processes, stacked; of a tensor-parallel group's equal ones the first."""
+        return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
+
+    def _mean_loss(self, num_batches: int) -> float:
+        """The loss per target token. Batches that are there a second time, after the first ones, do not count."""
+        by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)[:num_batches]
+        loss, tokens = by_batch.cpu().double().sum(dim=0).tolist()
+        return loss / tokens if tokens else 0.0
 
     def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The options of `evaluate` and `predict`, with the limit on the outputs of a batch unless they have one."""
@@ -144,21 +246,40 @@ class TranslationTrainer(Seq2SeqTrainer):
         """One batch forward and backward.
 
         Raises:
-            FloatingPointError: the loss is not finite; the message names the step and the batch.
+            FloatingPointError: the loss of a batch of the step before is not finite; the message names the step and
+                the batch. Reading the loss of this step would make the CPU wait for the device.
         """
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if not torch.isfinite(loss):
-            raise FloatingPointError(self._describe(loss, inputs))
+        step = self.state.global_step + 1
+        self._unchecked.append(_MicroBatch(step, loss, inputs))
+        self._check_losses(before=step)
         return loss
 
-    def _describe(self, loss: Tensor, inputs: dict[str, Any]) -> str:
+    def _check_losses(self, before: int) -> None:
+        """Raise if a loss of a step earlier than `before` is not finite; waits for the device to compute them."""
+        checked = [batch for batch in self._unchecked if batch.step < before]
+        if not checked:
+            return
+        self._unchecked = self._unchecked[len(checked) :]
+        finite = torch.stack([batch.loss for batch in checked]).isfinite()
+        if not finite.all():
+            first = checked[int(finite.int().argmin())]
+            raise FloatingPointError(self._describe(first))
+
+    def _describe(self, batch: "_MicroBatch") -> str:
+        inputs = batch.inputs
         shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in inputs.items())
         first = inputs["input_ids"][0].tolist()
         text = self.processing_class.decode(first, skip_special_tokens=True) if self.processing_class else first
         return (
-            f"the loss is {loss.item()} at step {self.state.global_step + 1}, in a batch of {shapes} whose first "
-            f"source is {text!r}. Lower learning_rate, lengthen warmup_steps or set max_grad_norm; the newest "
-            f"checkpoint is {newest_complete(self.args.output_dir)}."
+            f"the loss is {batch.loss.item()} at step {batch.step}, in a batch of {shapes} whose first "
+            f"source is {text!r}. {self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        return (
+            "Lower learning_rate, lengthen warmup_steps or set max_grad_norm; the newest checkpoint is "
+            f"{newest_complete(self.args.output_dir)}."
         )
 
     # Checkpoints
@@ -172,7 +293,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.accelerator.wait_for_everyone()
             newest = newest_complete(self.args.output_dir)
             resume_from_checkpoint = None if newest is None else str(newest)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        self._unchecked = []
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        self._check_losses(before=self.state.global_step + 1)
+        self._check_weights()
+        return output
 
     def _refuse_to_resume_parts(self) -> None:
         """Where transformers splits the model itself it cannot save the optimizer, and training would start cold."""
@@ -184,6 +309,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._check_losses(before=self.state.global_step + 1)
+        self._check_weights()
         limit, self.args.save_total_limit = self.args.save_total_limit, None  # old ones go once the new one counts
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
@@ -199,6 +326,15 @@ class TranslationTrainer(Seq2SeqTrainer):
             best = self.state.best_model_checkpoint
             keep_newest(self.args.output_dir, limit, also=set() if best is None else {Path(best).resolve()})
         self.accelerator.wait_for_everyone()
+
+    def _check_weights(self) -> None:
+        """Raise if weights are not finite, as after a loss on another process or a gradient that is not."""
+        trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+        bad = [name for name, weight in trained if not _local(weight).isfinite().all()]
+        if bad:
+            raise FloatingPointError(
+                f"the weights are not finite after step {self.state.global_step}, {bad[0]} first. {self._advice()}"
+            )
 
     def _unsaved(self, folder: Path, error: Exception) -> OSError:
         """Clear away half a checkpoint and say what is left."""
@@ -232,5 +368,27 @@ class _ChooseEpoch(TrainerCallback):
         self.sampler.set_epoch(int(state.epoch or 0))
 
 
-def _count_tokens(batch: dict[str, Tensor]) -> int:
-    return int(batch["attention_mask"].sum() + (batch["labels"] != -100).sum())
+@dataclass
+class _MicroBatch:
+    """A batch whose loss may still be computed on the device, and its optimizer step, from 1."""
+
+    step: int
+    loss: Tensor
+    inputs: dict[str, Any]
+
+
+def _local(weight: Tensor) -> Tensor:
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def _select(rows: Any, positions: np.ndarray) -> Any:
+    """The rows at these positions of an array, or of each array of a tuple."""
+    if isinstance(rows, (tuple, list)):
+        return type(rows)(_select(part, positions) for part in rows)
+    return None if rows is None else rows[positions]
+
+
+def _reordered(prediction: EvalPrediction, positions: np.ndarray) -> EvalPrediction:
+    parts = (_select(rows, positions) for rows in (prediction.predictions, prediction.label_ids, prediction.inputs))
+    predictions, labels, inputs = parts
+    return EvalPrediction(predictions, labels, inputs, prediction.losses)

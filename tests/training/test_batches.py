@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling_random_transformer.training import TokenBudgetSampler
+from modeling_random_transformer.training.batches import EvaluationSampler
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=4, max_size=60)
 
@@ -20,8 +21,13 @@ def test_every_pair_once_an_epoch_within_the_budget(pairs, processes, epoch):
     sampler = make(pairs, num_processes=processes)
     sampler.set_epoch(epoch)
     batches = list(sampler)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(pairs)))
+    counts = np.bincount([index for batch in batches for index in batch], minlength=len(pairs))
+    assert counts.min() == 1
+    # Pairs are used twice only where no batch can be split any further.
+    assert counts.sum() - len(pairs) < processes
+    assert counts.max() == 1 or max(map(len, batches)) == 1
     assert len(batches) == len(sampler)
+    assert min(map(len, batches)) > 0
     assert len(batches) % processes == 0
     for batch in batches:
         longest = np.max([pairs[index] for index in batch], axis=0).sum()
@@ -75,3 +81,53 @@ def test_sorting_leaves_little_padding():
 def test_what_cannot_be_batched_is_refused(pairs, options, message):
     with pytest.raises(ValueError, match=message):
         make(pairs, **options)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_batches_of_one_pair_are_repeated_rather_than_split_into_empty_ones(processes):
+    batches = list(TokenBudgetSampler([5, 5, 5, 5, 5], [5, 5, 5, 5, 5], 10, processes))
+    assert [len(batch) for batch in batches] == [1] * (-(-5 // processes) * processes)
+    assert {index for (index,) in batches} == set(range(5))
+
+
+@given(pairs=lengths)
+def test_batches_are_as_large_as_the_budget_allows(pairs):
+    """The cuts are those of adding pair by pair."""
+    sampler = make(pairs)
+    by_length = sampler._sorted(np.arange(len(pairs)))
+    expected = [[]]
+    for index in by_length.tolist():
+        grown = [*expected[-1], index]
+        if np.max([pairs[i] for i in grown], axis=0).sum() * len(grown) > 120:
+            expected.append([])
+        expected[-1].append(index)
+    assert sorted(map(len, sampler)) == sorted(map(len, expected))
+    assert sampler.starts == np.cumsum([0, *map(len, expected[:-1])]).tolist()
+
+
+@given(pairs=lengths, processes=st.integers(1, 3))
+def test_the_budget_holds_for_lengths_as_they_are_padded(pairs, processes):
+    for batch in make(pairs, num_processes=processes, pad_to_multiple_of=8, max_tokens=128):
+        padded = -(-np.max([pairs[index] for index in batch], axis=0) // 8) * 8
+        assert padded.sum() * len(batch) <= 128
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), min_size=1, max_size=40),
+    processes=st.integers(1, 4),
+    max_pairs=st.integers(1, 8),
+)
+def test_evaluation_batches_hold_every_pair_and_know_where(pairs, processes, max_pairs):
+    sources, targets = zip(*pairs, strict=True)
+    sampler = EvaluationSampler(sources, targets, 40, max_pairs, processes)
+    batches = list(sampler)
+    assert len(batches) == len(sampler)
+    assert len(batches) % processes == 0
+    once = [index for batch in batches[: sampler.num_batches] for index in batch]
+    assert sorted(once) == list(range(len(pairs)))
+    rows = [index for batch in batches for index in batch]
+    assert [rows[position] for position in sampler.positions()] == list(range(len(pairs)))
+    for batch in batches:
+        assert 1 <= len(batch) <= max_pairs
+        assert len(batch) == 1 or np.max([pairs[i] for i in batch], axis=0).sum() * len(batch) <= 40
+    assert [sources[i] for i in once] == sorted(sources, reverse=True)

@@ -3,14 +3,17 @@
 from itertools import islice
 
 import pytest
+import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from test_corpus import PAIRS, broken_files, write
+from torch.utils.data import DataLoader
 from training_support import run, write_corpus
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.training import DataArguments, DatasetText, TokenBudgetStream
+from modeling_random_transformer.training import DataArguments, DatasetText, TokenBudgetStream, streaming
 
 TOKENIZER = RandomTransformerTokenizer.train([side for pair in PAIRS for side in pair], vocab_size=270)
 
@@ -73,14 +76,64 @@ def test_broken_lines_are_dropped_and_reported_or_refused(tmp_path):
         next(iter(streams(text, on_broken="refuse")[0]))
 
 
-def test_a_run_from_a_stream_goes_on_where_it_stopped(tmp_path):
-    """Half a run and the rest of it see the batches, and end with the weights, of a whole run."""
-    import torch
-    from safetensors.torch import load_file
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_the_batches_do_not_depend_on_the_workers(num_workers, monkeypatch):
+    monkeypatch.setattr(streaming, "READ_AT_ONCE", 10)
+    rows = [{"source": " " if i % 9 == 0 else "a" * (1 + i % 9), "target": str(i)} for i in range(95)]
+    text = DatasetText(Dataset.from_list(rows))
+    options = {"on_broken": "drop", "max_source_length": 9}
+    (alone,), shares = streams(text, **options), streams(text, 2, num_workers=num_workers, **options)
+    expected = [batch for epoch in range(2) for batch in alone.epoch(epoch)]
+    random_state = torch.get_rng_state()
+    (stream,) = streams(text, num_workers=num_workers, **options)
+    assert [batch for epoch in range(2) for batch in stream.epoch(epoch)] == expected
+    assert torch.equal(torch.get_rng_state(), random_state)  # or a resumed run would drop out other units
+    assert stream.report == alone.report
+    assert alone.report.counts == {"with an empty side": 11, "over-long": 10}
+    assert [len(list(share.epoch(0))) for share in shares] == [len(list(shares[0].epoch(0)))] * 2
 
+
+def test_a_streamed_data_set_has_one_worker(monkeypatch):
+    monkeypatch.setattr(streaming, "READ_AT_ONCE", 5)
+    text = DatasetText(numbered(40).dataset.to_iterable_dataset(num_shards=4))
+    (stream,), (alone,) = streams(text, num_workers=3), streams(text)
+    assert stream.num_workers == 1
+    assert list(stream.epoch(0)) == list(alone.epoch(0))
+
+
+def test_workers_are_the_streams_own():
+    (stream,) = streams(numbered(20))
+    with pytest.raises(ValueError, match="num_workers must be given to TokenBudgetStream"):
+        list(islice(DataLoader(stream, batch_size=None, collate_fn=list, num_workers=1), 2))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_files_of_different_lengths_stop_a_run_before_training(streaming, tmp_path):
+    write_corpus(tmp_path)
+    with (tmp_path / "train.a").open("a") as lines:
+        lines.write("abc\n")
+    with pytest.raises(ValueError, match=r"must have the same number of lines, got 121 and 120\."):
+        run(tmp_path, "out", on_broken="drop", streaming=streaming)
+    assert not (tmp_path / "out" / "tokenizer.json").exists()
+
+
+def test_the_vocabulary_is_learned_from_the_whole_corpus(monkeypatch):
+    from modeling_random_transformer.training import run as module
+
+    text = numbered(100)
+    monkeypatch.setattr(module, "TOKENIZER_PAIRS", 30)
+    sources = [row["source"] for row in text.dataset]
+    assert list(module._both_sides(text, 100))[::2] == sources[::4]
+    assert list(module._both_sides(text, 30))[::2] == sources[:30]
+    assert list(module._both_sides(text, None))[::2] == sources[:30]  # an endless stream has no other sample
+
+
+def test_a_run_from_a_stream_goes_on_where_it_stopped(tmp_path):
+    """Half a run and the rest of it see the batches, and end with the weights, of a whole run without workers."""
     write_corpus(tmp_path)
     options = {"streaming": True, "buffer_pairs": 50, "average_last": 1, "save_total_limit": 9}
     run(tmp_path, "whole", **options)
+    options["dataloader_num_workers"] = 2
     run(tmp_path, "parts", **options)
     for step in (8, 10, 12):
         (tmp_path / "parts" / f"checkpoint-{step}" / "complete.json").unlink()

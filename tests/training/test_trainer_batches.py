@@ -1,0 +1,177 @@
+"""What the trainer does with batches: evaluation in the data set's order, and no waiting for the device."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from processes import run_on_two_processes
+from training_worker import ReadRecorder, new_trainer, pairs
+from transformers import Seq2SeqTrainer
+
+from modeling_random_transformer.training import TranslationTrainer
+
+WORKER = Path(__file__).with_name("training_worker.py")
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_predictions_are_in_the_order_of_the_data_set(as_list, tmp_path):
+    rows = pairs(23)
+    trainer = new_trainer(tmp_path, eval_dataset=rows.to_list() if as_list else rows)
+    output = trainer.predict(trainer.eval_dataset)
+    assert len(output.predictions) == len(rows)
+    for row, predicted, labels in zip(rows, output.predictions, output.label_ids, strict=True):
+        alone = trainer.model.generate(torch.tensor([row["input_ids"]]))[0].tolist()
+        assert [token for token in predicted.tolist() if token > 0] == [token for token in alone if token > 0]
+        assert labels[: row["target_length"]].tolist() == row["labels"]
+    # Metrics see the same order.
+    trainer.evaluate()
+    assert np.array_equal(trainer.seen.label_ids, output.label_ids)
+    assert np.array_equal(trainer.seen.predictions, output.predictions)
+
+
+def test_evaluation_batches_are_sorted_and_within_the_budget(tmp_path):
+    trainer = new_trainer(tmp_path, eval_dataset=pairs(40), max_tokens_per_batch=60, per_device_eval_batch_size=8)
+    shapes = [batch["input_ids"].shape for batch in trainer.get_eval_dataloader()]
+    sizes = [len(batch["labels"]) * (batch["input_ids"].shape[1] + batch["labels"].shape[1])
+             for batch in trainer.get_eval_dataloader()]  # fmt: skip
+    assert max(sizes) <= 60
+    assert [length for _, length in shapes] == sorted((length for _, length in shapes), reverse=True)
+    assert max(rows for rows, _ in shapes) <= 8
+    assert sum(rows for rows, _ in shapes) == 40
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_the_evaluation_loss_is_the_mean_over_tokens_whatever_the_batches(batch_size, tmp_path):
+    rows = pairs(20)
+    options = {"per_device_eval_batch_size": batch_size, "label_smoothing_factor": 0.0}
+    trainer = new_trainer(tmp_path, eval_dataset=rows, **options)
+    batch = trainer.data_collator([{name: row[name] for name in ("input_ids", "labels")} for row in rows])
+    expected = trainer.model.eval()(**batch).loss.item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_stream_cannot_be_evaluated(tmp_path):
+    trainer = new_trainer(tmp_path, eval_dataset=pairs(4).to_iterable_dataset())
+    with pytest.raises(ValueError, match="must have a length, got IterableDataset"):
+        trainer.evaluate()
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_every_pair_once(tmp_path):
+    expected = {}
+    for size in (1, 13):
+        trainer = new_trainer(tmp_path, eval_dataset=pairs(size), per_device_eval_batch_size=4)
+        output = trainer.predict(trainer.eval_dataset)
+        expected[str(size)] = {"loss": output.metrics["test_loss"], "rows": unpadded(output.predictions.tolist())}
+    done = run_on_two_processes(WORKER, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    for size, values in expected.items():
+        assert found[size]["loss"] == pytest.approx(values["loss"], rel=1e-5)
+        assert unpadded(found[size]["rows"]) == values["rows"]
+
+
+def unpadded(rows):
+    return [[token for token in row if token > 0] for row in rows]
+
+
+# Training
+
+
+class Recorded(TranslationTrainer):
+    """Makes the loss of one micro-batch, counted from 1, not a number."""
+
+    bad = 0
+
+    def compute_loss(self, *args, **kwargs):
+        self.micro_batches = getattr(self, "micro_batches", 0) + 1
+        loss = super().compute_loss(*args, **kwargs)
+        return loss * float("nan") if self.micro_batches == self.bad else loss
+
+
+@pytest.mark.parametrize(("bad", "step"), [(1, 1), (4, 2), (5, 3), (8, 4)])
+@pytest.mark.parametrize("save_strategy", ["steps", "no"])
+def test_a_loss_that_is_not_finite_is_found_before_it_is_saved(bad, step, save_strategy, tmp_path):
+    trainer = new_trainer(
+        tmp_path, kind=Recorded, max_steps=4, gradient_accumulation_steps=2, save_steps=1, save_strategy=save_strategy
+    )
+    trainer.bad = bad
+    with pytest.raises(FloatingPointError, match=rf"the loss is nan at step {step}, in a batch of input_ids \["):
+        trainer.train()
+    saved = sorted(int(path.name.removeprefix("checkpoint-")) for path in tmp_path.glob("checkpoint-*"))
+    assert saved == (list(range(1, step)) if save_strategy == "steps" else [])
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    """A loss on another process or a gradient can spoil them while this process's loss is finite."""
+    trainer = new_trainer(tmp_path, max_steps=2, save_steps=1)
+    trainer.model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
+    with pytest.raises(FloatingPointError, match=r"the weights are not finite after step 1, .* checkpoint is None"):
+        trainer.train()
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
+    """Losses are read once a step, those of the step before; what reads them is counted here on a CPU."""
+    reads = []
+    trainer = new_trainer(tmp_path, max_steps=3, gradient_accumulation_steps=2, save_strategy="no")
+    step, samples = trainer.training_step, trainer.get_batch_samples
+
+    def counted(function):
+        def call(*args):
+            with ReadRecorder() as recorder:
+                result = function(*args)
+            reads.append(recorder.reads)
+            return result
+
+        return call
+
+    # Without the model, whose own reads depend on the device.
+    monkeypatch.setattr(Seq2SeqTrainer, "training_step", lambda *_: torch.tensor(1.0))
+    monkeypatch.setattr(trainer, "training_step", counted(step))
+    monkeypatch.setattr(trainer, "get_batch_samples", counted(samples))
+    trainer.train()
+    # Of each step: its batches, and each of them. A loader reads a seed before its first batch.
+    assert reads[1:] == [0, 0, 0, 1, 0, 0, 1, 0]
+    assert isinstance(trainer.tokens_in_step, torch.Tensor)
+
+
+def test_several_visible_gpus_without_a_launcher_are_one(tmp_path, caplog):
+    trainer = new_trainer(tmp_path, n_gpu=2)
+    assert trainer.args.n_gpu == 1
+    assert trainer._wrap_model(trainer.model) is trainer.model
+    assert "Training uses one of 2 GPUs. Use `accelerate launch`" in caplog.text
+
+
+@pytest.mark.parametrize(("multiple", "lengths"), [(1, [3, 9]), (8, [8, 16])])
+def test_lengths_of_a_batch_are_rounded_up_on_a_gpu(multiple, lengths, tmp_path, monkeypatch):
+    monkeypatch.setattr("modeling_random_transformer.training.trainer.padding_multiple", lambda _: multiple)
+    trainer = new_trainer(tmp_path, max_tokens_per_batch=64)
+    batch = trainer.data_collator([{"input_ids": [5] * 3, "labels": [5] * 9}])
+    assert [batch[name].shape[1] for name in ("input_ids", "labels")] == lengths
+    for batch in trainer.get_train_dataloader():
+        assert len(batch["labels"]) * (batch["input_ids"].shape[1] + batch["labels"].shape[1]) <= 64
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_generation_is_synchronized_where_accelerate_shards_the_model(sharded, tmp_path, monkeypatch):
+    trainer = new_trainer(tmp_path, eval_dataset=pairs(4))
+    given = []
+    generate = trainer.model.generate
+
+    def recorded(*args, synced_gpus=None, **kwargs):
+        given.append(synced_gpus)
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(trainer.model, "generate", recorded)
+    monkeypatch.setattr(trainer, "is_fsdp_enabled", sharded)
+    monkeypatch.setattr(trainer.accelerator, "prepare", prepare_all_but_models(trainer.accelerator.prepare))
+    trainer.evaluate()
+    trainer.predict(trainer.eval_dataset, num_beams=2)
+    assert set(given) == {sharded}
+
+
+def prepare_all_but_models(prepare):
+    return lambda item: item if isinstance(item, torch.nn.Module) else prepare(item)
