@@ -1,6 +1,6 @@
 """What each of two processes runs: load a folder split over both, and compare with the whole model.
 
-Started by `torch.distributed.run` with the kind of split (`tp` or `fsdp`) and the folders to load.
+Started by `torch.distributed.run` with the folders to load, each of which is split in both ways.
 """
 
 import sys
@@ -63,8 +63,9 @@ def compare_generation(whole: torch.nn.Module, split: torch.nn.Module) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kind, *folders = sys.argv[1:]
-    for folder in folders:
-        compare(kind, folder)
+    for kind in SIZES:
+        for folder in sys.argv[1:]:
+            print(f"{kind}: {folder}", file=sys.stderr)  # shown if the comparison fails
+            compare(kind, folder)
     dist.barrier()
     dist.destroy_process_group()
