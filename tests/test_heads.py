@@ -314,6 +314,7 @@ def test_tagging_learns_what_stands_before():
     assert right[test["labels"] != -100].float().mean() > 0.95
 
 
+@pytest.mark.slow
 def test_answering_learns_where_the_answer_is():
     """The question, the first token, says which token starts the answer; the answer is that and the next one."""
 
@@ -336,6 +337,7 @@ def counting(rows, length):
     return (torch.randint(0, 8, (rows, 1)) + torch.arange(length)) % 8 + 4
 
 
+@pytest.mark.slow
 def test_filling_gaps_learns_from_both_sides():
     def batch():
         ids = counting(32, 7)

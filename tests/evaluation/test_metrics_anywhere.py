@@ -26,6 +26,7 @@ print(json.dumps({"imported": imported, "scores": scores}))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_without_a_home():
     """Nobody can make a folder below a device; a home that is merely read-only would not stop root."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}

@@ -301,6 +301,7 @@ def finish(*command):
     assert process.returncode == 0, errors[-3000:]
 
 
+@pytest.mark.slow
 def test_head_has_seen_enough(folder, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(some_texts(2000)))
     arguments = ["--model", folder, "--input", tmp_path / "in.txt", "--num_beams", 1, "--chunk_size", 5]

@@ -57,6 +57,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         run(tmp_path, "out", learning_rate=1e30, warmup_steps=1, max_grad_norm=0.0)
 
 
+@pytest.mark.slow
 def test_half_a_checkpoint_does_not_count(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out", max_steps=6)
@@ -69,6 +70,7 @@ def test_half_a_checkpoint_does_not_count(tmp_path):
     assert run(tmp_path, "out", max_steps=6).steps == 6  # anew, from the start
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     save, calls = torch.save, []
@@ -87,6 +89,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     assert run(tmp_path, "out").steps == STEPS
 
 
+@pytest.mark.slow
 def test_a_run_stopped_within_an_epoch_sees_the_batches_that_are_left(tmp_path):
     """An epoch has nine batches here: steps 4 and 12 lie within the first and the second."""
     write_corpus(tmp_path)

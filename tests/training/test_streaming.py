@@ -73,6 +73,7 @@ def test_broken_lines_are_dropped_and_reported_or_refused(tmp_path):
         next(iter(streams(text, on_broken="refuse")[0]))
 
 
+@pytest.mark.slow
 def test_a_run_from_a_stream_goes_on_where_it_stopped(tmp_path):
     """Half a run and the rest of it see the batches, and end with the weights, of a whole run."""
     import torch
