@@ -19,7 +19,7 @@ def run_on_two_processes(script: Path, *arguments: str) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1200,
     )
 
 

@@ -37,7 +37,7 @@ def test_two_processes_at_once_without_a_home():
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -297,7 +297,7 @@ def start(*command, **options):
 
 def finish(*command):
     process = start(*command)
-    errors = process.communicate(timeout=120)[1].decode()
+    errors = process.communicate(timeout=1200)[1].decode()
     assert process.returncode == 0, errors[-3000:]
 
 
@@ -309,7 +309,7 @@ def test_head_has_seen_enough(folder, tmp_path):
     assert process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read().decode()
-    assert process.wait(60) == 0
+    assert process.wait(1200) == 0
     assert "Traceback" not in errors
     assert "Broken" not in errors
 
@@ -369,7 +369,7 @@ class TestFilesByProcesses:
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.stderr.close()
-        _, alive = psutil.wait_procs(children, timeout=5)
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert children
         assert not alive
         finish(*LAUNCHER, *processes, *SETTINGS, *work)
@@ -377,7 +377,7 @@ class TestFilesByProcesses:
 
     def test_several_processes_need_files(self, folder):
         process = start(*LAUNCHER, *TWO, *SETTINGS, SCRIPT, "--model", folder, "the boy")
-        errors = process.communicate(timeout=120)[1].decode()
+        errors = process.communicate(timeout=1200)[1].decode()
         assert process.returncode != 0
         assert "--input and --output must both be files to be shared by 2 processes." in errors
 
