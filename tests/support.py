@@ -41,6 +41,23 @@ def tiny_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomTr
     return model
 
 
+def exact_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomTransformerForConditionalGeneration:
+    """The same in float64: comparisons of two computations then depend on no CPU's rounding."""
+    return tiny_model(seed, spread, **overrides).double()
+
+
+def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    """Equal within `tolerance` times the largest absolute value of `expected`."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * expected.abs().max().item())
+
+
+def fixed_scores(ids: Tensor, scores: Tensor) -> Tensor:
+    """A logits processor that replaces the model's scores, so that rounding cannot change what a search chooses."""
+    generator = torch.Generator().manual_seed(ids.shape[1])
+    table = torch.randn(scores.shape[1], scores.shape[1], generator=generator)  # by the last token
+    return table[ids[:, -1]].to(scores.dtype)
+
+
 def random_ids(rows: int, length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> Tensor:
     """Ordinary tokens, none of them special: `[rows, length]`."""
     return torch.randint(4, vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))

@@ -21,14 +21,14 @@ VARIANTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tp", "fsdp"])
-def test_two_processes_equal_one(kind, tmp_path):
+def test_two_processes_equal_one(tmp_path):
+    """With tensor parallelism and with FSDP2, by the same two processes: each needs seconds for its imports."""
     folders = []
     for number, options in enumerate(VARIANTS.values()):
         # An even vocabulary and 4 heads, so that two processes can share them out.
         folders.append(str(tmp_path / str(number)))
         tiny_model(seed=number, spread=1.5, vocab_size=62, num_heads=4, **options).save_pretrained(folders[-1])
-    done = run_on_two_processes(TESTS / "distributed_worker.py", kind, *folders)
+    done = run_on_two_processes(TESTS / "distributed_worker.py", *folders)
     assert done.returncode == 0, done.stderr[-6000:]
     assert "match nothing" not in done.stderr, "a plan names modules that the model does not have"
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers.modeling_flash_attention_utils as flash
-from support import padded_batch, random_ids, tiny_model
+from support import exact_model, padded_batch, random_ids
 from torch import Tensor
 
 
@@ -40,7 +40,7 @@ def model(monkeypatch):
     kernels = (flash_attn_func, flash_attn_varlen_func, None, flash._pad_input, flash._unpad_input)
     monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: kernels)
     monkeypatch.setattr(flash, "_loaded_implementation", None)
-    model = tiny_model(spread=1.5)
+    model = exact_model(spread=1.5)
     # Not by set_attn_implementation, which asks for the CUDA package first.
     model.config._attn_implementation_internal = "flash_attention_2"
     return model
@@ -53,7 +53,7 @@ def test_it_agrees_with_eager(model, lengths, target_len):
     batch = padded_batch(lengths) | {"decoder_input_ids": random_ids(len(lengths), target_len, seed=1)}
     actual = model(**batch).logits
     model.set_attn_implementation("eager")
-    torch.testing.assert_close(actual, model(**batch).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual, model(**batch).logits, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])

@@ -1,5 +1,6 @@
 """Heads on one stack: they load what the whole model has learned, learn small tasks, and travel."""
 
+import os
 import subprocess
 import sys
 
@@ -111,50 +112,42 @@ REMOTE = """
 import sys
 sys.modules["modeling_random_transformer"] = None  # as if it were not installed
 import torch, transformers
-auto, folder = sys.argv[1:]
-model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
-print(type(model).__name__, model(torch.tensor([[5, 6, 7]]))[0].sum().item())
-"""
-
-
-@pytest.mark.slow
-def test_remote_code(head, tmp_path, monkeypatch):
-    model = head(tiny_config()).eval()
-    model.save_pretrained(tmp_path / "saved")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    command = [sys.executable, "-c", REMOTE, AUTO[head].__name__, str(tmp_path / "saved")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    name, total = done.stdout.split()
-    assert name == head.__name__
-    expected = model(torch.tensor([[5, 6, 7]]))[0].sum().item()
-    assert float(total) == pytest.approx(expected, abs=1e-4)
-
-
-REMOTE_FROM_THE_WHOLE_MODEL = """
-import sys
-sys.modules["modeling_random_transformer"] = None  # as if it were not installed
-import torch, transformers
-folder, *autos = sys.argv[1:]
-for auto in autos:
+for argument in sys.argv[1:]:
+    auto, folder = argument.split(":", 1)
     torch.manual_seed(0)
-    model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+    model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval().double()
     print(type(model).__name__, model(torch.tensor([[5, 6, 7]]))[0].sum().item())
 """
 
 
+@pytest.fixture(scope="module")
+def loaded_remotely(tmp_path_factory):
+    """Folders of each head and of a whole model; what one process without the package makes of each, with each head."""
+    path = tmp_path_factory.mktemp("remote")
+    tiny_model().save_pretrained(path / "whole")
+    for head in AUTO:
+        head(tiny_config()).save_pretrained(path / head.__name__)
+    folders = [(head, path / name) for head in AUTO for name in (head.__name__, "whole")]
+    command = [sys.executable, "-c", REMOTE, *(f"{AUTO[head].__name__}:{folder}" for head, folder in folders)]
+    environment = os.environ | {"HF_HOME": str(path / "home")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=path, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(zip(folders, map(str.split, done.stdout.splitlines()), strict=True))
+
+
 @pytest.mark.slow
-def test_heads_of_a_whole_models_folder_by_remote_code(tmp_path, monkeypatch):
-    tiny_model().save_pretrained(tmp_path / "saved")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    autos = [auto.__name__ for auto in AUTO.values()]
-    command = [sys.executable, "-c", REMOTE_FROM_THE_WHOLE_MODEL, str(tmp_path / "saved"), *autos]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert [name for name, _ in lines] == [head.__name__ for head in AUTO]
-    for head, (_, total) in zip(AUTO, lines, strict=True):
-        torch.manual_seed(0)  # the new layers' weights
-        model = head.from_pretrained(tmp_path / "saved").eval()
-        assert float(total) == pytest.approx(model(torch.tensor([[5, 6, 7]]))[0].sum().item(), abs=1e-4)
+@pytest.mark.parametrize("of", ["its own", "a whole model"])
+def test_remote_code(head, of, loaded_remotely):
+    """A head of its own folder, and of a whole model's, whose new layers' weights are drawn."""
+    ((folder, (name, total)),) = (
+        (folder, found)
+        for (kind, folder), found in loaded_remotely.items()
+        if kind is head and (folder.name == "whole") == (of == "a whole model")
+    )
+    torch.manual_seed(0)
+    model = head.from_pretrained(folder).eval().double()
+    assert name == head.__name__
+    assert float(total) == pytest.approx(model(torch.tensor([[5, 6, 7]]))[0].sum().item(), abs=1e-9)
 
 
 def test_a_batch_never_changes_a_row(head):
@@ -322,6 +315,7 @@ def test_tagging_learns_what_stands_before():
     assert right[test["labels"] != -100].float().mean() > 0.95
 
 
+@pytest.mark.slow
 def test_answering_learns_where_the_answer_is():
     """The question, the first token, says which token starts the answer; the answer is that and the next one."""
 
@@ -344,6 +338,7 @@ def counting(rows, length):
     return (torch.randint(0, 8, (rows, 1)) + torch.arange(length)) % 8 + 4
 
 
+@pytest.mark.slow
 def test_filling_gaps_learns_from_both_sides():
     def batch():
         ids = counting(32, 7)

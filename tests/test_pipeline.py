@@ -471,7 +471,7 @@ class TestTokensAsTheyCome:
         assert capsys.readouterr().out.strip() == expected["generated_text"].strip()
 
     def test_are_streamed_from_a_thread(self, ours):
-        streamer = TextIteratorStreamer(ours.tokenizer, skip_special_tokens=True, timeout=60)
+        streamer = TextIteratorStreamer(ours.tokenizer, skip_special_tokens=True, timeout=1200)
         thread = Thread(target=ours, args=(TEXTS[0],), kwargs={"streamer": streamer, **SHORT})
         thread.start()
         assert "".join(streamer) == ours(TEXTS[0], **SHORT)["generated_text"]

@@ -374,6 +374,7 @@ class TestFiles:
         assert output.read_bytes() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_state_on_cpu")
 class TestKills:
     """A process is killed before each single thing it does to the file system, and another one goes on."""

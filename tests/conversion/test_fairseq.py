@@ -95,7 +95,7 @@ def test_same_numbers_as_the_reference(case, layout):
     model, _ = from_fairseq(content)
     reference = reference_of(content, **CASES[case])
     sizes = sizes_of(content)
-    assert largest_difference(model, reference, vocabularies=sizes) < 1e-5
+    assert largest_difference(model, reference, vocabularies=sizes) < 1e-4
     batch = batch_of(sizes[0])
     for beams in (1, 4):
         assert same_search(model, whole_vocabulary(reference, model.config.vocab_size), batch, beams)
@@ -107,7 +107,7 @@ def test_activations(name):
     model, _ = from_fairseq(content)
     assert (
         largest_difference(model, reference_of(content, activation_fn=name, **PRE), vocabularies=sizes_of(content))
-        < 1e-5
+        < 1e-4
     )
 
 
@@ -118,13 +118,13 @@ def test_half_precision():
     model, _ = from_fairseq(content)
     content["model"] = {name: weight.float() for name, weight in content["model"].items()}
     assert model.dtype == torch.float32
-    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-5
+    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-4
 
 
 def test_old_names():
     content = checkpoint(**PRE)
     model, _ = from_fairseq({**content, "model": old_names(content["model"])})
-    assert largest_difference(model, reference_of(content, **PRE), vocabularies=sizes_of(content)) < 1e-5
+    assert largest_difference(model, reference_of(content, **PRE), vocabularies=sizes_of(content)) < 1e-4
 
 
 def test_positions_to_the_last():
@@ -135,7 +135,7 @@ def test_positions_to_the_last():
     ids = torch.randint(4, SOURCE_TOKENS, (1, 300))
     with torch.no_grad():
         ours = model(ids, torch.ones_like(ids), ids).logits
-    torch.testing.assert_close(ours, reference_of(content)(ids, torch.ones_like(ids), ids), rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours, reference_of(content)(ids, torch.ones_like(ids), ids), rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match="max_position_embeddings=300"):
         model(torch.ones(1, 301, dtype=torch.long), decoder_input_ids=ids)
     assert any("sinusoids are not ours" in note for note in report.notes)
@@ -231,7 +231,7 @@ def test_layerdrop_is_only_noted():
     content = checkpoint(encoder_layerdrop=0.2)
     model, report = from_fairseq(content)
     assert any("encoder_layerdrop=0.2" in note for note in report.notes)
-    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-5
+    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-4
 
 
 def test_missing_and_misshapen_weights_are_named():
@@ -309,7 +309,7 @@ def test_statistics_beside_the_weights_are_passed_over(tmp_path, monkeypatch):
         assert read["args"].encoder_attention_heads == 2
         assert type(read["extra_state"]["meters"]).__name__ == "Inert"
         model, _ = from_fairseq(read)
-        assert largest_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-5
+        assert largest_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-4
 
 
 @pytest.fixture
@@ -478,9 +478,9 @@ def test_pieces_that_fairseq_reads_as_unknown(tmp_path):
     with torch.no_grad():
         ours = model(**batch, decoder_input_ids=target).logits
     theirs = reference_of(content)(as_fairseq, batch["attention_mask"], target)
-    torch.testing.assert_close(ours[..., :SOURCE_TOKENS], theirs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours[..., :SOURCE_TOKENS], theirs, rtol=0, atol=1e-4)
     chances = ours.log_softmax(-1)[..., :SOURCE_TOKENS]
-    torch.testing.assert_close(chances, theirs.log_softmax(-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(chances, theirs.log_softmax(-1), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def logits_of(model: MarianMTModel):
 def test_same_numbers(case, seed):
     original = marian(seed, **CASES[case])
     model, report = from_marian(original)
-    assert largest_difference(model, logits_of(original)) < 1e-5
+    assert largest_difference(model, logits_of(original)) < 1e-4
     batch = batch_for(original)
     for beams in (1, 4):
         options = {"num_beams": beams, "max_new_tokens": 14}
@@ -99,7 +99,7 @@ def test_shared_embeddings_with_an_output_layer_of_its_own():
     model, _ = from_marian(original)
     assert model.config.share_embeddings
     assert not model.config.tie_word_embeddings
-    assert largest_difference(model, logits_of(original)) < 1e-5
+    assert largest_difference(model, logits_of(original)) < 1e-4
 
 
 def test_the_generation_config_is_carried_along():
@@ -130,7 +130,7 @@ def test_positions_that_were_trained_become_a_table():
     torch.nn.init.normal_(original.model.decoder.embed_positions.weight)
     model, report = from_marian(original)
     assert report.config["position_embedding"].value == "learned"
-    assert largest_difference(model, logits_of(original)) < 1e-5
+    assert largest_difference(model, logits_of(original)) < 1e-4
 
 
 def test_half_precision_stays():
@@ -173,7 +173,7 @@ def test_a_folder(folder, old, tmp_path):
     original = MarianMTModel.from_pretrained(folder).eval()
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert type(model).__name__ == "RandomTransformerForConditionalGeneration"
-    assert largest_difference(model, logits_of(original)) < 1e-5
+    assert largest_difference(model, logits_of(original)) < 1e-4
     batch = batch_for(original)
     assert model.generation_config.bad_words_ids == [[60]]
     assert model.generation_config.num_beams == original.generation_config.num_beams

@@ -85,7 +85,7 @@ def whole_vocabulary(original: Original, size: int):
 
 def assert_same(original: Original, model: nn.Module) -> None:
     sizes = original.source.num_embeddings, original.target.num_embeddings
-    assert largest_difference(model, original, vocabularies=sizes) < 1e-5
+    assert largest_difference(model, original, vocabularies=sizes) < 1e-4
     mask = (torch.arange(8) < torch.tensor([8, 5, 2])[:, None]).long()
     ids = torch.randint(4, sizes[0], mask.shape, generator=torch.Generator().manual_seed(1)) * mask
     batch = {"input_ids": ids, "attention_mask": mask}

@@ -48,7 +48,7 @@ def command_line(folder: Path, streams: list[list[str]], arguments: list[str]) -
     prediction, *references = paths
     command = [sys.executable, "-m", "sacrebleu", *references, "-i", prediction, "-m", "bleu", "chrf"]
     done = subprocess.run(
-        [*command, "-f", "json", "-w", str(DIGITS), *arguments], capture_output=True, check=True, timeout=60
+        [*command, "-f", "json", "-w", str(DIGITS), *arguments], capture_output=True, check=True, timeout=1200
     )
     bleu, chrf = json.loads(done.stdout)
     return {"bleu": bleu, "chrf": chrf}

@@ -26,6 +26,7 @@ def accuracy(output: str) -> float:
     return float(re.search(r"Right about ([\d.]+)%", output)[1])
 
 
+@pytest.mark.slow
 def test_it_learns_animals_and_colours(tmp_path, capsys):
     """What comes of a saved folder is what was shown."""
     train, out = write(tmp_path / "train.tsv", SINGLE * 5), str(tmp_path / "out")

@@ -168,6 +168,7 @@ def test_the_conclusions_follow_from_the_results():
     assert "good 75% (66% if length did no harm), fast 10% (66% if" in length
 
 
+@pytest.mark.slow
 def test_a_small_run(tmp_path, capsys):
     sizes = ["--epochs", "1", "--train_size", "24", "--test_size", "4", "--output_dir", str(tmp_path)]
     assert compare_recurrent.main(sizes) == 0

@@ -53,6 +53,7 @@ def test_it_learns_to_count(files, capsys):
     assert language_model.perplexity(model, tokenizer, COUNTING[2:]) == pytest.approx(after, abs=0.006)
 
 
+@pytest.mark.slow
 def test_the_sample_from_a_translators_decoder(tmp_path, capsys):
     """The same seed gives the same run."""
     save_translator(tmp_path / "translator")

@@ -299,10 +299,11 @@ def start(*command, **options):
 
 def finish(*command):
     process = start(*command)
-    errors = process.communicate(timeout=120)[1].decode()
+    errors = process.communicate(timeout=1200)[1].decode()
     assert process.returncode == 0, errors[-3000:]
 
 
+@pytest.mark.slow
 def test_head_has_seen_enough(folder, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(some_texts(2000)))
     arguments = ["--model", folder, "--input", tmp_path / "in.txt", "--num_beams", 1, "--chunk_size", 5]
@@ -310,7 +311,7 @@ def test_head_has_seen_enough(folder, tmp_path):
     assert process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read().decode()
-    assert process.wait(60) == 0
+    assert process.wait(1200) == 0
     assert "Traceback" not in errors
     assert "Broken" not in errors
 
@@ -370,7 +371,7 @@ class TestFilesByProcesses:
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.stderr.close()
-        _, alive = psutil.wait_procs(children, timeout=5)
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert children
         assert not alive
         finish(*LAUNCHER, *processes, *SETTINGS, *work)
@@ -378,7 +379,7 @@ class TestFilesByProcesses:
 
     def test_several_processes_need_files(self, folder):
         process = start(*LAUNCHER, *TWO, *SETTINGS, SCRIPT, "--model", folder, "the boy")
-        errors = process.communicate(timeout=120)[1].decode()
+        errors = process.communicate(timeout=1200)[1].decode()
         assert process.returncode != 0
         assert "--input and --output must both be files to be shared by 2 processes." in errors
 

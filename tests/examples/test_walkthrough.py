@@ -133,6 +133,7 @@ def test_wrong_arguments(arguments, message, folder, capsys):
     assert re.search(message, capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_as_a_command(tmp_path):
     """From another folder, into a file: no colour, no width of a terminal needed."""
     done = subprocess.run(

@@ -51,6 +51,7 @@ def load(folder):
     return AutoModelForSeq2SeqLM.from_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_all_weights_go_on_from_the_saved_ones(corpus, tmp_path):
     still = tuned(corpus, tmp_path / "still", learning_rate=1e-12, average_last=1)
     torch.testing.assert_close(logits(load(still.folder)), logits(load(corpus / "base")))
@@ -97,6 +98,7 @@ def test_the_adapted_model_keeps_its_weights(corpus, tmp_path):
         torch.testing.assert_close(logits(model), logits(load(corpus / "base")), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_an_adapter_resumes_where_it_stopped(corpus, tmp_path):
     whole = tuned(corpus, tmp_path / "whole", **LORA, lora_dropout=0.1)
     tuned(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1, max_steps=STEPS // 2)
@@ -114,6 +116,7 @@ def test_an_adapter_of_other_layers_is_not_averaged_into_a_model(corpus, tmp_pat
         load_average(model, all_checkpoints(first.folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separate_vocabs", [False, True])
 def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
     """Targets in the target's vocabulary; the tokenizer goes along."""

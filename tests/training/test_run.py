@@ -1,16 +1,16 @@
 """A whole run: from files to a scored folder, and on after a kill at any moment."""
 
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
+import train_translation
+from processes import start_imported
 from safetensors.torch import load_file
 from training_support import STEPS, arguments, run, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -57,6 +57,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         run(tmp_path, "out", learning_rate=1e30, warmup_steps=1, max_grad_norm=0.0)
 
 
+@pytest.mark.slow
 def test_half_a_checkpoint_does_not_count(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out", max_steps=6)
@@ -69,6 +70,7 @@ def test_half_a_checkpoint_does_not_count(tmp_path):
     assert run(tmp_path, "out", max_steps=6).steps == 6  # anew, from the start
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     save, calls = torch.save, []
@@ -87,6 +89,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     assert run(tmp_path, "out").steps == STEPS
 
 
+@pytest.mark.slow
 def test_a_run_stopped_within_an_epoch_sees_the_batches_that_are_left(tmp_path):
     """An epoch has nine batches here: steps 4 and 12 lie within the first and the second."""
     write_corpus(tmp_path)
@@ -142,48 +145,47 @@ def test_tensorboard_by_its_flag(tmp_path):
     assert b"train/loss" in events.read_bytes()
 
 
-def test_a_recipe_file_and_flags_that_override_it(tmp_path):
+def test_a_recipe_file_and_flags_that_override_it(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
     recipe = tmp_path / "recipe.yaml"
     given = arguments(tmp_path, "out") | {"learning_rate": "3e-3", "max_steps": 4}
     recipe.write_text("".join(f"{name}: {value}\n" for name, value in given.items()))
-    command = [sys.executable, str(SCRIPT), str(recipe), "--max_steps", "2", "--num_beams", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(recipe), "--max_steps", "2", "--num_beams", "1"])
+    assert train_translation.main() == 0
     assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
-    assert "test bleu" in done.stdout
+    assert "test bleu" in capsys.readouterr().out
     recipe.write_text("max_stepps: 4\n")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, "must name arguments only, got max_stepps" in done.stderr) == (2, True)
+    assert train_translation.main() == 2
+    assert "must name arguments only, got max_stepps" in capsys.readouterr().err
 
 
-def start(folder: Path, output: str) -> subprocess.Popen:
-    given = arguments(folder, output)
-    command = [sys.executable, str(SCRIPT)]
-    for name, value in given.items():
+def start(folder: Path, output: str) -> BaseProcess:
+    command = []
+    for name, value in arguments(folder, output).items():
         command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return subprocess.Popen(
-        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    return start_imported(SCRIPT, *command, imports=("modeling_random_transformer.training", "evaluate", "sacrebleu"))
+
+
+def finish(process: BaseProcess) -> None:
+    process.join()
+    assert process.exitcode == 0
 
 
 @pytest.mark.slow
 def test_kills_at_ten_moments_change_nothing(tmp_path):
     """SIGKILL, ten times, wherever it hits: in the end there is what an uninterrupted run gives, bit by bit."""
     write_corpus(tmp_path)
+    finish(start(tmp_path, "first"))  # which waits for the server's imports
     began = time.perf_counter()
-    assert start(tmp_path, "whole").wait() == 0
+    finish(start(tmp_path, "whole"))
     whole_run = time.perf_counter() - began
     moments = random.Random(0)
     for _ in range(10):
         process = start(tmp_path, "killed")
-        try:
-            # Mostly after the imports, which take most of so small a run.
-            process.wait(timeout=whole_run * moments.uniform(0.6, 1.0))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-    assert start(tmp_path, "killed").wait() == 0
+        process.join(whole_run * moments.uniform(0.1, 1.0))
+        process.kill()
+        process.join()
+    finish(start(tmp_path, "killed"))
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed")]
     for name, weight in weights[0].items():
         assert torch.equal(weights[1][name], weight), name

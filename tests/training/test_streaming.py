@@ -128,6 +128,7 @@ def test_the_vocabulary_is_learned_from_the_whole_corpus(monkeypatch):
     assert list(module._both_sides(text, None))[::2] == sources[:30]  # an endless stream has no other sample
 
 
+@pytest.mark.slow
 def test_a_run_from_a_stream_goes_on_where_it_stopped(tmp_path):
     """Half a run and the rest of it see the batches, and end with the weights, of a whole run without workers."""
     write_corpus(tmp_path)
