@@ -339,6 +339,8 @@ def _damaged_setting(folder: Path, model: PreTrainedModel, use: Callable[[], Any
 def _damaged_field(folder: Path, name: str, read: Callable[[Path], Any]) -> str | None:
     """The field without which a JSON file of the folder can be read; `None` if there is not one such field."""
     content = read_object(folder / name)
+    if not _fails(read, folder):  # the damage is in something else
+        return None
     with TemporaryDirectory() as scratch:
         copy = Path(scratch)
         for file in folder.iterdir():
