@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.data.corpus import lengths_of
 from modeling_random_transformer.training import (
     ParallelText,
     TokenBudgetSampler,
@@ -23,7 +24,6 @@ from modeling_random_transformer.training import (
     load_pairs,
     tokenize_pairs,
 )
-from modeling_random_transformer.training.corpus import lengths_of
 
 MIB = 2**20
 SYLLABLES = [first + vowel for first in "bcdfghjklmnprstvz" for vowel in "aeiou"]

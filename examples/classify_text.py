@@ -24,9 +24,9 @@ import torch
 from datasets import Dataset
 from language_model import CUT, SAMPLE_HELD_OUT, SAMPLE_SEED, argument_parser, check_arguments, make_trainer, start
 from quickstart import Pairs, hold_out, prepare_libraries
-from quickstart_report import console, show_table
-from sample_data import sample
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
+from tutorials.quickstart_report import console, show_table
+from tutorials.sample_data import sample
 
 from modeling_random_transformer.translation import read_lines
 

@@ -28,14 +28,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from command_line import Parser
 from datasets import Dataset
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from quickstart import LossOnTheBar, check_writable, encode, prepare_libraries, random_model, translate
-from quickstart_report import BLUE, ORANGE, console, show_table
-from recurrent_model import RecurrentConfig, RecurrentForConditionalGeneration
-from sample_data import sample
 from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedModel,
@@ -44,8 +40,12 @@ from transformers import (
     Seq2SeqTrainingArguments,
     set_seed,
 )
+from tutorials.quickstart_report import BLUE, ORANGE, console, show_table
+from tutorials.recurrent_model import RecurrentConfig, RecurrentForConditionalGeneration
+from tutorials.sample_data import sample
 
 from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.utils.command_line import Parser
 
 VOCAB_SIZE, MAX_TOKENS = 4000, 128
 LENGTHS = (1, 2, 3, 4)  # sentences in a text, equally often

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
-from command_line import Parser, complain, run_script
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from modeling_random_transformer.conversion import convert_marian, largest_difference
 from modeling_random_transformer.conversion.tables import report_tables
+from modeling_random_transformer.utils.command_line import Parser, complain, run_script
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

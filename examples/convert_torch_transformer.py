@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from command_line import Parser, complain, run_script
 from rich.console import Console
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
@@ -27,6 +26,7 @@ from modeling_random_transformer.conversion import convert_torch_transformer, la
 from modeling_random_transformer.conversion.tables import report_tables
 from modeling_random_transformer.conversion.torch_transformer import read_pieces
 from modeling_random_transformer.modeling_random_transformer import sinusoids
+from modeling_random_transformer.utils.command_line import Parser, complain, run_script
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 

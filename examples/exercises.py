@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from command_line import Parser
-from exercises_attention import compare_attentions, show_attentions
-from exercises_depth import compare_depths, show_depths
-from exercises_feed_forward import examine_feed_forward, show_feed_forward
-from exercises_greedy import compare_searches, show_searches
-from exercises_output import examine_output, show_output
-from exercises_positions import compare_positions, show_positions
-from exercises_speed import compare_speeds, show_speeds
-from exercises_width import compare_widths, show_widths
-from quickstart_report import console
+from tutorials.exercises_attention import compare_attentions, show_attentions
+from tutorials.exercises_depth import compare_depths, show_depths
+from tutorials.exercises_feed_forward import examine_feed_forward, show_feed_forward
+from tutorials.exercises_greedy import compare_searches, show_searches
+from tutorials.exercises_output import examine_output, show_output
+from tutorials.exercises_positions import compare_positions, show_positions
+from tutorials.exercises_speed import compare_speeds, show_speeds
+from tutorials.exercises_width import compare_widths, show_widths
+from tutorials.quickstart_report import console
+
+from modeling_random_transformer.utils.command_line import Parser
 
 
 class Exercise(NamedTuple):

@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from command_line import Parser, check_finite, complain, own_model_folder, run_script, saved_translator
-from explorer_data import explore
 from plotly.offline import get_plotlyjs
+from tutorials.explorer_data import explore
 
 from modeling_random_transformer.translation import write_atomically
+from modeling_random_transformer.utils.command_line import (
+    Parser,
+    check_finite,
+    complain,
+    own_model_folder,
+    run_script,
+    saved_translator,
+)
 
-TEMPLATE = Path(__file__).parent / "explorer.html"
+TEMPLATE = Path(__file__).parent / "tutorials" / "explorer.html"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

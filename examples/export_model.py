@@ -12,7 +12,7 @@ import logging
 from itertools import islice
 from pathlib import Path
 
-from command_line import (
+from modeling_random_transformer.utils.command_line import (
     Parser,
     check_finite,
     complain,

@@ -19,11 +19,8 @@ from typing import Any
 
 import quickstart
 import torch
-from command_line import Parser, input_file, own_model_folder
 from datasets import Dataset
 from quickstart import MAX_TOKENS, VOCAB_SIZE, LossOnTheBar, hold_out, prepare_libraries
-from quickstart_report import console, show_table
-from sample_data import sample
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -32,10 +29,13 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from tutorials.quickstart_report import console, show_table
+from tutorials.sample_data import sample
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
-from modeling_random_transformer.refusals import refusing
 from modeling_random_transformer.translation import read_lines
+from modeling_random_transformer.utils.command_line import Parser, input_file, own_model_folder
+from modeling_random_transformer.utils.errors import refusing
 
 SAMPLE_SIZE, SAMPLE_HELD_OUT, SAMPLE_SEED = 6300, 300, 2017
 SMALL = {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1}

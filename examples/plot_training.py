@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from command_line import Parser
 
 from modeling_random_transformer.training import newest_complete
+from modeling_random_transformer.utils.command_line import Parser
 
 matplotlib.use("Agg")  # draws into files, needs no screen
 from matplotlib import pyplot as plt

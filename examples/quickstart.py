@@ -23,10 +23,7 @@ from typing import Any
 import sacrebleu
 import torch
 import transformers
-from command_line import Parser
 from datasets import Dataset
-from quickstart_report import console, draw_attention, draw_losses, show_summary, show_table
-from sample_data import write_sample
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -36,6 +33,8 @@ from transformers import (
     Seq2SeqTrainingArguments,
     set_seed,
 )
+from tutorials.quickstart_report import console, draw_attention, draw_losses, show_summary, show_table
+from tutorials.sample_data import write_sample
 
 from modeling_random_transformer import (
     RandomTransformerConfig,
@@ -43,6 +42,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.training import ParallelText
+from modeling_random_transformer.utils.command_line import Parser
 
 Pairs = list[tuple[str, str]]  # sources and their translations
 

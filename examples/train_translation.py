@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from command_line import complain
+from modeling_random_transformer.utils.command_line import complain
 
 if TYPE_CHECKING:
     from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments

@@ -23,7 +23,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import Parser, check_finite, complain, described_error, model_folder, run_script
+from modeling_random_transformer.utils.command_line import (
+    Parser,
+    check_finite,
+    complain,
+    described_error,
+    model_folder,
+    run_script,
+)
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
 
@@ -167,8 +174,8 @@ def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
     """The model, on its device, and its tokenizer."""
     import torch
 
-    from modeling_random_transformer.refusals import first_line
-    from modeling_random_transformer.saved import load_translator
+    from modeling_random_transformer.translation.loading import load_translator
+    from modeling_random_transformer.utils.errors import first_line
 
     try:
         torch.empty(0, device=device)

@@ -13,10 +13,11 @@ import sys
 from collections.abc import Sequence
 
 import transformers
-from command_line import Parser, complain, own_model_folder
-from walkthrough_display import LANGUAGES, Display
-from walkthrough_model import walk_model
-from walkthrough_seed import walk_seed
+from tutorials.walkthrough_display import LANGUAGES, Display
+from tutorials.walkthrough_model import walk_model
+from tutorials.walkthrough_seed import walk_seed
+
+from modeling_random_transformer.utils.command_line import Parser, complain, own_model_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -50,6 +50,6 @@ for auto, path in MODEL_CLASSES.items():
     model.register_for_auto_class(auto)
 
 if is_peft_available():  # its import takes a tenth of a second
-    from .adapters import register_target_modules
+    from .utils.adapters import register_target_modules
 
     register_target_modules()

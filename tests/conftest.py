@@ -1,11 +1,16 @@
 """Settings that hold for every test."""
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 # Nothing here may reach for the network, and two workers share two cores.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Scripts import `tutorials` from their own folder; tests import scripts the same way.
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import pytest
 import torch

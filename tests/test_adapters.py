@@ -14,7 +14,6 @@ from peft import (
     get_peft_model,
 )
 from peft.tuners.tuners_utils import BaseTunerLayer
-from support import padded_batch, random_ids, save_translator, tiny_config, tiny_model
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
@@ -27,6 +26,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerForSequenceClassification,
 )
+from tests.helpers.models import padded_batch, random_ids, save_translator, tiny_config, tiny_model
 
 BATCH = padded_batch([8, 5, 3])
 LABELS = random_ids(3, 6, seed=1)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from support import random_ids, tiny_model
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import modeling_random_transformer as package
+from tests.helpers.models import random_ids, tiny_model
 
 TEXT = "¿Dónde  está\tmi 🐈?"
 

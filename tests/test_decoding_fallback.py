@@ -7,7 +7,6 @@ from types import MethodType
 import pytest
 import torch
 from accelerate import Accelerator
-from support import BOS, VOCAB_SIZE, padded_batch, random_ids, tiny_model
 from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
@@ -23,6 +22,7 @@ from modeling_random_transformer.modeling_random_transformer import (
     RandomTransformerDecoderLayer,
     SinusoidalPositions,
 )
+from tests.helpers.models import BOS, VOCAB_SIZE, padded_batch, random_ids, tiny_model
 
 BATCH = padded_batch([8, 5, 3])
 SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from processes import run_on_two_processes
-from support import tiny_model
+
+from tests.helpers.models import tiny_model
+from tests.helpers.processes import run_on_two_processes
 
 TESTS = Path(__file__).parent
 VARIANTS = {
@@ -28,7 +29,7 @@ def test_two_processes_equal_one(tmp_path):
         # An even vocabulary and 4 heads, so that two processes can share them out.
         folders.append(str(tmp_path / str(number)))
         tiny_model(seed=number, spread=1.5, vocab_size=62, num_heads=4, **options).save_pretrained(folders[-1])
-    done = run_on_two_processes(TESTS / "distributed_worker.py", *folders)
+    done = run_on_two_processes(TESTS / "helpers" / "distributed_worker.py", *folders)
     assert done.returncode == 0, done.stderr[-6000:]
     assert "match nothing" not in done.stderr, "a plan names modules that the model does not have"
 

@@ -3,11 +3,11 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import exact_model, padded_batch, random_ids, tiny_model
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
+from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_model
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}  # in float64
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import transformers.modeling_flash_attention_utils as flash
-from support import exact_model, padded_batch, random_ids
 from torch import Tensor
+
+from tests.helpers.models import exact_model, padded_batch, random_ids
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p=0.0, softmax_scale=None, causal=False) -> Tensor:  # noqa: ARG001

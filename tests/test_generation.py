@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BOS, EOS, PAD, assert_near, exact_model, padded_batch, random_ids, tiny_model
 from transformers import GenerationConfig, GenerationMixin, StaticCache, StoppingCriteriaList, TextStreamer
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+from tests.helpers.models import BOS, EOS, PAD, assert_near, exact_model, padded_batch, random_ids, tiny_model
 
 BATCH = padded_batch([8, 5, 3])
 LENGTH = {"max_new_tokens": 12}

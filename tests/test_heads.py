@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from support import VOCAB_SIZE, padded_batch, random_ids, save_translator, tiny_config, tiny_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -27,6 +26,7 @@ from modeling_random_transformer import (
 )
 from modeling_random_transformer.heads_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
 from modeling_random_transformer.tracing import trace
+from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids, save_translator, tiny_config, tiny_model
 
 AUTO = {
     RandomTransformerEncoderModel: AutoModelForTextEncoding,

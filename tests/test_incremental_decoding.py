@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import EOS, assert_near, fixed_scores, padded_batch, tiny_model
 from torch import nn
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
@@ -18,6 +17,7 @@ from modeling_random_transformer.generation_random_transformer import (
     RandomTransformerGenerationMixin,
     Slots,
 )
+from tests.helpers.models import EOS, assert_near, fixed_scores, padded_batch, tiny_model
 
 CONFIGS = {
     "post-norm": {},

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support import padded_batch, random_ids, tiny_model
 from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -10,6 +9,8 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     Seq2SeqModelOutput,
 )
+
+from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 
 @pytest.mark.parametrize(

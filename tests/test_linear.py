@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import assert_near, fixed_scores, padded_batch, tiny_model
 from torch import nn
 
 from modeling_random_transformer import linear_random_transformer as linear
 from modeling_random_transformer.linear_random_transformer import PackedLinear, adding, bare, can_pack, joined
+from tests.helpers.models import assert_near, fixed_scores, padded_batch, tiny_model
 
 packing = pytest.mark.skipif(not linear.packs(), reason="PyTorch was built without oneDNN, which packs")
 ROWS = 3

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BOS, PAD, VOCAB_SIZE, padded_batch, random_ids, tiny_config, tiny_model
 from torch import nn
 from transformers import AttentionInterface, AutoModelForSeq2SeqLM
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
@@ -15,6 +14,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
+from tests.helpers.models import BOS, PAD, VOCAB_SIZE, padded_batch, random_ids, tiny_config, tiny_model
 
 SOURCE, TARGET = random_ids(2, 7), random_ids(2, 5, seed=1)
 

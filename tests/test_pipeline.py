@@ -13,7 +13,6 @@ from threading import Thread
 import pytest
 import torch
 from datasets import Dataset
-from support import EOS, tiny_config
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BartConfig,
@@ -44,11 +43,12 @@ from transformers import (
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.testing_utils import CaptureLogger
-from translation_support import random_tokenizer, random_translator, some_texts
 
 from modeling_random_transformer import RandomTransformerModel
 from modeling_random_transformer import pipeline_random_transformer as module
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+from tests.helpers.models import EOS, tiny_config
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = some_texts(14)
 SHORT = {"max_new_tokens": 6}

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from support import assert_near, fixed_scores, padded_batch, random_ids, tiny_config, tiny_model
 from torch import nn
 from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
 from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, TorchAoConfig
 
 from modeling_random_transformer import RandomTransformerForSequenceClassification
+from tests.helpers.models import assert_near, fixed_scores, padded_batch, random_ids, tiny_config, tiny_model
 
 SIZES = {"d_model": 64, "d_ff": 128, "num_heads": 2}
 INPUTS = {**padded_batch([8, 5, 3]), "decoder_input_ids": random_ids(3, 6, seed=1)}

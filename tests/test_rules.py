@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import PAD, VOCAB_SIZE, assert_near, exact_model, padded_batch, random_ids, tiny_model
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
+from tests.helpers.models import PAD, VOCAB_SIZE, assert_near, exact_model, padded_batch, random_ids, tiny_model
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}  # in float64
 VARIANTS = {

@@ -6,9 +6,9 @@ belongs, and its sums go on from the embedding E that it printed, so E is fed in
 
 import pytest
 import torch
-from seed_model import SEED, seed_model, seed_tokenizer, tensor
 from torch import Tensor
 from transformers.masking_utils import create_causal_mask
+from tutorials.seed_model import SEED, seed_model, seed_tokenizer, tensor
 
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support import tiny_config
 from torch.utils.data import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -13,6 +12,7 @@ from transformers import (
 )
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+from tests.helpers.models import tiny_config
 
 WORDS = ["<pad>", "<s>", "</s>", *"abcdefgh"]
 

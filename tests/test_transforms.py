@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support import padded_batch, random_ids, tiny_model
 from torch.export import Dim, export
 from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
@@ -12,6 +11,7 @@ from transformers.cache_utils import DynamicCache
 from modeling_random_transformer import RandomTransformerForCausalLM, modeling_random_transformer
 from modeling_random_transformer.modeling_random_transformer import dropout, sinusoids
 from modeling_random_transformer.training import SmoothedCrossEntropy
+from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}  # compiling takes time for each

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..utils.files import new_folder
 from .fairseq_options import PAD, UNK, check_options, derive_fields, position_count, read_options
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
 from .files import read_checkpoint
 from .report import Report
-from .transfer import Transfer, count_layers
+from .state_dict_mapper import Transfer, count_layers
 from .vocabularies import Rows, move_vocabularies
 
 STACKS = ("encoder", "decoder")

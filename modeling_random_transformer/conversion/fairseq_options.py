@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .files import is_state_dict
-from .transfer import Transfer
+from .state_dict_mapper import Transfer
 
 POSITIONS = 1024  # fairseq's max_source_positions and max_target_positions by default
 MOST_POSITIONS = 2**20  # of a table that is computed

@@ -12,13 +12,13 @@ from torch import equal
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
-from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..refusals import first_line
-from ..vocabulary import fits
+from ..utils.checks import fits
+from ..utils.errors import first_line
+from ..utils.files import new_folder
 from .files import refusal
 from .report import Report
-from .transfer import Transfer, some
+from .state_dict_mapper import Transfer, some
 from .vocabularies import move_vocabularies
 
 # MarianTokenizer's files, and what transformers 4 wrote beside them.

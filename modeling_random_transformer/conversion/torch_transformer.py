@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..utils.files import new_folder
 from .files import is_state_dict, read_checkpoint
 from .report import Report
+from .state_dict_mapper import Transfer, count_layers, some
 from .torch_options import Options, find_options
-from .transfer import Transfer, count_layers, some
 from .vocabularies import move_vocabularies
 
 Positions = str | Tensor | tuple[Tensor, Tensor]

@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..folders import new_folder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..vocabulary import check_tokenizer
+from ..utils.checks import check_tokenizer
+from ..utils.files import new_folder
 from .search import Translate
 
 

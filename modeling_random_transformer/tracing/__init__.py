@@ -7,8 +7,8 @@ t.explain("encoder.layers.0.self_attn.head.1.scores")
 print(t)                                         # all of them: shape, formula, section of the paper
 """
 
+from .hooks import trace
 from .record import Trace
 from .steps import Step
-from .tapping import trace
 
 __all__ = ["Step", "Trace", "trace"]

@@ -1,16 +1,16 @@
 """Training a translator from nothing: the paper's recipe on transformers' Trainer and Accelerate."""
 
+from ..data.batches import TokenBudgetSampler
+from ..data.corpus import load_pairs, tokenize_pairs
+from ..data.report import Report
+from ..data.sources import DatasetText, ParallelText
+from ..data.streaming import TokenBudgetStream
 from .arguments import DataArguments, ModelArguments
 from .averaging import average_weights, load_average
-from .batches import TokenBudgetSampler
 from .checkpoints import is_complete, newest_complete
-from .corpus import load_pairs, tokenize_pairs
 from .loss import SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments, paper_peak_rate
-from .report import Report
 from .run import Result, train_translation
-from .sources import DatasetText, ParallelText
-from .streaming import TokenBudgetStream
 from .trainer import TranslationTrainer
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 from datasets import load_dataset
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from .sources import Corpus, DatasetText, ParallelText
+from ..data.sources import Corpus, DatasetText, ParallelText
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")

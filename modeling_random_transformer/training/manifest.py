@@ -16,12 +16,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..data.sources import Corpus, DatasetText
 from ..translation.files import blocks, first_process_decides
 from ..translation.lines import write_atomically
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
 from .recipe import TranslationTrainingArguments
-from .sources import Corpus, DatasetText
 
 logger = logging.getLogger(__name__)
 

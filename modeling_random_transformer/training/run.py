@@ -21,22 +21,22 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBas
 from transformers.trainer_utils import IntervalStrategy
 
 from .. import __version__
+from ..data.batches import padding_multiple
+from ..data.corpus import lengths_of, load_pairs, refuse_or_drop, tokenize_pairs
+from ..data.report import Report
+from ..data.sources import Corpus, ParallelText
+from ..data.streaming import TokenBudgetStream
 from ..evaluation import score, translation_metrics
-from ..refusals import first_line
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..translation.files import first_process_decides
+from ..utils.errors import first_line
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .averaging import load_average
-from .batches import padding_multiple
 from .card import CARD, write_card
 from .checkpoints import best_of, is_last, newest_complete, step_of
-from .corpus import lengths_of, load_pairs, refuse_or_drop, tokenize_pairs
 from .manifest import Manifest, file_digest, fingerprint, fixed_values, free_values, locked, open_manifest
-from .network import check_checkpoint, check_start, starting_network
+from .model_init import check_checkpoint, check_start, starting_network
 from .recipe import TranslationTrainingArguments
-from .report import Report
-from .sources import Corpus, ParallelText
-from .streaming import TokenBudgetStream
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)

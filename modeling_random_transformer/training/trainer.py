@@ -25,14 +25,14 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
+from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
+from ..data.corpus import lengths_of
+from ..data.streaming import TokenBudgetStream
 from ..translation.texts import Translator
-from .batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
-from .corpus import lengths_of
 from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
 from .recipe import TranslationTrainingArguments
-from .streaming import TokenBudgetStream
 
 logger = logging.getLogger(__name__)
 

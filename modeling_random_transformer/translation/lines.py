@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..folders import naming_path
+from ..utils.files import naming_path
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 

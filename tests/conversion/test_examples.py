@@ -5,12 +5,13 @@ import convert_marian
 import convert_torch_transformer
 import pytest
 import torch
-from fairseq_checkpoints import SOURCE_TOKENS, checkpoint
 from test_fairseq import write_dictionary
 from test_marian import marian
 from test_torch_transformer import TARGETS, TOKENS, Original
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from tests.helpers.fairseq import SOURCE_TOKENS, checkpoint
 
 TORCH = ["--num_heads", "2", "--prefix", "transformer.", "--embedding", "source.weight", "target.weight"]
 TORCH += ["--output_layer", "output", "--scale_embedding"]

@@ -10,16 +10,6 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from fairseq_checkpoints import (
-    SOURCE_TOKENS,
-    TARGET_TOKENS,
-    checkpoint,
-    folder_with_two_dictionaries,
-    old_names,
-    words,
-    write_dictionary,
-)
-from references import FairseqReference, same_search
 from torch.nn.functional import gelu, relu, silu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -31,6 +21,16 @@ from modeling_random_transformer.conversion import (
     read_checkpoint,
 )
 from modeling_random_transformer.translation import translate
+from tests.helpers.fairseq import (
+    SOURCE_TOKENS,
+    TARGET_TOKENS,
+    checkpoint,
+    folder_with_two_dictionaries,
+    old_names,
+    words,
+    write_dictionary,
+)
+from tests.helpers.references import FairseqReference, same_search
 
 PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 CASES = {

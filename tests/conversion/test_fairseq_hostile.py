@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from fairseq_checkpoints import checkpoint
 
 from modeling_random_transformer.conversion import convert_fairseq, from_fairseq, from_torch_transformer
+from tests.helpers.fairseq import checkpoint
 
 FC1, TABLE = "encoder.layers.0.fc1.weight", "encoder.embed_tokens.weight"
 

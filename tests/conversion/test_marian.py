@@ -5,7 +5,6 @@ import os
 
 import pytest
 import torch
-from marian_support import ENGLISH, SPANISH, opus_folder
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -19,6 +18,7 @@ from transformers import (
 
 from modeling_random_transformer.conversion import convert_marian, from_marian, largest_difference
 from modeling_random_transformer.translation import translate
+from tests.helpers.marian import ENGLISH, SPANISH, opus_folder
 
 VOCABULARY = {"</s>": 0, "<unk>": 1, **{f"▁w{i}": i + 2 for i in range(58)}, "<pad>": 60}
 BASE = {

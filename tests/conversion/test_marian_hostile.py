@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from marian_support import opus_folder
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, MarianMTModel
 
 from modeling_random_transformer.conversion import convert_marian
+from tests.helpers.marian import opus_folder
 
 NESTED = '{"a":' * 100_000
 

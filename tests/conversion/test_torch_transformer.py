@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from references import same_search
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
@@ -16,6 +15,7 @@ from modeling_random_transformer.conversion import (
     largest_difference,
 )
 from modeling_random_transformer.modeling_random_transformer import sinusoids
+from tests.helpers.references import same_search
 
 # What nn.Transformer itself says of a fast path that it does not take, or takes.
 pytestmark = [

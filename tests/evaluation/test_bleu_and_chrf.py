@@ -9,12 +9,12 @@ from pathlib import Path
 import evaluate
 import pytest
 import sacrebleu
-from evaluation.texts import BOTH_REFERENCES, PREDICTIONS, REFERENCES, SECOND_REFERENCES
 from hypothesis import given
 from hypothesis import strategies as st
 
 import modeling_random_transformer.evaluation as evaluation_package
 from modeling_random_transformer.evaluation import METRICS, load_metric, score
+from tests.helpers.texts import BOTH_REFERENCES, PREDICTIONS, REFERENCES, SECOND_REFERENCES
 
 FOLDER = Path(evaluation_package.__file__).parent
 DIGITS = 10

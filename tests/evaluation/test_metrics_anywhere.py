@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from evaluation.texts import PREDICTIONS, REFERENCES
 
 import modeling_random_transformer.evaluation as evaluation_package
 from modeling_random_transformer.evaluation import load_metric, score, translation_metrics
+from tests.helpers.texts import PREDICTIONS, REFERENCES
 
 # The children import evaluate themselves, at the same time; the parent never does.
 TWO_PROCESSES = """

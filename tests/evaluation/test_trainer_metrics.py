@@ -6,8 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from evaluation.texts import PREDICTIONS, REFERENCES
-from support import BOS, PAD, tiny_config
 from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
@@ -18,6 +16,8 @@ from transformers import (
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.evaluation import score, translation_metrics
+from tests.helpers.models import BOS, PAD, tiny_config
+from tests.helpers.texts import PREDICTIONS, REFERENCES
 
 IGNORED = -100  # what Trainer pads with
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import classify_text
 import pytest
 import torch
-from sample_data import sample
-from support import save_translator
 from transformers import pipeline
+from tutorials.sample_data import sample
+
+from tests.helpers.models import save_translator
 
 ANIMALS = ["cat", "dog", "cow", "hen", "lion"]
 COLOURS = ["red", "blue", "green", "white", "black"]

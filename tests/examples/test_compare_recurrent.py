@@ -6,9 +6,10 @@ import compare_recurrent
 import pytest
 import torch
 from compare_recurrent import CONTESTANTS, LENGTHS, Result
-from recurrent_model import AdditiveAttention, RecurrentConfig, RecurrentForConditionalGeneration
-from support import VOCAB_SIZE, padded_batch, random_ids
 from torch.nn.utils.rnn import pad_sequence
+from tutorials.recurrent_model import AdditiveAttention, RecurrentConfig, RecurrentForConditionalGeneration
+
+from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids
 
 CELLS = ["lstm", "gru"]
 

@@ -3,17 +3,19 @@
 import math
 
 import exercises
-import exercises_attention
-import exercises_depth
-import exercises_feed_forward
-import exercises_greedy
-import exercises_output
-import exercises_positions
-import exercises_speed
-import exercises_tasks
-import exercises_width
 import pytest
 import torch
+from tutorials import (
+    exercises_attention,
+    exercises_depth,
+    exercises_feed_forward,
+    exercises_greedy,
+    exercises_output,
+    exercises_positions,
+    exercises_speed,
+    exercises_tasks,
+    exercises_width,
+)
 
 
 @pytest.fixture(autouse=True)

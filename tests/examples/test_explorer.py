@@ -6,7 +6,6 @@ import math
 import shutil
 
 import explorer
-import explorer_data
 import numpy as np
 import pytest
 import torch
@@ -14,8 +13,10 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
-from support import save_translator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from tutorials import explorer_data
+
+from tests.helpers.models import save_translator
 
 SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"
 MEGABYTE = 10**6

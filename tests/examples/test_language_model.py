@@ -6,8 +6,9 @@ import re
 import language_model
 import pytest
 import torch
-from support import save_translator
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline, set_seed
+
+from tests.helpers.models import save_translator
 
 COUNTING = ["one two three four five six", "three four five six seven", "two three four five"]
 

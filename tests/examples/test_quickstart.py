@@ -12,7 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 import quickstart  # noqa: E402
-import sample_data  # noqa: E402
+from tutorials import sample_data  # noqa: E402
 
 PAIRS = sample_data.sample(2000, seed=1)
 

@@ -19,13 +19,13 @@ import translate as example
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from support import tiny_config
 from transformers import AutoModelForSeq2SeqLM
 from transformers.utils import logging
-from translation_support import random_tokenizer, random_translator, some_texts
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.translation import encode_lines, translate
+from tests.helpers.models import tiny_config
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
 ROOT = Path(__file__).parents[2]

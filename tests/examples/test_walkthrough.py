@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import save_translator
+
+from tests.helpers.models import save_translator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 import walkthrough  # noqa: E402
-import walkthrough_seed  # noqa: E402
-from seed_model import SEED  # noqa: E402
-from walkthrough_display import Display, matrix  # noqa: E402
+from tutorials import walkthrough_seed  # noqa: E402
+from tutorials.seed_model import SEED  # noqa: E402
+from tutorials.walkthrough_display import Display, matrix  # noqa: E402
 
-TEXTS = tomllib.loads((EXAMPLES / "walkthrough_texts.toml").read_text())
+TEXTS = tomllib.loads((EXAMPLES / "tutorials" / "walkthrough_texts.toml").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
-from fairseq_checkpoints import folder_with_two_dictionaries
-from marian_support import ENGLISH, opus_folder
-from support import EOS
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.conversion import convert_fairseq, convert_marian
 from modeling_random_transformer.export import export_model, load_engine
+from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
+from tests.helpers.fairseq import folder_with_two_dictionaries
+from tests.helpers.marian import ENGLISH, opus_folder
+from tests.helpers.models import EOS
 
 ENGINES = [
     pytest.param("ctranslate2", marks=needs("ctranslate2")),

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support import BEAMS, CONFIGS, LIMIT, TEXTS, exportable, needs, own_translations
-from support import EOS, random_ids, tiny_model
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.export import export_model, load_engine
+from tests.helpers.engines import BEAMS, CONFIGS, LIMIT, TEXTS, exportable, needs, own_translations
+from tests.helpers.models import EOS, random_ids, tiny_model
 
 pytestmark = needs("ctranslate2")
 

@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from engine_support import exportable
 from torchao.quantization import Int8WeightOnlyConfig
 from transformers import TorchAoConfig
 
@@ -11,7 +10,8 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from modeling_random_transformer.export import ENGINES, Comparison, compare, export_model, folder_size, load_engine
 from modeling_random_transformer.export import engines as engines_module
 from modeling_random_transformer.export.search import generating
-from modeling_random_transformer.folders import check_free, new_folder
+from modeling_random_transformer.utils.files import check_free, new_folder
+from tests.helpers.engines import exportable
 
 
 class FakeEngine:

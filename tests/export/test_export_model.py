@@ -4,11 +4,11 @@ import json
 
 import export_model as example
 import pytest
-from engine_support import TEXTS, exportable, needs
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from modeling_random_transformer import RandomTransformerModel
 from modeling_random_transformer.export import load_engine
+from tests.helpers.engines import TEXTS, exportable, needs
 
 
 @pytest.fixture

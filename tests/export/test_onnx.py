@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from engine_support import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
-from support import padded_batch, random_ids
 
 from modeling_random_transformer.export import export_model, folder_size, load_engine
 from modeling_random_transformer.translation import translate
+from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
+from tests.helpers.models import padded_batch, random_ids
 
 # Exporting takes about ten seconds of a CPU.
 pytestmark = [*needs("onnx"), pytest.mark.slow]

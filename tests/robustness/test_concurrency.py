@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from transformers import pipeline
-from translation_support import random_tokenizer, random_translator, some_texts
 
 from modeling_random_transformer.pipeline_random_transformer import TOKENIZER_LOCK, evaluation_mode
 from modeling_random_transformer.translation import translate
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 THREADS, ROUNDS = 8, 3
 TEXTS = [some_texts(6, seed) for seed in range(THREADS)]

@@ -13,17 +13,17 @@ import pytest
 import torch
 import translate as translate_script
 from accelerate import PartialState
-from command_line import run_script
-from fairseq_checkpoints import checkpoint
-from marian_support import opus_folder
-from quickstart_report import draw_heat_map
-from support import save_translator
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
+from tutorials.quickstart_report import draw_heat_map
 
-from modeling_random_transformer.conversion.transfer import Transfer
+from modeling_random_transformer.conversion.state_dict_mapper import Transfer
 from modeling_random_transformer.translation import Translator
+from modeling_random_transformer.utils.command_line import run_script
+from tests.helpers.fairseq import checkpoint
+from tests.helpers.marian import opus_folder
+from tests.helpers.models import save_translator
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 from accelerate import PartialState
-from translation_support import random_tokenizer, random_translator, some_texts
 
 from modeling_random_transformer.translation import Translator, files, longest_target, translate, translate_file
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
 

@@ -4,7 +4,6 @@ from itertools import chain
 
 import pytest
 import torch
-from support import padded_batch, random_ids, tiny_model
 from torch.overrides import TorchFunctionMode
 from transformers import BertConfig, BertModel
 
@@ -14,7 +13,8 @@ from modeling_random_transformer import (
     RandomTransformerModel,
 )
 from modeling_random_transformer.tracing import Step, Trace, trace
-from modeling_random_transformer.tracing.tapping import AttentionTap
+from modeling_random_transformer.tracing.hooks import AttentionTap
+from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 CONFIGS = {
     "post-norm": {},

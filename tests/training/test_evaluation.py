@@ -1,11 +1,11 @@
 """Evaluation searches as translation does: with the same limit on an output."""
 
 from datasets import Dataset
-from support import tiny_model
-from translation_support import random_tokenizer
 
+from modeling_random_transformer.data.corpus import tokenize
 from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments
-from modeling_random_transformer.training.corpus import tokenize
+from tests.helpers.models import tiny_model
+from tests.helpers.translation import random_tokenizer
 
 
 def evaluating(model, folder, texts, **options):

@@ -5,13 +5,12 @@ import shutil
 
 import pytest
 import torch
-from marian_support import ENGLISH, SPANISH, opus_folder
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from training_support import STEPS, run, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, MarianTokenizer
 
 from modeling_random_transformer.conversion import convert_marian
+from modeling_random_transformer.data.corpus import tokenize
 from modeling_random_transformer.training import (
     ModelArguments,
     TranslationTrainingArguments,
@@ -20,8 +19,9 @@ from modeling_random_transformer.training import (
 )
 from modeling_random_transformer.training.averaging import ADAPTER
 from modeling_random_transformer.training.checkpoints import all_checkpoints
-from modeling_random_transformer.training.corpus import tokenize
-from modeling_random_transformer.training.network import check_start
+from modeling_random_transformer.training.model_init import check_start
+from tests.helpers.marian import ENGLISH, SPANISH, opus_folder
+from tests.helpers.training import STEPS, run, write_corpus
 
 SAVED = {"config_overrides": "", "vocab_size": None}  # its sizes are those of the saved translator
 LANGUAGES = (("source", "en"), ("target", "es"))
@@ -244,7 +244,7 @@ def test_an_adapter_finds_its_translator_from_anywhere(corpus, tmp_path, monkeyp
 
 
 def test_peft_is_asked_for(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_random_transformer.training.network.is_peft_available", lambda: False)
+    monkeypatch.setattr("modeling_random_transformer.training.model_init.is_peft_available", lambda: False)
     with pytest.raises(ValueError, match=r"lora_rank=2 needs peft: pip install 'random-transformer\[adapters\]'"):
         tuned(corpus, tmp_path / "out", **LORA)
 

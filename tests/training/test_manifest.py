@@ -11,7 +11,6 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_support import STEPS, run, write_corpus
 from transformers import AutoTokenizer, Trainer
 
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
@@ -19,6 +18,7 @@ from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, locked
 from modeling_random_transformer.training.trainer import TranslationTrainer
+from tests.helpers.training import STEPS, run, write_corpus
 
 SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16"
 VALIDATION = ("validation_source_file", "test.a"), ("validation_target_file", "test.b")

@@ -3,14 +3,15 @@
 import json
 from pathlib import Path
 
-import many_devices_worker
 import pytest
 import transformers
 from packaging import version
-from processes import run_on_two_processes
-from support import assert_near
-from training_support import write_corpus
 from transformers import AutoModelForSeq2SeqLM
+
+from tests.helpers import many_devices_worker
+from tests.helpers.models import assert_near
+from tests.helpers.processes import run_on_two_processes
+from tests.helpers.training import write_corpus
 
 WORKER = Path(many_devices_worker.__file__)
 

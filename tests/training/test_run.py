@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import train_translation
-from processes import start_imported
 from safetensors.torch import load_file
-from training_support import STEPS, arguments, run, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.training import average_weights, is_complete
 from modeling_random_transformer.training.checkpoints import MARKER, all_checkpoints, newest_complete, step_of
+from tests.helpers.processes import start_imported
+from tests.helpers.training import STEPS, arguments, run, write_corpus
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
 

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_support import arguments, write_corpus
 
 import modeling_random_transformer.training as training
+from tests.helpers.training import arguments, write_corpus
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import train_translation

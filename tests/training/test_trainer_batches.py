@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from processes import run_on_two_processes
 from training_worker import ReadRecorder, new_trainer, pairs
 from transformers import Seq2SeqTrainer
 
 from modeling_random_transformer.training import TranslationTrainer
+from tests.helpers.processes import run_on_two_processes
 
 WORKER = Path(__file__).with_name("training_worker.py")
 

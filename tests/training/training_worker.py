@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from support import tiny_config
 from torch.overrides import TorchFunctionMode
 from transformers import set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments
+from tests.helpers.models import tiny_config
 
 VOCAB_SIZE = 270
 

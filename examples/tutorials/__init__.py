@@ -1,0 +1,1 @@
+"""Modules behind the walkthrough, the exercises, the explorer and the recurrent comparison."""

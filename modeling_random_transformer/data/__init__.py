@@ -1,0 +1,1 @@
+"""Parallel text: sources, validation, tokenization, batches by tokens, streaming."""

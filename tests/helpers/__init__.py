@@ -1,0 +1,1 @@
+"""Fixtures' building blocks, shared by the tests."""

@@ -1,0 +1,58 @@
+"""Models of several configurations, their translations by `generate()`, and the engines that must be installed."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from modeling_random_transformer.export import ENGINES
+from modeling_random_transformer.export.search import generating
+from tests.helpers.models import EOS, tiny_model
+from tests.helpers.translation import random_tokenizer, some_texts
+
+CONFIGS = {
+    "post-norm": {"norm_order": "post"},
+    "post-norm with a final norm": {"norm_order": "post", "final_layer_norm": True},
+    "pre-norm": {},
+    "pre-norm without a final norm": {"final_layer_norm": False},
+    "narrow values": {"d_k": 11, "d_v": 5},
+    "narrow keys": {"d_k": 3, "d_v": 11},
+    "wide heads": {"d_k": 16},
+    "three heads": {"d_model": 18, "num_heads": 3, "d_ff": 20, "encoder_layers": 3, "decoder_layers": 1},
+    "scale of attention": {"attention_scale": 0.7},
+    "no biases": {"attention_bias": False},
+    "embeddings not scaled": {"scale_embedding": False},
+    "no positions": {"position_embedding": "none"},
+    "learned positions": {"position_embedding": "learned", "position_offset": 2},
+    "sines first": {"sinusoid_layout": "concatenated", "position_offset": 3},
+    "nothing shared": {"share_embeddings": False, "tie_word_embeddings": False},
+    "tied to the decoder": {"share_embeddings": False},
+    "untied": {"tie_word_embeddings": False},
+    "no bias on logits": {"lm_head_bias": False},
+    "epsilon": {"layer_norm_eps": 0.1},
+}
+TEXTS = some_texts(24, seed=1)
+LIMIT = 24  # tokens of a translation
+BEAMS = (1, 4)
+
+
+def needs(engine: str) -> list[pytest.MarkDecorator]:
+    """For `pytestmark`: skips what needs an engine that is not installed."""
+    missing = [package for package in ENGINES[engine].packages if find_spec(package) is None]
+    return [pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: extra '{engine}'")]
+
+
+def exportable(seed: int = 0, **overrides):
+    """A model and its tokenizer. Its weights are spread, so that no two choices are nearly the same."""
+    tokenizer = random_tokenizer()
+    options = {"norm_order": "pre", "lm_head_bias": True, **overrides}
+    model = tiny_model(seed, spread=2.0, vocab_size=len(tokenizer), **options)
+    if model.lm_head.bias is not None:
+        with torch.no_grad():
+            model.lm_head.bias[EOS] = 8.0  # or few translations would end
+    return model, tokenizer
+
+
+def own_translations(model, tokenizer, num_beams: int, texts: Sequence[str] = TEXTS, limit: int = LIMIT) -> list[str]:
+    return generating(model, tokenizer)(texts, num_beams, limit)

@@ -1,0 +1,54 @@
+"""What each process of a run on many devices does: twenty steps, whose losses the first process writes."""
+
+import json
+import sys
+from pathlib import Path
+
+from accelerate import Accelerator
+
+from modeling_random_transformer.training.trainer import TranslationTrainer
+from tests.helpers.training import run
+
+# Without dropout, which every process draws for itself.
+SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,dropout=0.0"
+OPTIONS = {
+    "max_steps": 20,
+    "logging_steps": 1,
+    "save_steps": 20,
+    "per_device_eval_batch_size": 4,
+    "max_tokens_per_batch": 90,  # which makes an even number of batches, so that both runs have the same
+    "config_overrides": SIZES,
+}
+
+
+KINDS = {
+    "alone": {"gradient_accumulation_steps": 2},  # with as many batches in a step as two processes have
+    "ddp": {},
+    "fsdp": {"fsdp_size": 2},
+    "tp": {"tp_size": 2, "gradient_accumulation_steps": 2},
+}
+
+
+def main(folder: Path, kind: str) -> None:
+    losses = []
+
+    class Noted(TranslationTrainer):
+        def log(self, logs: dict, *args: object, **kwargs: object) -> None:
+            if "loss" in logs and self.is_world_process_zero():
+                losses.append(logs["loss"])
+            super().log(logs, *args, **kwargs)
+
+    import modeling_random_transformer.training.run as module
+
+    module.TranslationTrainer = Noted
+    if kind == "tp":
+        # Accelerate asks for devices of one kind by name and leaves CPUs out; nothing else depends on it here.
+        Accelerator.multi_device = True
+    result = run(folder, kind, **KINDS[kind], **OPTIONS)
+    if losses:
+        scores = {name: values["score"] for name, values in result.scores["test"].items()}
+        (folder / f"{kind}.json").write_text(json.dumps({"losses": losses, "scores": scores}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,69 @@
+"""Folders as those of OPUS-MT: random weights, but tokenizers that were trained."""
+
+import io
+import json
+from pathlib import Path
+
+import sentencepiece
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from tests.helpers.translation import SENTENCES
+
+PIECES = 30  # of each language, <unk>, <s> and </s> of sentencepiece among them
+ENGLISH, SPANISH = SENTENCES[:3], SENTENCES[3:]
+
+
+def opus_folder(path: Path, separate_vocabs: bool = False, **options) -> MarianMTModel:
+    """Write the model and its tokenizer's files; the vocabularies of the two languages are one, or one each."""
+    path.mkdir()
+    pieces = [train_pieces(path / "source.spm", ENGLISH), train_pieces(path / "target.spm", SPANISH)]
+    vocabulary = numbered(pieces[0] if separate_vocabs else pieces[0] + pieces[1])
+    write_json(path / "vocab.json", vocabulary)
+    if separate_vocabs:
+        write_json(path / "target_vocab.json", numbered(pieces[1]))
+    # As on the Hub: without the class, which AutoTokenizer knows from Marian's model_type.
+    settings = {"source_lang": "en", "target_lang": "es"}
+    write_json(path / "tokenizer_config.json", settings | ({"separate_vocabs": True} if separate_vocabs else {}))
+    model = translator(len(vocabulary), share_encoder_decoder_embeddings=not separate_vocabs, **options)
+    model.save_pretrained(path)
+    return model
+
+
+def train_pieces(file: Path, sentences: list[str]) -> list[str]:
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences * 10), model_writer=trained, vocab_size=PIECES, minloglevel=2
+    )
+    file.write_bytes(trained.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+    return [processor.id_to_piece(i) for i in range(3, len(processor))]
+
+
+def numbered(pieces: list[str]) -> dict[str, int]:
+    """Ids as OPUS-MT has them, `<pad>` last."""
+    return {token: i for i, token in enumerate(dict.fromkeys(["</s>", "<unk>", *pieces, "<pad>"]))}
+
+
+def translator(vocab_size: int, **options) -> MarianMTModel:
+    torch.manual_seed(0)
+    pad = vocab_size - 1
+    for stack in ("encoder", "decoder"):
+        options |= {f"{stack}_layers": 2, f"{stack}_attention_heads": 2, f"{stack}_ffn_dim": 24}
+    options |= {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0}
+    options |= {"d_model": 16, "activation_function": "swish", "scale_embedding": True}
+    model = MarianMTModel(MarianConfig(vocab_size=vocab_size, **options)).eval()
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and weight.dim() == 2:  # so wide that the model says something of each source
+            torch.nn.init.normal_(weight, std=2.4 if "encoder_attn" in name else 0.3)
+    model.final_logits_bias.normal_()
+    with torch.no_grad():  # as in OPUS-MT's
+        model.final_logits_bias[0, pad] = 0
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_tokens.weight[pad] = 0
+    model.generation_config.bad_words_ids = [[pad]]
+    return model
+
+
+def write_json(file: Path, content: dict) -> None:
+    file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

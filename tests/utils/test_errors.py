@@ -1,0 +1,34 @@
+"""What libraries raise, as one sentence."""
+
+import pytest
+from safetensors import SafetensorError
+
+from modeling_random_transformer.utils.errors import refusing
+
+NO_SENTENCEPIECE = """
+MarianTokenizer requires the SentencePiece library but it was not found in your environment. Check out the advice on the
+installation page of its repo and follow the ones that match your environment.
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no file\nand much advice"), "no file"),
+        (SafetensorError("header too large"), "header too large"),
+        (
+            ImportError(NO_SENTENCEPIECE),
+            "MarianTokenizer requires the SentencePiece library but it was not found in your environment.",
+        ),
+    ],
+)
+def test_reasons_are_one_sentence(error, reason):
+    with pytest.raises(ValueError, match="FOLDER must") as caught, refusing("FOLDER must hold a model, got x"):
+        raise error
+    assert str(caught.value) == f"FOLDER must hold a model, got x: {reason}"
+    assert caught.value.__cause__ is error
+
+
+def test_mistakes_of_our_own_are_not_hidden():
+    with pytest.raises(KeyError), refusing("FOLDER must hold a model, got x"):
+        raise KeyError("oops")
