@@ -7,7 +7,8 @@ LOWEST := .venv-lowest
 WORKERS ?= 2
 # Modules are compiled when they are first imported: of most that are installed, none ever is.
 QUIET := --quiet --no-compile --disable-pip-version-check
-PYTEST := -m pytest -n $(WORKERS) --dist loadscope
+# Files stay together, for their fixtures, and in the order of tests/conftest.py: those with slow tests first.
+PYTEST := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test test-fast test-lowest lint format clean
 

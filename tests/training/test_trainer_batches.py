@@ -10,6 +10,7 @@ from training_worker import ReadRecorder, new_trainer, pairs
 from transformers import Seq2SeqTrainer
 
 from modeling_random_transformer.training import TranslationTrainer
+from modeling_random_transformer.translation import longest_target
 from tests.helpers.processes import run_on_two_processes
 
 WORKER = Path(__file__).with_name("training_worker.py")
@@ -22,7 +23,9 @@ def test_predictions_are_in_the_order_of_the_data_set(as_list, tmp_path):
     output = trainer.predict(trainer.eval_dataset)
     assert len(output.predictions) == len(rows)
     for row, predicted, labels in zip(rows, output.predictions, output.label_ids, strict=True):
-        alone = trainer.model.generate(torch.tensor([row["input_ids"]]))[0].tolist()
+        source = torch.tensor([row["input_ids"]])
+        limit = longest_target(source.shape[1], trainer.model.config)
+        alone = trainer.model.generate(source, max_length=1 + limit)[0].tolist()
         assert [token for token in predicted.tolist() if token > 0] == [token for token in alone if token > 0]
         assert labels[: row["target_length"]].tolist() == row["labels"]
     # Metrics see the same order.
