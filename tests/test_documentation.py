@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from transformers import MarianConfig, MarianMTModel
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
 import modeling_random_transformer
 from modeling_random_transformer import RandomTransformerConfig
@@ -97,6 +98,9 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
     for model in ("en-de", "quickstart"):
         save_translator(folder / "outputs" / model)
+    adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
+    adapted.save_pretrained(folder / "outputs" / "animals")
+    AutoTokenizer.from_pretrained(folder / "outputs" / "en-de").save_pretrained(folder / "outputs" / "animals")
     sizes = {f"{stack}_{size}": 2 for stack in ("encoder", "decoder") for size in ("layers", "attention_heads")}
     tokens = {"vocab_size": 40, "pad_token_id": 39, "decoder_start_token_id": 39}
     MarianMTModel(MarianConfig(d_model=16, **sizes, **tokens)).save_pretrained(folder / "opus-mt-en-de")
