@@ -6,6 +6,7 @@ A block that cannot run in a test is preceded by `<!-- test: skip (reason) -->`.
 
 import argparse
 import importlib
+import inspect
 import os
 import re
 import shlex
@@ -99,7 +100,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for model in ("en-de", "quickstart"):
         save_translator(folder / "outputs" / model)
     adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
-    adapted.save_pretrained(folder / "outputs" / "animals")
+    adapted.save_pretrained(str(folder / "outputs" / "animals"))
     AutoTokenizer.from_pretrained(folder / "outputs" / "en-de").save_pretrained(folder / "outputs" / "animals")
     sizes = {f"{stack}_{size}": 2 for stack in ("encoder", "decoder") for size in ("layers", "attention_heads")}
     tokens = {"vocab_size": 40, "pad_token_id": 39, "decoder_start_token_id": 39}
@@ -313,15 +314,20 @@ def test_api_reference_is_complete() -> None:
     assert public | {f"{package}.{subpackage}" for subpackage in SUBPACKAGES} <= documented
 
 
-@pytest.mark.parametrize("module", ["modeling_random_transformer", *SUBPACKAGES])
+@pytest.mark.parametrize("module", ["", *SUBPACKAGES])
 def test_public_names_have_docstrings(module: str) -> None:
-    package = modeling_random_transformer.__name__
-    imported = importlib.import_module(package if module == package else f"{package}.{module}")
+    imported = importlib.import_module(f"modeling_random_transformer.{module}".rstrip("."))
     assert imported.__doc__
+    missing = []
     for public in imported.__all__:
         value = getattr(imported, public)
-        if callable(value):
-            assert (value.__doc__ or "").strip(), public
+        if inspect.isclass(value) or inspect.isroutine(value):
+            missing += [public] if not inspect.getdoc(value) else []
+        if inspect.isclass(value):
+            own = [member for member in vars(value) if not member.startswith("_")]
+            routines = [member for member in own if inspect.isroutine(getattr(value, member))]
+            missing += [f"{public}.{member}" for member in routines if not inspect.getdoc(getattr(value, member))]
+    assert not missing
 
 
 def test_configuration_table_matches_the_defaults() -> None:
@@ -330,3 +336,9 @@ def test_configuration_table_matches_the_defaults() -> None:
     documented = {field: default.strip().strip("`").strip('"') for field, default in rows}
     fields = [field for field in vars(RandomTransformerConfig)["__annotations__"] if not field.startswith("is_")]
     assert documented == {field: str(getattr(RandomTransformerConfig, field)) for field in fields}
+
+
+def test_version_is_the_same_everywhere() -> None:
+    version = modeling_random_transformer.__version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
+    assert f"\n## {version} - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
