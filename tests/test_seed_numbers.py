@@ -34,8 +34,7 @@ def first_block(**overrides: object) -> torch.nn.Module:
 def head_outputs(scale: float) -> Tensor:
     """The heads before they are concatenated: `[tokens, heads, d_v]`."""
     attention = first_block().self_attn
-    key, value = attention.project_keys_and_values(E)
-    query = attention.split_heads(attention.q_proj(E), 3)
+    query, key, value = (attention.split_heads(attention.get_submodule(f"{name}_proj")(E), 3) for name in "qkv")
     return eager_attention_forward(attention, query, key, value, None, scaling=scale)[0][0]
 
 
@@ -56,7 +55,7 @@ def test_embedding_plus_position():
     model = eager_model()
     with torch.no_grad():
         model.model.shared.weight[:2] = tensor(SEED["token_embedding"])
-    summed = model.model.encoder.embed(model.model.encoder.look_up(torch.tensor([[0, 1]]), None), start=0, end=2)
+    summed = model.model.encoder.embed(model.model.encoder.embed_ids(torch.tensor([[0, 1]]), None), start=0, end=2)
     positions = tensor([SEED["position_encoding"]["pos0"], SEED["position_encoding"]["pos1"]])
     expected = tensor(SEED["token_embedding"]) + positions
     torch.testing.assert_close(summed[0], expected, rtol=0, atol=1e-7)  # the table is float32
@@ -65,8 +64,7 @@ def test_embedding_plus_position():
 
 def test_queries_keys_and_values():
     attention = first_block().self_attn
-    key, value = attention.project_keys_and_values(E)
-    query = attention.split_heads(attention.q_proj(E), 3)
+    query, key, value = (attention.split_heads(attention.get_submodule(f"{name}_proj")(E), 3) for name in "qkv")
     assert_printed(query[0, 0], SEED["Q1"])
     assert_printed(key[0, 0], SEED["K1"])
     assert_printed(value[0, 0], SEED["V1"])
@@ -107,8 +105,8 @@ def test_layer_norm():
     """
 
     def add_and_norm(**overrides: object) -> Tensor:
-        block = first_block(attention_scale=1 / 30, **overrides)
-        return block.add_and_norm(E, block.self_attn_layer_norm, lambda x: block.self_attn(x)[0])[0]
+        layer = first_block(attention_scale=1 / 30, **overrides)
+        return layer.self_attn_layer_norm(E + layer.self_attn(E)[0])[0]
 
     printed = tensor(SEED["layer_norm_E_plus_Z"])
     torch.testing.assert_close(add_and_norm(), printed, rtol=0, atol=2e-7)

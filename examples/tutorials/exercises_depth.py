@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from transformers.cache_utils import EncoderDecoderCache
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
-from modeling_random_transformer.modeling_random_transformer import RandomTransformerBlock
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
 from .quickstart_report import BLUE, GRAY, ORANGE, console, show_table
@@ -86,30 +87,39 @@ def train_variant(variant: str, seed: int, steps: int) -> float:
 def build(
     variant: str, vocab_size: int, seed: int, depth: int, **sizes: int
 ) -> RandomTransformerForConditionalGeneration:
-    """A random model of `depth` blocks a stack, with another connection around the sub-layers of each."""
+    """A random model of `depth` layers per stack, with the variant's connection around each sub-layer."""
     model = tiny_model(vocab_size, seed, encoder_layers=depth, decoder_layers=depth, **sizes)
-    for block in (*model.model.encoder.layers, *model.model.decoder.layers):
-        block.add_and_norm = partial(CONNECTIONS[variant], block)
+    for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
+        layer.forward = partial(forward, layer, CONNECTIONS[variant])
     return model
 
 
-def residual_only(_: RandomTransformerBlock, states: Tensor, _norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return states + sublayer(states)
+def forward(
+    layer: RandomTransformerLayer,
+    connect: Callable[[Tensor, Tensor, nn.LayerNorm], Tensor],
+    states: Tensor,
+    attention_mask: Tensor | None = None,
+    source: Tensor | None = None,
+    encoder_attention_mask: Tensor | None = None,
+    past_key_values: EncoderDecoderCache | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """The forward pass of an encoder or decoder layer, with `connect` around each sub-layer and without dropout."""
+    cached = {"past_key_values": past_key_values, **kwargs}
+    output, _ = layer.self_attn(states, attention_mask=attention_mask, **cached)
+    states = connect(states, output, layer.self_attn_layer_norm)
+    if source is not None:
+        output, _ = layer.encoder_attn(states, encoder_attention_mask, key_value_states=source, **cached)
+        states = connect(states, output, layer.encoder_attn_layer_norm)
+    return connect(states, layer.feed_forward(states), layer.final_layer_norm)
 
 
-def norm_only(_: RandomTransformerBlock, states: Tensor, norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return norm(sublayer(states))
-
-
-def neither(_: RandomTransformerBlock, states: Tensor, _norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return sublayer(states)
-
-
-CONNECTIONS: dict[str, Callable[..., Tensor]] = {
-    "both": RandomTransformerBlock.add_and_norm,
-    "residuals only": residual_only,
-    "norms only": norm_only,
-    "neither": neither,
+# From the input of a sub-layer, its output and its layer norm.
+CONNECTIONS: dict[str, Callable[[Tensor, Tensor, nn.LayerNorm], Tensor]] = {
+    "both": lambda states, output, norm: norm(states + output),
+    "residuals only": lambda states, output, _: states + output,
+    "norms only": lambda _, output, norm: norm(output),
+    "neither": lambda _states, output, _norm: output,
 }
 
 

@@ -249,7 +249,7 @@ def decoder_residual(show: Display) -> None:
     show.begin("decoder_residual")
     block: Any = seed_model().model.decoder.layers[0]
     with torch.no_grad():
-        normed = block.add_and_norm(tensor([SOS_AT_0]), block.self_attn_layer_norm, lambda _: tensor([ATTENDED]))
+        normed = block.self_attn_layer_norm(tensor([SOS_AT_0]) + tensor([ATTENDED]))
     show.compare("LayerNorm(Z + E)", normed, [ATTENDED_NORMED], "norm(x + output)", PRINTED_AFTER_STD)
 
 

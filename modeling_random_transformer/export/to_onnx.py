@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .graphs import DecoderGraph, EncoderGraph
-from .onnx_model import DECODER, ENCODER, OnnxModel, names_of
+from .onnx_model import DECODER, ENCODER, OnnxModel, tensor_names
 from .search import Translate, generating
 
 SOURCES, SOURCE_LEN, BEAMS, PAST_LEN, NEW_LEN = 2, 3, 4, 5, 6  # of examples: different, and none of them 0 or 1
@@ -36,6 +36,7 @@ def write(
             quantized as it comes.
     """
     model = copy.deepcopy(model).to("cpu", torch.float32)
+    model.set_attn_implementation("eager")
     with TemporaryDirectory() as scratch:
         for name, draw in ((ENCODER, draw_encoder), (DECODER, draw_decoder)):
             if dtype == "float32":
@@ -63,13 +64,13 @@ def draw_encoder(model: RandomTransformerForConditionalGeneration, path: Path) -
     ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     sizes = (opened(0, 1), opened(0, 1))
-    draw(EncoderGraph(model), tuple(inputs.values()), sizes, [*inputs], names_of(model.config, "source"), path)
+    draw(EncoderGraph(model), tuple(inputs.values()), sizes, [*inputs], tensor_names(model.config, "source"), path)
 
 
 def draw_decoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:
     """Write the graph that takes a step of the target."""
     heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
-    source, past, present = (names_of(model.config, what) for what in ("source", "past", "present"))
+    source, past, present = (tensor_names(model.config, what) for what in ("source", "past", "present"))
     inputs = (
         torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64),
         torch.ones(SOURCES, SOURCE_LEN, dtype=torch.int64),
