@@ -39,7 +39,7 @@ class DataArguments:
     target_key: str = field(default="target", metadata={"help": "The target's name in a JSON object or a dataset."})
     streaming: bool = field(default=False, metadata={"help": "Read the training set as it comes, keep no copy."})
     buffer_pairs: int = field(default=100_000, metadata={"help": "Pairs shuffled among themselves when streaming."})
-    on_broken: str = field(default="refuse", metadata={"help": "'refuse' broken lines, or 'drop' them."})
+    on_invalid: str = field(default="error", metadata={"help": "'error' or 'skip': what to do with invalid lines."})
     max_source_length: int = field(default=256, metadata={"help": "Longer training sources, in tokens, are dropped."})
     max_target_length: int = field(default=256, metadata={"help": "Longer training targets, in tokens, are dropped."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes to tokenise with."})

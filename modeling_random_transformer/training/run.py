@@ -22,7 +22,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from .. import __version__
 from ..data.batches import padding_multiple
-from ..data.corpus import lengths_of, load_pairs, refuse_or_drop, tokenize_pairs
+from ..data.corpus import lengths_of, load_pairs, raise_if_invalid, tokenize_pairs
 from ..data.report import Report
 from ..data.sources import Corpus, ParallelText
 from ..data.streaming import TokenBudgetStream
@@ -155,7 +155,7 @@ class _Run:
     def _what_to_score(self) -> dict[str, dict[str, Any]]:
         """Each set but the one for training, with what determines its score beside the model."""
         return {
-            split: {"set": fingerprint(text), "on_broken": self.data.on_broken, **self.args.search}
+            split: {"set": fingerprint(text), "on_invalid": self.data.on_invalid, **self.args.search}
             for split, text in self.texts.items()
             if split != "train"
         }
@@ -179,7 +179,7 @@ class _Run:
         pairs: dict[str, Dataset] = {}
         for split in splits:
             logger.info("reading the %s set, %s", split, self.texts[split])
-            pairs[split], report = load_pairs(self.texts[split], on_broken=self.data.on_broken)
+            pairs[split], report = load_pairs(self.texts[split], on_invalid=self.data.on_invalid)
             self.reports.append(report)
             lines = report.lines if split == "train" else lines
         self.tokenizer = self._tokenizer(lines)
@@ -241,7 +241,7 @@ class _Run:
     def _train(self) -> tuple[TranslationTrainer, dict[str, PreparedSet]]:
         """Train, save the final model and record that it is finished."""
         streaming = self.data.streaming
-        lines = _check_stream(self.texts["train"], self.data.on_broken) if streaming else None
+        lines = _check_stream(self.texts["train"], self.data.on_invalid) if streaming else None
         sets = self._read([split for split in self.texts if split != "train" or not streaming], lines)
         train = (
             _stream(self.texts["train"], self.tokenizer, self.data, self.args) if streaming else sets["train"].tokens
@@ -311,12 +311,12 @@ class _Run:
         self.manifest = first_process_decides(write)
 
 
-def _check_stream(text: Corpus, on_broken: str) -> int | None:
+def _check_stream(text: Corpus, on_invalid: str) -> int | None:
     """The number of lines of files, checked before training rather than during it; `None` for a data set's stream."""
     if not isinstance(text, ParallelText):
         return None
     report = text.check()
-    refuse_or_drop(report, on_broken)
+    raise_if_invalid(report, on_invalid)
     return report.lines
 
 
@@ -383,7 +383,7 @@ def _stream(
         buffer_pairs=data.buffer_pairs,
         max_source_length=data.max_source_length,
         max_target_length=data.max_target_length,
-        on_broken=data.on_broken,
+        on_invalid=data.on_invalid,
         process_index=args.process_index,
         num_processes=args.world_size,
         seed=args.data_seed if args.data_seed is not None else args.seed,
