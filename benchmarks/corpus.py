@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data.corpus import lengths_of
+from modeling_random_transformer.data.tokenization import lengths_of
 from modeling_random_transformer.training import (
     ParallelText,
     TokenBudgetSampler,
@@ -65,7 +65,7 @@ def write_corpus(folder: Path, lines: int) -> None:
 def measure(folder: Path, how: str, batches: int) -> dict[str, float]:
     """Peak private memory in MiB from the corpus's files to batches, and what the process had before."""
     text = ParallelText(folder / "source", folder / "target")
-    sample = (side for line in islice(text.lines(), 5000) for side in line[1:])
+    sample = (side for line in islice(text.lines(), 5000) for side in (line.source, line.target))
     tokenizer = RandomTransformerTokenizer.train(sample, vocab_size=2000)
     began = time.perf_counter()
     with PeakMemory() as memory:

@@ -227,7 +227,7 @@ def _start(model: ModelArguments) -> dict[str, Any]:
 def fingerprint(text: Corpus) -> Any:
     """A digest of a corpus: of the content of its files, or what `datasets` calls the state of a dataset."""
     if isinstance(text, DatasetText):
-        return f"{text.name} {text.stamp()} {text.source_key} {text.target_key}"
+        return f"{text.name} {text.fingerprint()} {text.source_key} {text.target_key}"
     files = " ".join(file_digest(Path(path)) for path in (text.source, text.target) if path is not None)
     # Names of keys matter in JSON only.
     return f"{files} {text.source_key} {text.target_key}" if Path(text.source).suffix in (".json", ".jsonl") else files

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from transformers.trainer_utils import IntervalStrategy
 
 from .. import __version__
 from ..data.batches import padding_multiple
-from ..data.corpus import lengths_of, load_pairs, raise_if_invalid, tokenize_pairs
-from ..data.report import Report
 from ..data.sources import Corpus, ParallelText
 from ..data.streaming import TokenBudgetStream
+from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
+from ..data.validation import ValidationReport, load_pairs, raise_if_invalid, validate
 from ..evaluation import score, translation_metrics
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..translation.files import first_process_decides
@@ -40,8 +39,6 @@ from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
-# The most pairs to learn a vocabulary from.
-TOKENIZER_PAIRS = 1_000_000
 
 
 @dataclass
@@ -69,7 +66,7 @@ class Result:
     pairs: int
     learning_rate: float
     world_size: int
-    reports: list[Report] = field(default_factory=list)
+    reports: list[ValidationReport] = field(default_factory=list)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -126,7 +123,7 @@ class _Run:
     ):
         self.data, self.model, self.args, self.texts = data, model, args, texts
         self.folder = Path(args.output_dir)
-        self.reports: list[Report] = []
+        self.reports: list[ValidationReport] = []
         self.manifest: Manifest = first_process_decides(
             lambda: open_manifest(self.folder, fixed_values(data, model, args, texts), free_values(args, __version__))
         )
@@ -162,7 +159,7 @@ class _Run:
 
     def _result(self, scores: dict[str, dict[str, Any]]) -> Result:
         facts = {name: value for name, value in (self.manifest.finished or {}).items() if name != "files"}
-        reports = {report["name"]: Report(**report) for report in facts.pop("reports")}
+        reports = {report["name"]: ValidationReport(**report) for report in facts.pop("reports")}
         reports |= {report.name: report for report in self.reports}
         return Result(folder=self.folder, **facts, reports=list(reports.values()), scores=scores)
 
@@ -182,29 +179,29 @@ class _Run:
             pairs[split], report = load_pairs(self.texts[split], on_invalid=self.data.on_invalid)
             self.reports.append(report)
             lines = report.lines if split == "train" else lines
-        self.tokenizer = self._tokenizer(lines)
+        self.tokenizer = self._tokenizer(pairs.get("train", self.texts["train"]), lines)
         sets = {split: _tokenize(pairs[split], self.tokenizer, split, self.data, self.reports) for split in splits}
         if self.args.process_index == 0:
             for report in self.reports:
                 logger.warning("%s", report)
         return sets
 
-    def _tokenizer(self, lines: int | None) -> PreTrainedTokenizerBase:
+    def _tokenizer(self, corpus: Corpus | Dataset, lines: int | None) -> PreTrainedTokenizerBase:
         """The tokenizer that is given, or the one of this run, trained on the corpus."""
         given = self.model.model_name_or_path or self.model.tokenizer
         if given is not None:
             return AutoTokenizer.from_pretrained(given)
-        first_process_decides(lambda: self._train_tokenizer(lines))
+        first_process_decides(lambda: self._train_tokenizer(corpus, lines))
         return AutoTokenizer.from_pretrained(self.folder)
 
-    def _train_tokenizer(self, lines: int | None) -> None:
+    def _train_tokenizer(self, corpus: Corpus | Dataset, lines: int | None) -> None:
         path = self.folder / "tokenizer.json"
         if self.manifest.tokenizer is not None and path.is_file():
             if file_digest(path) != self.manifest.tokenizer:
                 raise ValueError(f"tokenizer must be the one of this run, got a {path} that has changed.")
             return
         tokenizer = RandomTransformerTokenizer.train(
-            _both_sides(self.texts["train"], lines), vocab_size=self.model.vocab_size or VOCAB_SIZE
+            vocabulary_sample(corpus, lines), vocab_size=self.model.vocab_size or VOCAB_SIZE
         )
         with new_files(self.folder) as unfinished:
             tokenizer.save_pretrained(unfinished)
@@ -255,7 +252,7 @@ class _Run:
         self._save(trainer)
         if isinstance(train, TokenBudgetStream):
             self.reports.append(train.report)
-            pairs = train.report.lines - train.report.broken
+            pairs = train.report.lines - train.report.invalid
         else:
             pairs = len(train)
         self._write(
@@ -315,16 +312,9 @@ def _check_stream(text: Corpus, on_invalid: str) -> int | None:
     """The number of lines of files, checked before training rather than during it; `None` for a data set's stream."""
     if not isinstance(text, ParallelText):
         return None
-    report = text.check()
+    report = validate(text)
     raise_if_invalid(report, on_invalid)
     return report.lines
-
-
-def _both_sides(text: Corpus, lines: int | None) -> Iterator[str]:
-    """Texts to learn a vocabulary from: every n-th pair of all lines; the first ones if their number is unknown."""
-    step = 1 if lines is None else -(-lines // TOKENIZER_PAIRS)
-    for line in islice(text.lines(), 0, TOKENIZER_PAIRS * step, step):
-        yield from line[1:] if len(line) == 3 else ()
 
 
 @contextmanager
@@ -356,7 +346,7 @@ def new_files(folder: Path, write: bool = True) -> Iterator[Path]:
 
 
 def _tokenize(
-    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, split: str, data: DataArguments, reports: list[Report]
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, split: str, data: DataArguments, reports: list[ValidationReport]
 ) -> PreparedSet:
     # Nothing is cut from a validation or test set: its scores would be of another set.
     limits = (data.max_source_length, data.max_target_length) if split == "train" else (None, None)
@@ -368,7 +358,7 @@ def _tokenize(
         num_proc=data.preprocessing_num_workers,
         name=f"{split} pairs",
     )
-    if report.broken:
+    if report.invalid:
         reports.append(report)
     return PreparedSet(pairs, tokens)
 

@@ -26,8 +26,8 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
-from ..data.corpus import lengths_of
 from ..data.streaming import TokenBudgetStream
+from ..data.tokenization import lengths_of
 from ..translation.texts import Translator
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
 from .loss import SmoothedCrossEntropy

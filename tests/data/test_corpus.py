@@ -8,8 +8,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data.corpus import lengths_of
-from modeling_random_transformer.training import ParallelText, load_pairs, tokenize_pairs
+from modeling_random_transformer.data.tokenization import lengths_of
+from modeling_random_transformer.training import ParallelText, load_pairs, tokenize_pairs, validate
 
 PAIRS = [("one dog", "un perro"), ("two  dogs", "dos  perros"), ("a cat\u2028here", "un gato\x0baquí"), ("¿?", "…")]
 
@@ -37,8 +37,8 @@ def test_every_kind_of_file_gives_the_same_pairs(kind, tmp_path):
     dataset, report = load_pairs(write(tmp_path, kind), cache_dir=tmp_path / "cache")
     assert [(row["source"], row["target"]) for row in dataset] == PAIRS
     assert dataset["line"][:] == [1, 2, 3, 4]
-    assert (report.lines, report.broken) == (4, 0)
-    assert "none broken" in str(report)
+    assert (report.lines, report.invalid) == (4, 0)
+    assert "none invalid" in str(report)
 
 
 def test_keys_of_ones_own(tmp_path):
@@ -55,21 +55,21 @@ def broken_files(folder):
 
 
 def test_broken_lines_are_counted_by_kind_and_number(tmp_path):
-    report = broken_files(tmp_path).check()
+    report = validate(broken_files(tmp_path))
     assert report.lines == 6
-    assert report.counts == {"with an empty side": 4, "not UTF-8": 1}
-    assert report.first == {"with an empty side": [2, 4, 5, 6], "not UTF-8": [3]}
-    assert "5 of 6 lines are broken" in str(report)
+    assert report.counts == {"with an empty source or target": 4, "not UTF-8": 1}
+    assert report.first == {"with an empty source or target": [2, 4, 5, 6], "not UTF-8": [3]}
+    assert "5 of 6 lines are invalid" in str(report)
     assert "1 not UTF-8 (line 3)" in str(report)
 
 
 def test_broken_lines_are_refused_or_dropped(tmp_path):
     text = broken_files(tmp_path)
-    with pytest.raises(ValueError, match=r"5 of 6 lines are broken.*skip them with on_invalid='skip'"):
+    with pytest.raises(ValueError, match=r"5 of 6 lines are invalid.*skip them with on_invalid='skip'"):
         load_pairs(text, cache_dir=tmp_path / "cache")
     dataset, report = load_pairs(text, on_invalid="skip", cache_dir=tmp_path / "cache")
     assert [(row["line"], row["source"]) for row in dataset] == [(1, "good")]
-    assert report.broken == 5
+    assert report.invalid == 5
     with pytest.raises(ValueError, match="on_invalid must be 'error' or 'skip', got 'ignore'"):
         load_pairs(text, on_invalid="ignore")
 
@@ -85,13 +85,13 @@ def test_broken_lines_are_refused_or_dropped(tmp_path):
 def test_lines_of_other_than_two_sides(name, content, tmp_path):
     path = tmp_path / name
     path.write_text(content)
-    assert ParallelText(path).check().first == {"not of two sides": [1, 2]}
+    assert validate(ParallelText(path)).first == {"without exactly one source and one target": [1, 2]}
 
 
 def test_nothing_left_is_refused(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("\t\n")
-    with pytest.raises(ValueError, match="nothing to train on"):
+    with pytest.raises(ValueError, match="at least one valid pair"):
         load_pairs(ParallelText(path), on_invalid="skip")
 
 
@@ -100,9 +100,9 @@ def test_wrong_files_are_refused(tmp_path):
     (tmp_path / "a.tsv").touch()
     with pytest.raises(ValueError, match=r"source must be a file, got .*b\.en"):
         ParallelText(tmp_path / "b.en", tmp_path / "a.en")
-    with pytest.raises(ValueError, match="takes no target, any other takes one"):
+    with pytest.raises(ValueError, match="target must be given with a text file and omitted with"):
         ParallelText(tmp_path / "a.en")
-    with pytest.raises(ValueError, match="takes no target"):
+    with pytest.raises(ValueError, match="target must be given with a text file"):
         ParallelText(tmp_path / "a.tsv", tmp_path / "a.en")
 
 
@@ -117,7 +117,7 @@ def test_a_changed_file_is_read_again(tmp_path):
 def test_tokenised_pairs(num_proc, tokenizer, tmp_path):
     pairs, _ = load_pairs(write(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
     tokens, report = tokenize_pairs(pairs, tokenizer, num_proc=num_proc)
-    assert report.broken == 0
+    assert report.invalid == 0
     for row, (source, target) in zip(tokens, PAIRS, strict=True):
         assert tokenizer.decode(row["input_ids"], skip_special_tokens=True) == source
         assert tokenizer.decode(row["labels"], skip_special_tokens=True) == target
@@ -130,11 +130,13 @@ def test_over_long_pairs(tokenizer, tmp_path):
     lengths = tokenize_pairs(pairs, tokenizer)[0]["source_length"][:]
     limit = max(lengths) - 1
     kept, report = tokenize_pairs(pairs, tokenizer, max_source_length=limit)
-    assert report.first == {"over-long": [i + 1 for i, length in enumerate(lengths) if length > limit]}
-    assert len(kept) == len(PAIRS) - report.broken
-    with pytest.raises(ValueError, match="over-long"):
+    assert report.first == {
+        "longer than the maximum length": [i + 1 for i, length in enumerate(lengths) if length > limit]
+    }
+    assert len(kept) == len(PAIRS) - report.invalid
+    with pytest.raises(ValueError, match="longer than the maximum length"):
         tokenize_pairs(pairs, tokenizer, max_source_length=limit, on_invalid="error")
-    with pytest.raises(ValueError, match="nothing to train on"):
+    with pytest.raises(ValueError, match="at least one valid pair"):
         tokenize_pairs(pairs, tokenizer, max_target_length=1)
 
 

@@ -12,8 +12,8 @@ from test_corpus import PAIRS, broken_files, write
 from torch.utils.data import DataLoader
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import streaming
-from modeling_random_transformer.training import DataArguments, DatasetText, TokenBudgetStream
+from modeling_random_transformer.data import streaming, tokenization
+from modeling_random_transformer.training import DataArguments, DatasetText, TokenBudgetStream, validate
 from tests.helpers.training import run, write_corpus
 
 TOKENIZER = RandomTransformerTokenizer.train([side for pair in PAIRS for side in pair], vocab_size=270)
@@ -60,7 +60,7 @@ def test_the_seed_fixes_the_order_and_epochs_differ():
     [
         ({"buffer_pairs": 0}, "buffer_pairs must be at least num_processes=1, got 0"),
         ({"on_invalid": "mend"}, "on_invalid must be 'error' or 'skip', got 'mend'"),
-        ({"max_source_length": 1}, "there is nothing to train on"),
+        ({"max_source_length": 1}, "at least one valid pair"),
     ],
 )
 def test_what_cannot_be_streamed_is_refused(options, message):
@@ -72,14 +72,14 @@ def test_broken_lines_are_dropped_and_reported_or_refused(tmp_path):
     text = broken_files(tmp_path)
     (stream,) = streams(text, on_invalid="skip")
     assert [len(batch) for batch in stream.epoch(0)] == [1]
-    assert "5 of 6 lines are broken" in str(stream.report)
-    with pytest.raises(ValueError, match=r"with an empty side \(line 2\)"):
+    assert "5 of 6 lines are invalid" in str(stream.report)
+    with pytest.raises(ValueError, match=r"with an empty source or target \(line 2\)"):
         next(iter(streams(text, on_invalid="error")[0]))
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_the_batches_do_not_depend_on_the_workers(num_workers, monkeypatch):
-    monkeypatch.setattr(streaming, "READ_AT_ONCE", 10)
+    monkeypatch.setattr(streaming, "LINES_PER_CHUNK", 10)
     rows = [{"source": " " if i % 9 == 0 else "a" * (1 + i % 9), "target": str(i)} for i in range(95)]
     text = DatasetText(Dataset.from_list(rows))
     options = {"on_invalid": "skip", "max_source_length": 9}
@@ -90,12 +90,12 @@ def test_the_batches_do_not_depend_on_the_workers(num_workers, monkeypatch):
     assert [batch for epoch in range(2) for batch in stream.epoch(epoch)] == expected
     assert torch.equal(torch.get_rng_state(), random_state)  # or a resumed run would drop out other units
     assert stream.report == alone.report
-    assert alone.report.counts == {"with an empty side": 11, "over-long": 10}
+    assert alone.report.counts == {"with an empty source or target": 11, "longer than the maximum length": 10}
     assert [len(list(share.epoch(0))) for share in shares] == [len(list(shares[0].epoch(0)))] * 2
 
 
 def test_a_streamed_data_set_has_one_worker(monkeypatch):
-    monkeypatch.setattr(streaming, "READ_AT_ONCE", 5)
+    monkeypatch.setattr(streaming, "LINES_PER_CHUNK", 5)
     text = DatasetText(numbered(40).dataset.to_iterable_dataset(num_shards=4))
     (stream,), (alone,) = streams(text, num_workers=3), streams(text)
     assert stream.num_workers == 1
@@ -119,14 +119,14 @@ def test_files_of_different_lengths_stop_a_run_before_training(streaming, tmp_pa
 
 
 def test_the_vocabulary_is_learned_from_the_whole_corpus(monkeypatch):
-    from modeling_random_transformer.training import run as module
-
     text = numbered(100)
-    monkeypatch.setattr(module, "TOKENIZER_PAIRS", 30)
+    monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)
     sources = [row["source"] for row in text.dataset]
-    assert list(module._both_sides(text, 100))[::2] == sources[::4]
-    assert list(module._both_sides(text, 30))[::2] == sources[:30]
-    assert list(module._both_sides(text, None))[::2] == sources[:30]  # an endless stream has no other sample
+    assert list(tokenization.vocabulary_sample(text, 100))[::2] == sources[::4]
+    assert list(tokenization.vocabulary_sample(text, 30))[::2] == sources[:30]
+    assert (
+        list(tokenization.vocabulary_sample(text, None))[::2] == sources[:30]
+    )  # an endless stream has no other sample
 
 
 @pytest.mark.slow
@@ -168,7 +168,10 @@ def test_a_dataset_that_does_not_fit_is_named(tmp_path):
     with pytest.raises(ValueError, match="must be columns of the dataset, a, b, got 'source' and 'target'"):
         DatasetText(Dataset.from_dict({"a": ["x"], "b": ["y"]}))
     rows = Dataset.from_list([{"source": "x", "target": None}, {"source": " ", "target": "y"}])
-    assert DatasetText(rows).check().counts == {"not of two sides": 1, "with an empty side": 1}
+    assert validate(DatasetText(rows)).counts == {
+        "without exactly one source and one target": 1,
+        "with an empty source or target": 1,
+    }
 
 
 @pytest.mark.parametrize("kind", ["aligned", "tsv", "jsonl"])
@@ -176,4 +179,4 @@ def test_a_byte_order_mark_is_no_part_of_the_text(kind, tmp_path):
     text = write(tmp_path, kind)
     for path in filter(None, (text.source, text.target)):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert [tuple(line[1:]) for line in text.lines()] == PAIRS
+    assert [(line.source, line.target) for line in text.lines()] == PAIRS

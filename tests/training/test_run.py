@@ -27,7 +27,7 @@ def test_from_files_to_a_scored_folder(tmp_path):
     assert result.steps == STEPS
     assert set(result.scores) == {"test"}
     card = (result.folder / "README.md").read_text()
-    assert "120 lines, none broken" in card
+    assert "120 lines, none invalid" in card
     assert result.scores["test"]["bleu"]["signature"].replace("|", "\\|") in card
     model, tokenizer = (kind.from_pretrained(result.folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
     assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (4, 0.6)
