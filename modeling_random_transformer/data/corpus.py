@@ -20,19 +20,19 @@ from .report import Report
 from .sources import WITHOUT_PARTNER, Corpus
 
 
-def load_pairs(text: Corpus, on_broken: str = "refuse", cache_dir: str | Path | None = None) -> tuple[Dataset, Report]:
+def load_pairs(text: Corpus, on_invalid: str = "error", cache_dir: str | Path | None = None) -> tuple[Dataset, Report]:
     """A corpus as a memory-mapped dataset with the columns `line`, `source` and `target`, and what is wrong with it.
 
     Args:
         text: where the corpus is.
-        on_broken: `"refuse"` a corpus with broken lines, or `"drop"` them.
+        on_invalid: `"error"` a corpus with broken lines, or `"skip"` them.
         cache_dir: where the Arrow file goes; the library's cache when `None`.
 
     Raises:
-        ValueError: `on_broken` is neither, the files have different numbers of lines, lines are broken and refused, or
+        ValueError: `on_invalid` is neither, the files have different numbers of lines, lines are broken and refused, or
             none are left.
     """
-    check_choice(on_broken)
+    check_choice(on_invalid)
     cache = None if cache_dir is None else str(cache_dir)
     rows = Dataset.from_generator(
         _all_rows,
@@ -44,7 +44,7 @@ def load_pairs(text: Corpus, on_broken: str = "refuse", cache_dir: str | Path | 
     report = Report(str(text), lines=len(rows))
     for row in rows.select(np.flatnonzero(broken)):
         report.add(row["problem"], row["line"])
-    refuse_or_drop(report, on_broken)
+    refuse_or_drop(report, on_invalid)
     if report.lines == report.broken:
         raise ValueError(f"{report}; there is nothing to train on.")
     pairs = rows.remove_columns("problem")
@@ -57,7 +57,7 @@ def tokenize_pairs(
     *,
     max_source_length: int | None = None,
     max_target_length: int | None = None,
-    on_broken: str = "drop",
+    on_invalid: str = "skip",
     num_proc: int | None = None,
     name: str = "pairs",
 ) -> tuple[Dataset, Report]:
@@ -68,7 +68,7 @@ def tokenize_pairs(
         tokenizer: ends every text with its end token.
         max_source_length: tokens of the longest source to keep, its end included; any when `None`.
         max_target_length: the same for targets.
-        on_broken: `"refuse"` a corpus with longer pairs, or `"drop"` them.
+        on_invalid: `"error"` a corpus with longer pairs, or `"skip"` them.
         num_proc: processes to tokenise with.
         name: what the report calls the corpus.
 
@@ -89,7 +89,7 @@ def tokenize_pairs(
     over_long = (lengths_of(tokens) > limits).any(axis=1)
     for line in _column(tokens, "line")[over_long].tolist():
         report.add("over-long", line)
-    refuse_or_drop(report, on_broken)
+    refuse_or_drop(report, on_invalid)
     if over_long.all():
         raise ValueError(f"{report}; there is nothing to train on.")
     return (tokens.select(np.flatnonzero(~over_long)) if report.broken else tokens), report
@@ -148,14 +148,14 @@ def tokenize(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[
     }
 
 
-def check_choice(on_broken: str) -> None:
+def check_choice(on_invalid: str) -> None:
     """Refuse what is not a way to treat broken lines."""
-    if on_broken not in ("refuse", "drop"):
-        raise ValueError(f"on_broken must be 'refuse' or 'drop', got {on_broken!r}.")
+    if on_invalid not in ("error", "skip"):
+        raise ValueError(f"on_invalid must be 'error' or 'skip', got {on_invalid!r}.")
 
 
-def refuse_or_drop(report: Report, on_broken: str) -> None:
-    """Raise if a corpus has broken lines and `on_broken` is `"refuse"`, or if its lines cannot be paired at all.
+def refuse_or_drop(report: Report, on_invalid: str) -> None:
+    """Raise if a corpus has broken lines and `on_invalid` is `"error"`, or if its lines cannot be paired at all.
 
     Raises:
         ValueError: lines are broken and refused, or the two files have different numbers of lines.
@@ -164,5 +164,5 @@ def refuse_or_drop(report: Report, on_broken: str) -> None:
         raise ValueError(
             f"{report.name} must have the same number of lines, got {report.lines:,} and {report.lines - longer:,}."
         )
-    if report.broken and on_broken == "refuse":
-        raise ValueError(f"{report}. Mend them, or drop them with on_broken='drop'.")
+    if report.broken and on_invalid == "error":
+        raise ValueError(f"{report}. Mend them, or drop them with on_invalid='skip'.")

@@ -36,7 +36,7 @@ class TokenBudgetStream(IterableDataset):
         buffer_pairs: pairs that are shuffled and sorted among themselves.
         max_source_length: longer sources, in tokens, are dropped; none when `None`.
         max_target_length: the same for targets.
-        on_broken: `"refuse"` broken lines when they are met, or `"drop"` them.
+        on_invalid: `"error"` broken lines when they are met, or `"skip"` them.
         process_index: which process this is.
         num_processes: how many share out the batches.
         seed: fixes the order.
@@ -58,20 +58,20 @@ class TokenBudgetStream(IterableDataset):
         buffer_pairs: int = 100_000,
         max_source_length: int | None = None,
         max_target_length: int | None = None,
-        on_broken: str = "refuse",
+        on_invalid: str = "error",
         process_index: int = 0,
         num_processes: int = 1,
         seed: int = 0,
         pad_to_multiple_of: int = 1,
         num_workers: int = 0,
     ):
-        check_choice(on_broken)
+        check_choice(on_invalid)
         if buffer_pairs < num_processes:
             raise ValueError(f"buffer_pairs must be at least num_processes={num_processes}, got {buffer_pairs}.")
         self.text, self.tokenizer, self.max_tokens = text, tokenizer, max_tokens
         self.buffer_pairs = buffer_pairs
         self.limits = (max_source_length or np.inf, max_target_length or np.inf)
-        self.on_broken = on_broken
+        self.on_invalid = on_invalid
         self.process_index, self.num_processes, self.seed = process_index, num_processes, seed
         self.pad_to_multiple_of = pad_to_multiple_of
         streamed = isinstance(text, DatasetText) and isinstance(text.dataset, datasets.IterableDataset)
@@ -116,11 +116,11 @@ class TokenBudgetStream(IterableDataset):
             self.report.lines += chunk.lines
             for line, problem in chunk.broken:
                 self.report.add(problem, line)
-                refuse_or_drop(self.report, self.on_broken)
+                refuse_or_drop(self.report, self.on_invalid)
             for index, line in enumerate(chunk.numbers):
                 row = {name: values[index] for name, values in chunk.columns.items()}
                 if row["source_length"] > self.limits[0] or row["target_length"] > self.limits[1]:
-                    self.report.add("over-long", line)  # dropped, whatever on_broken says of lines that are broken
+                    self.report.add("over-long", line)  # dropped, whatever on_invalid says of lines that are broken
                 else:
                     yield row
 

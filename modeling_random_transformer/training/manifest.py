@@ -185,7 +185,7 @@ def fixed_values(
     values |= {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
     # As many batches make a step on more devices with less accumulation.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
-    values |= {name: getattr(data, name) for name in ("max_source_length", "max_target_length", "on_broken")}
+    values |= {name: getattr(data, name) for name in ("max_source_length", "max_target_length", "on_invalid")}
     if data.streaming:
         values["buffer_pairs"] = data.buffer_pairs
     values["training set"] = fingerprint(texts["train"])

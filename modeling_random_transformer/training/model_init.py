@@ -127,7 +127,7 @@ def _check_saved(folder: str, overrides: dict[str, Any]) -> None:
     check_tokenizer(tokenizer, config)
 
 
-def starting_network(
+def build_model(
     model: ModelArguments, args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
 ) -> Network:
     """The network to train, with the settings of its search.
@@ -137,7 +137,7 @@ def starting_network(
     """
     set_seed(args.seed)  # the weights depend on the seed alone, not on what was drawn before
     network = _random(model, tokenizer) if model.model_name_or_path is None else _saved(model)
-    network.generation_config.update(max_length=network.config.max_position_embeddings, **args.search)
+    network.generation_config.update(max_length=network.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         network = _share_out(network, args)
     return network if model.lora_rank is None else _with_adapter(network, model.lora_rank, model)

@@ -32,10 +32,10 @@ from ..translation.files import first_process_decides
 from ..utils.errors import first_line
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .averaging import load_average
-from .card import CARD, write_card
 from .checkpoints import best_of, is_last, newest_complete, step_of
 from .manifest import Manifest, file_digest, fingerprint, fixed_values, free_values, locked, open_manifest
-from .model_init import check_checkpoint, check_start, starting_network
+from .model_card import CARD, write_model_card
+from .model_init import build_model, check_checkpoint, check_start
 from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
 
@@ -149,13 +149,13 @@ class _Run:
         result = self._result({split: self.manifest.scores[split]["metrics"] for split in scored})
         if self.args.process_index == 0 and (missing or trained is not None or not (self.folder / CARD).is_file()):
             command = shlex.join([sys.executable, *sys.argv])
-            write_card(self.folder / CARD, result, self.model, self.args, command, self.manifest.history)
+            write_model_card(self.folder / CARD, result, self.model, self.args, command, self.manifest.history)
         return result
 
     def _what_to_score(self) -> dict[str, dict[str, Any]]:
         """Each set but the one for training, with what determines its score beside the model."""
         return {
-            split: {"set": fingerprint(text), "on_broken": self.data.on_broken, **self.args.search}
+            split: {"set": fingerprint(text), "on_invalid": self.data.on_invalid, **self.args.generation_kwargs}
             for split, text in self.texts.items()
             if split != "train"
         }
@@ -179,7 +179,7 @@ class _Run:
         pairs: dict[str, Dataset] = {}
         for split in splits:
             logger.info("reading the %s set, %s", split, self.texts[split])
-            pairs[split], report = load_pairs(self.texts[split], on_broken=self.data.on_broken)
+            pairs[split], report = load_pairs(self.texts[split], on_invalid=self.data.on_invalid)
             self.reports.append(report)
             lines = report.lines if split == "train" else lines
         self.tokenizer = self._tokenizer(lines)
@@ -228,7 +228,7 @@ class _Run:
         validation: PreparedSet | None = None,
     ) -> TranslationTrainer:
         return TranslationTrainer(
-            starting_network(self.model, self.args, self.tokenizer),
+            build_model(self.model, self.args, self.tokenizer),
             args,
             train_dataset=train,
             eval_dataset=None if validation is None else validation.tokens,
@@ -241,7 +241,7 @@ class _Run:
     def _train(self) -> tuple[TranslationTrainer, dict[str, PreparedSet]]:
         """Train, save the final model and record that it is finished."""
         streaming = self.data.streaming
-        lines = _check_stream(self.texts["train"], self.data.on_broken) if streaming else None
+        lines = _check_stream(self.texts["train"], self.data.on_invalid) if streaming else None
         sets = self._read([split for split in self.texts if split != "train" or not streaming], lines)
         train = (
             _stream(self.texts["train"], self.tokenizer, self.data, self.args) if streaming else sets["train"].tokens
@@ -311,12 +311,12 @@ class _Run:
         self.manifest = first_process_decides(write)
 
 
-def _check_stream(text: Corpus, on_broken: str) -> int | None:
+def _check_stream(text: Corpus, on_invalid: str) -> int | None:
     """The number of lines of files, checked before training rather than during it; `None` for a data set's stream."""
     if not isinstance(text, ParallelText):
         return None
     report = text.check()
-    refuse_or_drop(report, on_broken)
+    refuse_or_drop(report, on_invalid)
     return report.lines
 
 
@@ -383,7 +383,7 @@ def _stream(
         buffer_pairs=data.buffer_pairs,
         max_source_length=data.max_source_length,
         max_target_length=data.max_target_length,
-        on_broken=data.on_broken,
+        on_invalid=data.on_invalid,
         process_index=args.process_index,
         num_processes=args.world_size,
         seed=args.data_seed if args.data_seed is not None else args.seed,
@@ -408,7 +408,7 @@ def check_lengths(split: str, tokens: Dataset, config: PretrainedConfig) -> None
 
 def _score(trainer: TranslationTrainer, given: PreparedSet) -> dict[str, Any]:
     """BLEU and chrF++ of the texts themselves."""
-    output = trainer.predict(given.tokens, **trainer.args.search)
+    output = trainer.predict(given.tokens, **trainer.args.generation_kwargs)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
     return score(translations, given.pairs["target"][:])

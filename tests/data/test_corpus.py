@@ -65,13 +65,13 @@ def test_broken_lines_are_counted_by_kind_and_number(tmp_path):
 
 def test_broken_lines_are_refused_or_dropped(tmp_path):
     text = broken_files(tmp_path)
-    with pytest.raises(ValueError, match=r"5 of 6 lines are broken.*drop them with on_broken='drop'"):
+    with pytest.raises(ValueError, match=r"5 of 6 lines are broken.*drop them with on_invalid='skip'"):
         load_pairs(text, cache_dir=tmp_path / "cache")
-    dataset, report = load_pairs(text, on_broken="drop", cache_dir=tmp_path / "cache")
+    dataset, report = load_pairs(text, on_invalid="skip", cache_dir=tmp_path / "cache")
     assert [(row["line"], row["source"]) for row in dataset] == [(1, "good")]
     assert report.broken == 5
-    with pytest.raises(ValueError, match="on_broken must be 'refuse' or 'drop', got 'ignore'"):
-        load_pairs(text, on_broken="ignore")
+    with pytest.raises(ValueError, match="on_invalid must be 'error' or 'skip', got 'ignore'"):
+        load_pairs(text, on_invalid="ignore")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_nothing_left_is_refused(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("\t\n")
     with pytest.raises(ValueError, match="nothing to train on"):
-        load_pairs(ParallelText(path), on_broken="drop")
+        load_pairs(ParallelText(path), on_invalid="skip")
 
 
 def test_wrong_files_are_refused(tmp_path):
@@ -133,27 +133,27 @@ def test_over_long_pairs(tokenizer, tmp_path):
     assert report.first == {"over-long": [i + 1 for i, length in enumerate(lengths) if length > limit]}
     assert len(kept) == len(PAIRS) - report.broken
     with pytest.raises(ValueError, match="over-long"):
-        tokenize_pairs(pairs, tokenizer, max_source_length=limit, on_broken="refuse")
+        tokenize_pairs(pairs, tokenizer, max_source_length=limit, on_invalid="error")
     with pytest.raises(ValueError, match="nothing to train on"):
         tokenize_pairs(pairs, tokenizer, max_target_length=1)
 
 
-@pytest.mark.parametrize("on_broken", ["refuse", "drop"])
+@pytest.mark.parametrize("on_invalid", ["error", "skip"])
 @pytest.mark.parametrize("longer", ["a.en", "a.es"])
-def test_files_of_different_lengths_are_an_error(longer, on_broken, tmp_path):
+def test_files_of_different_lengths_are_an_error(longer, on_invalid, tmp_path):
     text = write(tmp_path, "aligned")
     with (tmp_path / longer).open("a") as lines:
         lines.write("one more\n")
     with pytest.raises(ValueError, match=r"a\.en and .*a\.es must have the same number of lines, got 5 and 4\."):
-        load_pairs(text, on_broken=on_broken, cache_dir=tmp_path / "cache")
+        load_pairs(text, on_invalid=on_invalid, cache_dir=tmp_path / "cache")
 
 
 def test_the_files_are_read_once(tmp_path, monkeypatch):
     """A second process, as any later run, maps what the first one wrote."""
     text = broken_files(tmp_path)
-    first, report = load_pairs(text, on_broken="drop", cache_dir=tmp_path / "cache")
+    first, report = load_pairs(text, on_invalid="skip", cache_dir=tmp_path / "cache")
     monkeypatch.setattr(ParallelText, "lines", lambda _: pytest.fail("the files are read again"))
-    second, same_report = load_pairs(text, on_broken="drop", cache_dir=tmp_path / "cache")
+    second, same_report = load_pairs(text, on_invalid="skip", cache_dir=tmp_path / "cache")
     assert (second[:], same_report) == (first[:], report)
 
 

@@ -59,7 +59,7 @@ def test_the_seed_fixes_the_order_and_epochs_differ():
     ("options", "message"),
     [
         ({"buffer_pairs": 0}, "buffer_pairs must be at least num_processes=1, got 0"),
-        ({"on_broken": "mend"}, "on_broken must be 'refuse' or 'drop', got 'mend'"),
+        ({"on_invalid": "mend"}, "on_invalid must be 'error' or 'skip', got 'mend'"),
         ({"max_source_length": 1}, "there is nothing to train on"),
     ],
 )
@@ -70,11 +70,11 @@ def test_what_cannot_be_streamed_is_refused(options, message):
 
 def test_broken_lines_are_dropped_and_reported_or_refused(tmp_path):
     text = broken_files(tmp_path)
-    (stream,) = streams(text, on_broken="drop")
+    (stream,) = streams(text, on_invalid="skip")
     assert [len(batch) for batch in stream.epoch(0)] == [1]
     assert "5 of 6 lines are broken" in str(stream.report)
     with pytest.raises(ValueError, match=r"with an empty side \(line 2\)"):
-        next(iter(streams(text, on_broken="refuse")[0]))
+        next(iter(streams(text, on_invalid="error")[0]))
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -82,7 +82,7 @@ def test_the_batches_do_not_depend_on_the_workers(num_workers, monkeypatch):
     monkeypatch.setattr(streaming, "READ_AT_ONCE", 10)
     rows = [{"source": " " if i % 9 == 0 else "a" * (1 + i % 9), "target": str(i)} for i in range(95)]
     text = DatasetText(Dataset.from_list(rows))
-    options = {"on_broken": "drop", "max_source_length": 9}
+    options = {"on_invalid": "skip", "max_source_length": 9}
     (alone,), shares = streams(text, **options), streams(text, 2, num_workers=num_workers, **options)
     expected = [batch for epoch in range(2) for batch in alone.epoch(epoch)]
     random_state = torch.get_rng_state()
@@ -114,7 +114,7 @@ def test_files_of_different_lengths_stop_a_run_before_training(streaming, tmp_pa
     with (tmp_path / "train.a").open("a") as lines:
         lines.write("abc\n")
     with pytest.raises(ValueError, match=r"must have the same number of lines, got 121 and 120\."):
-        run(tmp_path, "out", on_broken="drop", streaming=streaming)
+        run(tmp_path, "out", on_invalid="skip", streaming=streaming)
     assert not (tmp_path / "out" / "tokenizer.json").exists()
 
 

@@ -96,7 +96,7 @@ def test_a_run_stopped_after_its_last_step_ends_with_the_same_weights(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            *place.get(stopped_in, (run_module, "write_card")), stop_at_the_end if stopped_in == "save" else stop
+            *place.get(stopped_in, (run_module, "write_model_card")), stop_at_the_end if stopped_in == "save" else stop
         )
         with pytest.raises(StoppedError):
             run(tmp_path, "out", **options)
@@ -173,7 +173,7 @@ def test_arguments_may_change_after_a_failed_start(tmp_path, monkeypatch):
     """Nothing was trained: the tokenizer of the failed start is not used."""
     write_corpus(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "starting_network", stop)
+        patch.setattr(run_module, "build_model", stop)
         with pytest.raises(StoppedError):
             run(tmp_path, "out")
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == 280
@@ -291,11 +291,11 @@ def test_the_card_does_not_need_an_installed_package(tmp_path, monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", not_installed)
-    card = importlib.reload(importlib.import_module("modeling_random_transformer.training.card"))
+    card = importlib.reload(importlib.import_module("modeling_random_transformer.training.model_card"))
     facts = {"seconds": 60.0, "steps": 2, "parameters": 3, "trained": 3, "pairs": 4}
     result = run_module.Result(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
     args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-    card.write_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
+    card.write_model_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
     text = (tmp_path / "README.md").read_text()
     assert "with random-transformer 0.1.0" in text
     assert "| `learning_rate` | 0.5 |" in text

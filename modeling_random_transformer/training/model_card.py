@@ -36,7 +36,7 @@ RECIPE = [
 ]
 
 
-def write_card(
+def write_model_card(
     path: Path,
     result: "Result",
     model: ModelArguments,
