@@ -1,21 +1,21 @@
-"""The model card of a trained translator: what it was made of, how, and how well it does."""
+"""The model card of a trained model: data, hyperparameters, command and scores."""
 
 import platform
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
 from ..translation.lines import write_atomically
 from .arguments import PRESET, ModelArguments
 from .recipe import TranslationTrainingArguments
-
-if TYPE_CHECKING:
-    from .run import Result
+from .result import RunResult
 
 CARD = "README.md"
-RECIPE = [
+HYPERPARAMETERS = [
     "seed",
     "max_steps",
     "num_train_epochs",
@@ -34,98 +34,120 @@ RECIPE = [
     "bf16",
     "fp16",
 ]
+BODY = """\
+# {name}
+
+{summary} on {pairs:,} pairs
+with random-transformer {version}.
+
+## Data
+
+{reports}
+
+## Training
+
+```sh
+{command}
+```
+
+{steps:,} steps; {minutes:.1f} minutes in the last run of the command, on {hardware}.
+
+{hyperparameters}
+
+{history}## Scores
+
+{scores}
+"""
 
 
 def write_model_card(
     path: Path,
-    result: "Result",
-    model: ModelArguments,
+    result: RunResult,
+    model_args: ModelArguments,
     args: TranslationTrainingArguments,
     command: str,
     history: list[dict[str, Any]],
 ) -> None:
-    """Write a card in the Hub's format: YAML in front, then data, recipe, command, hardware and scores.
+    """Write a model card in the Hub's format: YAML metadata, then Markdown.
 
     Args:
-        path: the file.
-        result: what came of the run.
-        model: the model that was trained.
-        args: the recipe.
+        path: the file to write.
+        result: the result of the run.
+        model_args: the arguments of the model.
+        args: the training arguments.
         command: the command line.
-        history: the values that changed when the run was resumed, as the manifest has them.
+        history: the values that changed when the run was resumed, from the manifest.
     """
-    scores = [
-        f"| {split} | {name} | {values['score']:.2f} | `{_in_cell(values['signature'])}` |"
+    metadata = ModelCardData(
+        library_name="transformers" if model_args.lora_rank is None else "peft",
+        pipeline_tag="translation",
+        tags=["translation", "random_transformer"],
+    )
+    body = BODY.format(
+        name=path.parent.name,
+        summary=_summary(result, model_args),
+        pairs=result.pairs,
+        version=__version__,
+        reports="\n".join(f"- {report}" for report in result.reports),
+        command=command,
+        steps=result.steps,
+        minutes=result.seconds / 60,
+        hardware=_hardware(),
+        hyperparameters=_table(("argument", "value"), _hyperparameters(result, args)),
+        history=_history(history),
+        scores=_scores(result),
+    )
+    card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{body}")
+    write_atomically(path, [str(card).encode()])
+
+
+def _summary(result: RunResult, model_args: ModelArguments) -> str:
+    """What was trained, and from which initial weights."""
+    if model_args.model_name_or_path is None:
+        overrides = f", {model_args.config_overrides}" if model_args.config_overrides else ""
+        sizes = f"preset `{model_args.preset or PRESET}`{overrides}"
+        return f"A Transformer of {result.parameters:,} parameters ({sizes}), trained from scratch"
+    if model_args.lora_rank is None:
+        return f"`{model_args.model_name_or_path}`, {result.parameters:,} parameters, fine-tuned"
+    adapter = f"A LoRA adapter (rank {model_args.lora_rank}, {result.trained:,} parameters)"
+    return f"{adapter} of `{model_args.model_name_or_path}`, trained"
+
+
+def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:
+    unused = "max_steps" if args.max_steps < 0 else "num_train_epochs"
+    for name in HYPERPARAMETERS:
+        if name != unused:
+            value = getattr(args, name)
+            yield f"`{name}`", getattr(value, "value", value)
+    yield "`learning_rate`", result.learning_rate
+    yield "`world_size`", result.world_size
+
+
+def _history(history: list[dict[str, Any]]) -> str:
+    if not history:
+        return ""
+    items = [
+        f"- from step {entry['step']:,}: "
+        + ", ".join(f"`{name}` {now} (was {before})" for name, (before, now) in entry["changes"].items())
+        for entry in history
+    ]
+    return "\n".join(["Changed when the run was resumed:", "", *items, "", ""])
+
+
+def _scores(result: RunResult) -> str:
+    if not result.scores:
+        return "The run had no validation or test set."
+    rows = [
+        (split, name, f"{values['score']:.2f}", f"`{values['signature']}`".replace("|", "\\|"))
         for split, metrics in result.scores.items()
         for name, values in metrics.items()
     ]
-    values = {name: getattr(value := getattr(args, name), "value", value) for name in RECIPE}
-    # Of steps and epochs, the one that counts.
-    del values["max_steps" if args.max_steps < 0 else "num_train_epochs"]
-    values |= {"learning_rate": result.learning_rate, "world_size": result.world_size}
-    recipe = [f"| `{name}` | {value} |" for name, value in values.items()]
-    resumed = [
-        f"- from step {entry['step']:,} on: "
-        + ", ".join(f"`{name}` {now}, before {before}" for name, (before, now) in entry["changes"].items())
-        for entry in history
-    ]
-    lines = [
-        "---",
-        f"library_name: {'transformers' if model.lora_rank is None else 'peft'}",
-        "pipeline_tag: translation",
-        "tags:",
-        "- translation",
-        "- random_transformer",
-        "---",
-        "",
-        f"# {path.parent.name}",
-        "",
-        f"{_what(result, model)} on {result.pairs:,} pairs",
-        f"with random-transformer {__version__}.",
-        "",
-        "## Data",
-        "",
-        *(f"- {report}" for report in result.reports),
-        "",
-        "## Training",
-        "",
-        "```sh",
-        command,
-        "```",
-        "",
-        f"{result.steps:,} steps; {result.seconds / 60:.1f} minutes in the last run of the command, on {_hardware()}.",
-        "",
-        "| argument | value |",
-        "|---|---|",
-        *recipe,
-        "",
-        *(["Changed when the run was resumed:", "", *resumed, ""] if resumed else []),
-        "## Scores",
-        "",
-        *(
-            ["| set | metric | score | signature |", "|---|---|---|---|", *scores]
-            if scores
-            else ["No test set was given."]
-        ),
-        "",
-    ]
-    write_atomically(path, ["\n".join(lines).encode()])
+    return _table(("set", "metric", "score", "signature"), rows)
 
 
-def _what(result: "Result", model: ModelArguments) -> str:
-    """What was trained, from what."""
-    overrides = f", {model.config_overrides}" if model.config_overrides else ""
-    if model.model_name_or_path is None:
-        sizes = f"preset `{model.preset or PRESET}`{overrides}"
-        return f"A Transformer of {result.parameters:,} parameters ({sizes}), trained from random weights"
-    if model.lora_rank is None:
-        return f"The translator `{model.model_name_or_path}` of {result.parameters:,} parameters, trained further"
-    adapter = f"An adapter (LoRA, rank {model.lora_rank}) of {result.trained:,} parameters"
-    return f"{adapter} for the translator `{model.model_name_or_path}`, trained"
-
-
-def _in_cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _hardware() -> str:

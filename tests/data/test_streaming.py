@@ -119,14 +119,14 @@ def test_files_of_different_lengths_stop_a_run_before_training(streaming, tmp_pa
 
 
 def test_the_vocabulary_is_learned_from_the_whole_corpus(monkeypatch):
-    from modeling_random_transformer.training import run as module
+    from modeling_random_transformer.training import preparation as module
 
     text = numbered(100)
     monkeypatch.setattr(module, "TOKENIZER_PAIRS", 30)
     sources = [row["source"] for row in text.dataset]
-    assert list(module._both_sides(text, 100))[::2] == sources[::4]
-    assert list(module._both_sides(text, 30))[::2] == sources[:30]
-    assert list(module._both_sides(text, None))[::2] == sources[:30]  # an endless stream has no other sample
+    assert list(module._tokenizer_texts(text, 100))[::2] == sources[::4]
+    assert list(module._tokenizer_texts(text, 30))[::2] == sources[:30]
+    assert list(module._tokenizer_texts(text, None))[::2] == sources[:30]  # an endless stream has no other sample
 
 
 @pytest.mark.slow
