@@ -6,7 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,10 @@ class TranslationTrainer(Seq2SeqTrainer):
     compute_metrics: Callable[..., dict[str, Any]] | None
 
     def __init__(self, model: PreTrainedModel, args: TranslationTrainingArguments, **kwargs: Any):
-        args = copy.copy(args)
-        args.learning_rate = args.peak_rate(model.config.d_model)
+        if args.learning_rate is None:  # not only assigned: DeepSpeed's configuration copies the value
+            args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
+        else:
+            args = copy.copy(args)
         # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.
         self.checkpoint_limit, args.save_total_limit = args.save_total_limit, None
         if args.n_gpu > 1:

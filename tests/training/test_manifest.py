@@ -161,7 +161,7 @@ def test_changes_of_the_result_raise(options, difference, copied):
     if "target_file" in options:
         options = {"target_file": str(copied / options["target_file"])}
     before = weights(copied / "out")
-    with pytest.raises(ValueError, match=f"output_dir must be new, or .* with others .*{difference}"):
+    with pytest.raises(ValueError, match=f"output_dir must be new or .* with different ones .*{difference}"):
         run(copied, "out", **options)
     assert weights(copied / "out") == before
 
