@@ -1,4 +1,4 @@
-"""Training a translator from nothing: the paper's recipe on transformers' Trainer and Accelerate."""
+"""Training translation models from scratch: the paper's recipe on transformers' Trainer and Accelerate."""
 
 from ..data.batches import TokenBudgetSampler
 from ..data.sources import DatasetText, ParallelText
@@ -10,7 +10,8 @@ from .averaging import average_weights, load_average
 from .checkpoints import is_complete, newest_complete
 from .loss import SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments, paper_peak_rate
-from .run import Result, train_translation
+from .result import RunResult
+from .run import train_translation
 from .trainer import TranslationTrainer
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
     "DatasetText",
     "ModelArguments",
     "ParallelText",
-    "Result",
+    "RunResult",
     "SmoothedCrossEntropy",
     "TokenBudgetSampler",
     "TokenBudgetStream",
