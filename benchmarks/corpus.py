@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data.corpus import lengths_of
+from modeling_random_transformer.data.tokenization import lengths_of, vocabulary_sample
 from modeling_random_transformer.training import (
     ParallelText,
     TokenBudgetSampler,
@@ -30,7 +30,9 @@ SYLLABLES = [first + vowel for first in "bcdfghjklmnprstvz" for vowel in "aeiou"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument(
+        "--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="corpus sizes in lines"
+    )
     parser.add_argument("--batches", type=int, default=200, help="batches of 4,096 tokens to draw")
     parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "MODE"), help=argparse.SUPPRESS)
 
@@ -65,7 +67,7 @@ def write_corpus(folder: Path, lines: int) -> None:
 def measure(folder: Path, mode: str, batches: int) -> dict[str, float]:
     """Peak private memory in MiB from corpus files to batches, private memory before, and elapsed seconds."""
     text = ParallelText(folder / "source", folder / "target")
-    sample = (side for line in islice(text.lines(), 5000) for side in line[1:])
+    sample = islice(vocabulary_sample(text, lines=None), 10_000)
     tokenizer = RandomTransformerTokenizer.train(sample, vocab_size=2000)
     start = time.perf_counter()
     with PeakMemory() as memory:

@@ -22,13 +22,13 @@ Generate = Callable[[Tensor, int], Any]  # source ids `[batch, source_len]`, num
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "base"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"])
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "base"], help="model sizes")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="batch sizes")
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4], help="numbers of beams")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"], help="data types")
     parser.add_argument("--engines", action="store_true", help="also compare with CTranslate2 (extra ctranslate2)")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"))
+    parser.add_argument("--pairs", type=int, default=5, help="number of paired measurements")
+    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"), help="folder of the results")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -15,10 +15,10 @@ MIB = 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=SIZES, default="base")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--source", type=int, default=256)
-    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--size", choices=SIZES, default="base", help="model size")
+    parser.add_argument("--batch", type=int, default=32, help="batch size")
+    parser.add_argument("--source", type=int, default=256, help="source length in tokens")
+    parser.add_argument("--beams", type=int, default=4, help="number of beams")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -35,10 +35,10 @@ class Clock(LogitsProcessor):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=SIZES, default="base")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--beams", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--size", choices=SIZES, default="base", help="model size")
+    parser.add_argument("--batch", type=int, default=8, help="batch size")
+    parser.add_argument("--beams", type=int, default=1, help="number of beams")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs of each model")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, metavar="FOLDER", help="saved model (default: the base model with random weights)"
     )
     parser.add_argument("--source", type=Path, help="sentences for --model, one per line")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="number of alternating rounds")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -23,8 +23,8 @@ IMPORTS = {"random-transformer": "import modeling_random_transformer", "Marian":
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=SIZES, default="base")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--size", choices=SIZES, default="base", help="model size")
+    parser.add_argument("--pairs", type=int, default=5, help="number of paired measurements")
 
 
 def run(options: argparse.Namespace) -> None:

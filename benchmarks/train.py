@@ -30,12 +30,16 @@ SMOOTHING = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpu = DEVICE == "cuda"
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base", "big"] if gpu else ["tiny", "base"])
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bf16"] if gpu else ["fp32", "bf16"])
-    parser.add_argument("--batch", type=int, default=512 if gpu else 32)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"))
+    parser.add_argument(
+        "--sizes", nargs="+", choices=SIZES, default=["base", "big"] if gpu else ["tiny", "base"], help="model sizes"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=DTYPES, default=["bf16"] if gpu else ["fp32", "bf16"], help="data types"
+    )
+    parser.add_argument("--batch", type=int, default=512 if gpu else 32, help="batch size")
+    parser.add_argument("--dropout", type=float, default=0.1, help="dropout rate")
+    parser.add_argument("--pairs", type=int, default=7, help="number of paired measurements")
+    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"), help="folder of the results")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="FOLDER", help="a saved model")
     parser.add_argument("--source", type=Path, required=True, help="source sentences, one per line")
     parser.add_argument("--target", type=Path, required=True, help="reference translations")
-    parser.add_argument("--beams", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--beams", type=int, default=4, help="number of beams")
+    parser.add_argument("--pairs", type=int, default=3, help="number of paired measurements")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,1 +1,1 @@
-"""Parallel text: sources, validation, tokenization, batches by tokens, streaming."""
+"""Parallel text: sources, validation, tokenization, token-budget batches, streaming."""
