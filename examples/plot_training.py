@@ -29,9 +29,7 @@ NAMES = {"loss": "training", "eval_loss": "validation", "eval_bleu": "BLEU", "ev
 def main() -> int:
     parser = Parser("plot_training.py", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="output folders of runs, or trainer_state.json files")
-    parser.add_argument(
-        "--output", type=Path, help="PNG to write; default: training.png in the first folder"
-    )
+    parser.add_argument("--output", type=Path, help="PNG to write; default: training.png in the first folder")
     options = parser.parse_args()
     try:
         logs = {str(run): read_log(run) for run in options.runs}
