@@ -41,7 +41,7 @@ def layer(width=12, outputs=20, bias=True, dtype=torch.float32, kind=nn.Linear):
 
 def native(dtype):
     """Whether this CPU has instructions for the dtype, also where `pack_all` says so of every dtype."""
-    supported = linear.IN_HARDWARE.get(dtype)
+    supported = ops.NATIVE_MATMUL_CHECKS.get(dtype)
     return supported is None or getattr(torch.ops.mkldnn, supported)()
 
 
