@@ -76,14 +76,14 @@ def run(arguments: argparse.Namespace) -> None:
         load_engine,
         longest_text,
     )
-    from modeling_random_transformer.translation import Translator
+    from modeling_random_transformer.translation import TranslationOptions
 
     sentences = sentences_of(arguments.check) or SENTENCES
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, for operations that we have not
     model, tokenizer = load_translator(arguments.model)
     check_finite(model)
     # What is too long for the model or the engine is refused before there is an output.
-    lengths = map(len, Translator(model, tokenizer).tokenize(sentences))
+    lengths = map(len, TranslationOptions().pipeline(model, tokenizer).tokenize(sentences, range(len(sentences))))
     check_lengths(list(lengths), longest_text(model, arguments.engine), arguments.engine)
     export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
     size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")

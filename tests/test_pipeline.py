@@ -414,7 +414,7 @@ class TestLongTexts:
 
     def test_beyond_the_tokenizers_limit_are_refused_unless_the_caller_knows_better(self, ours, tokenizer):
         pipe = self.limited(ours, tokenizer)
-        limit = r"at most 40 tokens \(tokenizer.model_max_length, which max_source_tokens overrules\)"
+        limit = r"at most 40 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
         with pytest.raises(ValueError, match=rf"{limit}.*; truncation=True"):
             pipe(self.LONG)
         whole = pipe(self.LONG, max_source_tokens=1000, **SHORT)
@@ -438,7 +438,9 @@ class TestLongTexts:
         assert "indexing errors" not in capfd.readouterr().err
 
     def test_are_cut_to_no_less_than_a_token(self, ours):
-        with pytest.raises(ValueError, match="max_source_tokens must leave room for more than 1 special tokens, got 1"):
+        with pytest.raises(
+            ValueError, match="max_source_tokens must be greater than the number of special tokens, 1, got 1"
+        ):
             ours(self.LONG, max_source_tokens=1, **SHORT)
 
     def test_have_no_end_where_positions_are_computed(self, tokenizer):

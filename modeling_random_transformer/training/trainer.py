@@ -28,7 +28,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.corpus import lengths_of
 from ..data.streaming import TokenBudgetStream
-from ..translation.texts import Translator
+from ..translation import longest_target
 from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
 from .loss import SmoothedCrossEntropy
 from .progress import TranslationProgress
@@ -236,7 +236,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         options = dict(getattr(self, "_gen_kwargs", {}))
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
             longest = int(inputs["attention_mask"].sum(dim=1).max())
-            limit = Translator(self.model, self.processing_class).longest_target(longest)
+            limit = longest_target(longest, self.model.config)
             options |= {"max_length": 1 + limit, "max_new_tokens": None}  # one more for the start token
         return options
 

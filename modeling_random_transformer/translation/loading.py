@@ -32,7 +32,7 @@ from transformers.utils import (
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..utils.checks import check_tokenizer
-from . import Translator
+from .streams import TranslationOptions, translate_chunk
 
 CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG = (
     "config.json",
@@ -303,7 +303,7 @@ def _try_out(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenize
 
     def translate(tokenizer: PreTrainedTokenizerBase) -> None:
         with torch.random.fork_rng(devices=[]):
-            Translator(model, tokenizer, num_beams=2, max_new_tokens=2)(["a"])
+            translate_chunk(TranslationOptions(num_beams=2, max_new_tokens=2).pipeline(model, tokenizer), ["a"])
 
     def damaged_file_and_field() -> str | None:
         settings = model.generation_config

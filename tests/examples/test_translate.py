@@ -270,7 +270,7 @@ class TestRefusals:
     def test_a_sentence_that_is_not_utf8(self, run):
         status, _, errors = run("the boy", b"\xff".decode(errors="surrogateescape"))
         assert status == 2
-        assert "texts must be Unicode, but text 2 is not:" in errors[0]
+        assert "texts must be Unicode, but the one at index 1 is" in errors[0]
 
     def test_going_on_with_something_else(self, run, tmp_path, monkeypatch):
         (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
@@ -284,7 +284,10 @@ class TestRefusals:
             assert run(*files)[0] == 130
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2
-        assert "out.txt.parts holds the beginnings of a translation that differs in num_beams: " in errors[0]
+        assert (
+            "out.txt.parts must hold the parts of the same translation, got parts of one that differs in num_beams: "
+            in errors[0]
+        )
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
 
 

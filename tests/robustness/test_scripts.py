@@ -19,7 +19,7 @@ from transformers.utils import logging
 from tutorials.quickstart_report import draw_heat_map
 
 from modeling_random_transformer.conversion.state_dict_mapper import Transfer
-from modeling_random_transformer.translation import Translator
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
@@ -89,7 +89,7 @@ class TestLongLines:
         assert run(translate_script, arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("translate.py: error: texts must have at most 64 tokens (tokenizer.model_max_length")
-        assert "but text 2 has" in error
+        assert "but the one at line 2 has" in error
         assert run(translate_script, [*arguments, "--max_source_tokens", 10]) == 0
         assert capsys.readouterr().out.count("\n") == 2
 
@@ -141,13 +141,13 @@ class TestSignals:
 
     def test_translate_to_a_file_at_once(self, stopped, folder, tmp_path):
         arguments = ["--model", folder, "--device", "cpu", "--output", tmp_path / "out.txt", "the cat"]
-        assert not stopped(translate_script, arguments, Translator, "generate")
+        assert not stopped(translate_script, arguments, Seq2SeqPipeline, "_forward")
 
     def test_translate_to_a_file_by_parts(self, stopped, folder, tmp_path):
         (tmp_path / "in.txt").write_text("the cat\n" * 3)
         files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         arguments = ["--model", folder, "--device", "cpu", *files, "--chunk_size", 1]
-        left = stopped(translate_script, arguments, Translator, "generate", calls=2)
+        left = stopped(translate_script, arguments, Seq2SeqPipeline, "_forward", calls=2)
         assert left == {"out.txt.parts", "out.txt.parts/manifest.json", "out.txt.parts/00000000.txt"}
 
     def test_convert_fairseq(self, stopped, tmp_path):

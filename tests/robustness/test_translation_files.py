@@ -5,7 +5,7 @@ import json
 import pytest
 from accelerate import PartialState
 
-from modeling_random_transformer.translation import Translator, files, longest_target, translate, translate_file
+from modeling_random_transformer.translation import files, longest_target, translate, translate_file
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
@@ -75,7 +75,7 @@ def test_files_that_the_manifest_does_not_list_stay(stopped, parts, restart):
 
 def test_a_file_in_the_place_of_a_part_is_not_taken_for_one(stopped, parts):
     (parts / "00000004.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"must be free for the parts of output.txt, .* such as 00000004\.txt\.$"):
+    with pytest.raises(ValueError, match=r"must hold only the parts of output.txt, .* such as 00000004\.txt\.$"):
         stopped(restart=True, chunk_size=2)
     assert (parts / "00000004.txt").read_text() == "mine"
 
@@ -124,11 +124,10 @@ def test_a_damaged_manifest_is_one_sentence_and_nothing_is_deleted(stopped, part
 
 
 class TestLimits:
-    def test_one_rule_for_targets(self, model, tokenizer):
+    def test_longest_target_is_source_length_plus_50(self, model):
         """The source's length, rounded up to a multiple of 16, plus 50."""
-        translator = Translator(model, tokenizer)
         for length, limit in ((1, 66), (16, 66), (17, 82), (300, 354)):
-            assert longest_target(length, model.config) == translator.longest_target(length) == limit
+            assert longest_target(length, model.config) == limit
         assert longest_target(300, model.config, max_new_tokens=7) == 7
         learned = random_translator(position_embedding="learned", max_position_embeddings=60).config
         assert longest_target(16, learned) == longest_target(16, learned, max_new_tokens=99) == 60
@@ -137,7 +136,10 @@ class TestLimits:
         tokenizer = random_tokenizer()
         tokenizer.model_max_length = 20
         texts = ["the boy", "the" * 40]
-        limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrules\)"
-        with pytest.raises(ValueError, match=rf"{limit}, but text 2 has 41; max_source_tokens cuts it"):
+        limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
+        with pytest.raises(
+            ValueError,
+            match=rf"{limit}, but the one at index 1 has 41; truncation=True or max_source_tokens truncates it",
+        ):
             translate(texts, model, tokenizer, max_new_tokens=2)
         assert len(translate(texts, model, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2

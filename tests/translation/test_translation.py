@@ -17,16 +17,19 @@ from hypothesis import strategies as st
 from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging
 
+from modeling_random_transformer import pipeline_random_transformer as pipeline_module
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.translation import (
-    Translator,
+    TranslationOptions,
     encode_lines,
+    files,
+    longest_target,
     one_line,
     read_lines,
     translate,
     translate_file,
     translate_stream,
 )
-from modeling_random_transformer.translation import texts as texts_module
 from modeling_random_transformer.utils.files import write_atomically
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -59,7 +62,7 @@ def _state_on_cpu():
 @pytest.fixture
 def _short_limits(monkeypatch):
     """As the paper's limits, but sooner reached: the slowest translation decides how long a test takes."""
-    monkeypatch.setattr(texts_module, "LONGER_THAN_SOURCE", 2)
+    monkeypatch.setattr(pipeline_module, "LONGER_THAN_SOURCE", 2)
 
 
 def one_by_one(texts, model, tokenizer, num_beams=4, max_new_tokens=None, **options):
@@ -70,7 +73,7 @@ def one_by_one(texts, model, tokenizer, num_beams=4, max_new_tokens=None, **opti
     translations = []
     for text in texts:
         inputs = tokenizer(text, return_tensors="pt")
-        limit = max_new_tokens or -(-inputs["input_ids"].shape[1] // 16) * 16 + texts_module.LONGER_THAN_SOURCE
+        limit = max_new_tokens or -(-inputs["input_ids"].shape[1] // 16) * 16 + pipeline_module.LONGER_THAN_SOURCE
         ids = model.generate(**inputs, max_new_tokens=limit, **options)
         translations += tokenizer.batch_decode(ids, skip_special_tokens=True)
     return translations
@@ -107,8 +110,7 @@ class TestTexts:
 
     def test_the_texts_differ_in_when_they_end(self, model, tokenizer):
         """Some at the end-of-sequence token, some at limits of their own; otherwise the test above shows little."""
-        translator = Translator(model, tokenizer)
-        limits = [translator.longest_target(len(source)) for source in translator.tokenize(SOME)]
+        limits = [longest_target(len(source), model.config) for source in tokenizer(SOME)["input_ids"]]
         at_limit = []
         for text, limit in zip(SOME, limits, strict=True):
             ids = model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=limit, num_beams=4)
@@ -124,12 +126,12 @@ class TestTexts:
         assert translate(["", " "], model, tokenizer) == ["", ""]
         assert translate([], model, tokenizer) == []
 
-    @given(lengths=st.lists(st.integers(0, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
-    def test_batches_keep_to_the_budget(self, model, tokenizer, lengths, budget, num_beams):
-        translator = Translator(model, tokenizer, max_batch_tokens=budget, num_beams=num_beams)
-        batches = list(translator.batches(lengths))
-        assert sorted(i for batch in batches for i in batch) == [i for i, length in enumerate(lengths) if length]
-        assert all(len({translator.longest_target(lengths[i]) for i in batch}) == 1 for batch in batches)
+    @given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
+    def test_batches_do_not_exceed_the_budget(self, model, tokenizer, lengths, budget, num_beams):
+        pipe = TranslationOptions(max_batch_tokens=budget, num_beams=num_beams).pipeline(model, tokenizer)
+        batches = pipe.batches(lengths, 1, pipe._forward_params)
+        assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+        assert all(len({longest_target(lengths[i], model.config) for i in batch}) == 1 for batch in batches)
         longest = [max(lengths[i] for i in batch) for batch in batches]
         assert longest == sorted(longest, reverse=True)
         for batch, length in zip(batches, longest, strict=True):
@@ -222,7 +224,9 @@ class TestWhereLearnedPositionsEnd:
         return random_translator(position_embedding="learned", max_position_embeddings=20)
 
     def test_longer_texts_are_refused_by_number(self, short_sighted, tokenizer):
-        with pytest.raises(ValueError, match=r"at most 20 tokens.*text 3 has 41; max_source_tokens cuts it"):
+        with pytest.raises(
+            ValueError, match=r"at most 20 tokens.*index 2 has 41; truncation=True or max_source_tokens truncates it"
+        ):
             translate(["the", "", "the" * 40], short_sighted, tokenizer)
 
     def test_or_cut(self, short_sighted, tokenizer):
@@ -231,11 +235,11 @@ class TestWhereLearnedPositionsEnd:
 
     def test_no_translation_is_longer(self, short_sighted, tokenizer):
         """Neither an error nor a shorter limit than need be: as many tokens as there are positions to predict from."""
-        assert Translator(short_sighted, tokenizer).longest_target(15) == 20
+        assert longest_target(15, short_sighted.config) == 20
         short_sighted.lm_head.bias.data[EOS] = -100.0
         for options in ({}, {"max_new_tokens": 99}, {"num_beams": 1}):
             translate(TEXTS[:3], short_sighted, tokenizer, max_source_tokens=20, **options)
-        assert Translator(random_translator(max_position_embeddings=20), tokenizer).longest_target(15) == 66
+        assert longest_target(15, random_translator(max_position_embeddings=20).config) == 66
 
 
 class TestRefusals:
@@ -248,8 +252,8 @@ class TestRefusals:
             ({"max_new_tokens": 0}, "max_new_tokens must be None or a positive integer, got 0."),
             ({"max_source_tokens": True}, "max_source_tokens must be None or a positive integer, got True."),
             ({"chunk_size": 0}, "chunk_size must be a positive integer, got 0."),
-            ({"num_return_sequences": 2}, "num_return_sequences must be left to the translator, got 2."),
-            ({"max_length": 9}, "max_length must be left to the translator, got 9."),
+            ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
+            ({"max_length": 9}, "max_length must not be given, got 9."),
         ],
         ids=str,
     )
@@ -261,9 +265,9 @@ class TestRefusals:
         ("texts", "message"),
         [
             ("one text", "texts must be an iterable of strings, got one str"),
-            (["one", 2], "texts must be strings, but text 2 is a int"),
-            (["one", None], "texts must be strings, but text 2 is a NoneType"),
-            (["a", "b", "c", "\ud800"], "texts must be Unicode, but text 4 is not"),
+            (["one", 2], "texts must be strings, but the one at index 1 is 2."),
+            (["one", None], "texts must be strings, but the one at index 1 is None."),
+            (["a", "b", "c", "\ud800"], "texts must be Unicode, but the one at index 3 is"),
         ],
         ids=["a string", "an integer", "None", "half a character"],
     )
@@ -350,7 +354,8 @@ class TestFiles:
         assert output.read_bytes().count(b"\n") == lines
 
     def test_a_translation_of_several_lines_is_one_line(self, source, output, model, tokenizer, monkeypatch):
-        monkeypatch.setattr(Translator, "generate", lambda _, sources: ["one\ntwo\r\nthree\rfour\n"] * len(sources))
+        answer = {"generated_text": "one\ntwo\r\nthree\rfour\n"}
+        monkeypatch.setattr(Seq2SeqPipeline, "postprocess", lambda *_, **__: answer)
         translate_file(source, output, model, tokenizer)
         lines = output.read_bytes().split(b"\n")[:-1]
         assert len(lines) == 27
@@ -405,13 +410,13 @@ class TestKills:
         killed_after(20, lambda: translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT), output.parent)
         finished = {path.name for path in parts_of(output)}
         chunks = []
-        translated = Translator.__call__
+        read_chunk = files.read_chunk
 
-        def recorded(self, texts, first, count):
-            chunks.append(f"{first // 3:08}.txt")
-            return translated(self, texts, first, count)
+        def recorded(source, job, number):
+            chunks.append(f"{number:08}.txt")
+            return read_chunk(source, job, number)
 
-        monkeypatch.setattr(Translator, "__call__", recorded)
+        monkeypatch.setattr(files, "read_chunk", recorded)
         translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT)
         assert finished
         assert finished | set(chunks) == {f"{number:08}.txt" for number in range(9)}
@@ -446,7 +451,10 @@ class TestGoingOnWithSomethingElse:
         ids=str,
     )
     def test_other_options_are_refused(self, begun, options, difference):
-        with pytest.raises(ValueError, match=rf"output.txt.parts holds .* differs in {difference}: .*or restart"):
+        with pytest.raises(
+            ValueError,
+            match=rf"output.txt.parts must hold the parts of the same .* differs in {difference}: .*or restart",
+        ):
             begun(**options)
 
     def test_an_other_input_is_refused(self, begun, tmp_path):
@@ -490,7 +498,7 @@ class TestGoingOnWithSomethingElse:
         model = random_translator(position_embedding="learned", max_position_embeddings=30)
         source, output = tmp_path / "long.txt", tmp_path / "cut.txt"
         source.write_text("the\n" * 5 + "the" * 40)
-        with pytest.raises(ValueError, match="text 6 has 41"):
+        with pytest.raises(ValueError, match="line 6 has 41"):
             translate_file(source, output, model, tokenizer, chunk_size=2, **SHORT)
         assert len(parts_of(output)) == 2
         translate_file(source, output, model, tokenizer, chunk_size=2, max_source_tokens=30, **SHORT)
@@ -535,24 +543,24 @@ class TestFilesRefused:
         diary.parent.mkdir()
         diary.write_text("dear diary")
         for restart in (False, True):
-            with pytest.raises(ValueError, match=r"output.txt.parts must be free for the parts of output.txt"):
+            with pytest.raises(ValueError, match=r"output.txt.parts must hold only the parts of output.txt"):
                 translate_file(source, tmp_path / "output.txt", model, tokenizer, restart=restart, **SHORT)
         assert diary.read_text() == "dear diary"
 
     def test_an_input_that_shrinks(self, source, tmp_path, model, tokenizer, monkeypatch):
-        def shrink(_, sources):
+        def shrink(*_, **__):
             source.write_text("the boy\n")
-            return ["niño"] * len(sources)
+            return {"generated_text": "niño"}
 
-        monkeypatch.setattr(Translator, "generate", shrink)
-        with pytest.raises(ValueError, match=r"source.txt must stay as it is while it is translated"):
+        monkeypatch.setattr(Seq2SeqPipeline, "postprocess", shrink)
+        with pytest.raises(ValueError, match=r"source.txt must not change during the translation"):
             translate_file(source, tmp_path / "output.txt", model, tokenizer, chunk_size=2)
 
 
 def test_importing_the_package_imports_no_accelerate():
     """Nor does translating texts; looked for in the source, as transformers itself may import it."""
-    for name in ("__init__", "texts", "lines", "files"):
-        text = (Path(sys.modules[Translator.__module__].__file__).parent / f"{name}.py").read_text()
+    for path in Path(files.__file__).parent.glob("*.py"):
+        text = path.read_text()
         assert not any(line.startswith(("import accelerate", "from accelerate")) for line in text.splitlines())
 
 
