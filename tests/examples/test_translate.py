@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import translate as example
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -23,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.translation import encode_lines, translate
+from modeling_random_transformer.translation import command, encode_lines, translate
 from tests.helpers.models import tiny_config
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
@@ -67,7 +66,7 @@ def run(folder, capsysbinary):
 
     def run(*arguments):
         try:
-            status = example.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
+            status = command.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
         except SystemExit as exit_of_argparse:
             status = exit_of_argparse.code
         captured = capsysbinary.readouterr()
@@ -164,12 +163,12 @@ class TestWhatIsTranslated:
         stdin = Stdin("\n".join(TEXTS).encode(), typed=True)
         lines, read = list(stdin.buffer), []
         monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr(example, "sys", Recorder(stdin, lines, read))
+        monkeypatch.setattr(command, "sys", Recorder(stdin, lines, read))
         status, _, errors = run()
         answers = [line.decode()[:-1] for kind, line in read if kind == "answer"]
         assert (status, answers) == (0, expected)
         assert [kind for kind, _ in read] == ["line", "answer"] * 4
-        assert errors == ["Type a line to translate it; end with Ctrl-D."]
+        assert errors == ["Enter one text per line; end with Ctrl-D."]
 
     def test_samples(self, run):
         sampled = run("--sample", "--seed", 1, *TEXTS)
@@ -180,7 +179,7 @@ class TestWhatIsTranslated:
 
     def test_dtype(self, run, monkeypatch):
         dtypes = []
-        monkeypatch.setattr(example, "translate_as_it_comes", lambda _, model, *__: dtypes.append(str(model.dtype)))
+        monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: dtypes.append(str(model.dtype)))
         for dtype in ("auto", "float32", "bfloat16"):
             assert run("--dtype", dtype, "the boy") == (0, [], [])
         assert dtypes == ["torch.float32", "torch.float32", "torch.bfloat16"]
@@ -222,7 +221,7 @@ class TestRefusals:
             (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without."),
             (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
             (["--input", "missing"], "argument --input: must be a file that exists, got 'missing'."),
-            (["--output", "missing/out"], "argument --output: must lie in a folder that exists, got 'missing/out'."),
+            (["--output", "missing/out"], "argument --output: must be in a folder that exists, got 'missing/out'."),
             (["--output", "FOLDER"], "argument --output: must be a file, new or not, got 'FOLDER'."),
             (["--output", "/dev/null"], "argument --output: must be a file, new or not, got '/dev/null'."),
             (["--model", "missing"], "argument --model: must be a folder with a saved model and its tokenizer, got"),
@@ -234,7 +233,7 @@ class TestRefusals:
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
     def test_at_once_in_one_sentence(self, run, folder, monkeypatch, arguments, message):
-        monkeypatch.setattr(example, "run", None)
+        monkeypatch.setattr(command, "run", None)
         names = {"FOLDER": str(folder), "INPUT": str(folder / "config.json")}
         for name, path in names.items():
             arguments = [argument.replace(name, path) for argument in arguments]
@@ -246,7 +245,7 @@ class TestRefusals:
     def test_a_device_that_there_is_not(self, run):
         status, _, errors = run("--device", "nonsense", "a")
         assert (status, len(errors)) == (2, 1)
-        assert "--device must be a device of this machine, got nonsense:" in errors[0]
+        assert "--device must be an available device, got nonsense:" in errors[0]
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json"])
     def test_a_folder_that_is_not_what_it_seems(self, run, folder, tmp_path, name):
@@ -254,7 +253,7 @@ class TestRefusals:
             (tmp_path / path.name).write_bytes(b"{" if path.name == name else path.read_bytes())
         status, _, errors = run("--model", tmp_path, "a")
         assert status == 2
-        assert f"--model must hold a sequence-to-sequence model and its tokenizer, got {tmp_path}:" in errors[-1]
+        assert f"--model must hold a model and its tokenizer, got {tmp_path}:" in errors[-1]
 
     def test_bytes_that_are_not_utf8(self, run, tmp_path, monkeypatch):
         content = b"the boy\n" * 3 + b"the \xff boy\n"
@@ -384,7 +383,7 @@ class TestFilesByProcesses:
         process = start(*LAUNCHER, *TWO, *SETTINGS, SCRIPT, "--model", folder, "the boy")
         errors = process.communicate(timeout=1200)[1].decode()
         assert process.returncode != 0
-        assert "--input and --output must both be files to be shared by 2 processes." in errors
+        assert "--input and --output must both be files with 2 processes." in errors
 
 
 def parts_of(output):

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import translate as translate_script
 from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -28,6 +27,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
+from modeling_random_transformer.translation import command
 
 from .mutants import TRACE
 
@@ -118,20 +118,18 @@ def by_auto_classes(folder: Path, trace: Path) -> Outcome:
 def by_script(folder: Path, trace: Path) -> Outcome:
     """`examples/translate.py` in this process: its exit code and what it prints on stderr."""
     loaded: list[Any] = []
-    load = translate_script.load
+    load = command.load
 
     def recorded(*arguments: Any) -> Any:
         loaded.append(load(*arguments))
         return loaded[-1]
 
-    translate_script.load = recorded
+    command.load = recorded
     try:
         with guarded(trace) as outcome, captured() as stderr:
             outcome.grade = Grade.LATE
             try:
-                outcome.status = translate_script.main(
-                    ["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT]
-                )
+                outcome.status = command.main(["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
             except SystemExit as end:
                 outcome.status = int(end.code or 0)
             outcome.grade = Grade.HANDLED
@@ -140,7 +138,7 @@ def by_script(folder: Path, trace: Path) -> Outcome:
         if not outcome.message:
             outcome.message = stderr[0]
     finally:
-        translate_script.load = load
+        command.load = load
         PartialState._reset_state()
         library_logging.set_verbosity_warning()
     return outcome

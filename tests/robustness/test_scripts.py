@@ -11,7 +11,6 @@ import explorer
 import export_model
 import pytest
 import torch
-import translate as translate_script
 from accelerate import PartialState
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -20,6 +19,7 @@ from tutorials.quickstart_report import draw_heat_map
 
 from modeling_random_transformer.conversion.state_dict_mapper import Transfer
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+from modeling_random_transformer.translation import command as translate_command
 from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
@@ -44,7 +44,7 @@ def commands(folder: Path, output: Path) -> dict:
     """Each script that uses a translator, and its arguments."""
     engine = ["--engine", "ctranslate2", "--output", output]
     return {
-        "translate": (translate_script, ["--model", folder, "--device", "cpu", "the cat"]),
+        "translate": (translate_command, ["--model", folder, "--device", "cpu", "the cat"]),
         "explorer": (explorer, [folder, "the cat", "--output", output, "--max_new_tokens", 4]),
         "export_model": (export_model, [folder, *engine]),
     }
@@ -86,18 +86,18 @@ class TestLongLines:
         """The model's, where the tokenizer has none; with the number of the line."""
         (tmp_path / "in.txt").write_text("the cat\n" + "a dog sees " * 20_000 + "\n")
         arguments = ["--model", folder, "--device", "cpu", "--num_beams", 1, "--input", tmp_path / "in.txt"]
-        assert run(translate_script, arguments) == 2
+        assert run(translate_command, arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("translate.py: error: texts must have at most 64 tokens (tokenizer.model_max_length")
         assert "but the one at line 2 has" in error
-        assert run(translate_script, [*arguments, "--max_source_tokens", 10]) == 0
+        assert run(translate_command, [*arguments, "--max_source_tokens", 10]) == 0
         assert capsys.readouterr().out.count("\n") == 2
 
     def test_the_tokenizers_own_limit_comes_first(self, folder, capsys):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         tokenizer.model_max_length = 5
         tokenizer.save_pretrained(folder)
-        assert run(translate_script, ["--model", folder, "--device", "cpu", "a dog " * 9]) == 2
+        assert run(translate_command, ["--model", folder, "--device", "cpu", "a dog " * 9]) == 2
         assert "at most 5 tokens" in capsys.readouterr().err
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_manifest_is_one_line(folder, tmp_path, capsys, content):
     (tmp_path / "out.txt.parts" / "manifest.json").write_text(content)
     files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
     capsys.readouterr()
-    assert run(translate_script, ["--model", folder, "--device", "cpu", *files]) == 2
+    assert run(translate_command, ["--model", folder, "--device", "cpu", *files]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 1
     assert "manifest.json" in errors[0]
@@ -141,13 +141,13 @@ class TestSignals:
 
     def test_translate_to_a_file_at_once(self, stopped, folder, tmp_path):
         arguments = ["--model", folder, "--device", "cpu", "--output", tmp_path / "out.txt", "the cat"]
-        assert not stopped(translate_script, arguments, Seq2SeqPipeline, "_forward")
+        assert not stopped(translate_command, arguments, Seq2SeqPipeline, "_forward")
 
     def test_translate_to_a_file_by_parts(self, stopped, folder, tmp_path):
         (tmp_path / "in.txt").write_text("the cat\n" * 3)
         files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         arguments = ["--model", folder, "--device", "cpu", *files, "--chunk_size", 1]
-        left = stopped(translate_script, arguments, Seq2SeqPipeline, "_forward", calls=2)
+        left = stopped(translate_command, arguments, Seq2SeqPipeline, "_forward", calls=3)
         assert left == {"out.txt.parts", "out.txt.parts/manifest.json", "out.txt.parts/00000000.txt"}
 
     def test_convert_fairseq(self, stopped, tmp_path):
