@@ -121,7 +121,7 @@ class TestWhatIsTranslated:
         save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
         status, lines, errors = run("--model", tmp_path / "model", "the boy")
         assert (status, lines) == (2, [])
-        assert "it lacks the weights model.encoder.layers.0.fc1.bias" in errors[-1]
+        assert "got none for model.encoder.layers.0.fc1.bias" in errors[-1]
 
     def test_another_vocabulary(self, run, folder, tmp_path):
         shutil.copytree(folder, tmp_path / "model")

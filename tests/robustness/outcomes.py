@@ -153,12 +153,17 @@ def initialized(model: torch.nn.Module, folder: Path) -> set[str]:
     return {name for name, parameter in model.named_parameters() if name not in stored and id(parameter) not in tied}
 
 
-def is_helpful(outcome: Outcome, file: str, keys: tuple[str, ...]) -> bool:
-    """Whether a refusal of the script is one line that names the file and, of a damaged field, the field."""
+def is_helpful(outcome: Outcome, folder: Path, file: str, keys: tuple[str, ...]) -> bool:
+    """Whether the script's error is one line that names the file and, if a field is damaged, the field.
+
+    Only the text after the folder counts: the text before it is the same in all errors and contains words such as
+    "model" and "tokenizer", which are fields too.
+    """
     lines = outcome.message.splitlines()
     if outcome.status != 2 or len(lines) != 1 or not lines[0].startswith("translate.py: error: "):
         return False
-    return file in lines[0] and (not keys or any(key in lines[0] for key in keys))
+    reason = lines[0].partition(f", got {folder}: ")[2]
+    return file in reason and (not keys or any(key in reason for key in keys))
 
 
 @contextlib.contextmanager
