@@ -79,24 +79,25 @@ assert not any(name.endswith(".command") for name in sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build both into one folder, the wheel from the sdist as package installers do."""
+    folder = tmp_path_factory.mktemp("dist")
+    hatchling = [sys.executable, "-m", "hatchling", "build", "-d", folder]
+    subprocess.run([*hatchling, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    [sdist] = folder.glob("*.tar.gz")
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    subprocess.run(["tar", "-xf", sdist, "-C", unpacked], check=True)
+    [source] = unpacked.iterdir()
+    subprocess.run([*hatchling, "-t", "wheel"], cwd=source, check=True, capture_output=True)
+    [wheel] = folder.glob("*.whl")
+    return {"sdist": sdist, "wheel": wheel}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
 class TestDistributions:
     """The wheel and the sdist, built without network access, install and run outside of the checkout."""
-
-    @pytest.fixture(scope="class")
-    def built(self, tmp_path_factory):
-        """Build both into one folder, the wheel from the sdist as package installers do."""
-        folder = tmp_path_factory.mktemp("dist")
-        hatchling = [sys.executable, "-m", "hatchling", "build", "-d", folder]
-        subprocess.run([*hatchling, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
-        [sdist] = folder.glob("*.tar.gz")
-        unpacked = tmp_path_factory.mktemp("unpacked")
-        subprocess.run(["tar", "-xf", sdist, "-C", unpacked], check=True)
-        [source] = unpacked.iterdir()
-        subprocess.run([*hatchling, "-t", "wheel"], cwd=source, check=True, capture_output=True)
-        [wheel] = folder.glob("*.whl")
-        return {"sdist": sdist, "wheel": wheel}
 
     def test_wheel_has_the_tutorials_the_command_and_the_types(self, built):
         with zipfile.ZipFile(built["wheel"]) as wheel:
