@@ -150,11 +150,21 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"streamer must be None unless inputs is a single string, got {streamer!r}.")
         return self._answers(inputs, batch_size, preprocess_params, forward_params, postprocess_params)
 
-    def _answers(self, inputs: "Texts", batch_size: int, *params: dict[str, Any]) -> Iterator[Any]:
-        for first, texts in inputs.windows(CHUNK_SIZE if "max_batch_tokens" in params[1] else window_size(batch_size)):
+    def _answers(
+        self,
+        inputs: "Texts",
+        batch_size: int,
+        preprocess_params: dict[str, Any],
+        forward_params: dict[str, Any],
+        postprocess_params: dict[str, Any],
+    ) -> Iterator[Any]:
+        window = CHUNK_SIZE if "max_batch_tokens" in forward_params else window_size(batch_size)
+        for first, texts in inputs.windows(window):
             indices = range(first, first + len(texts))
             answers: dict[int, Any] = {}
-            for batch in self._answer_batches(texts, indices, "index", True, batch_size, *params):
+            for batch in self._answer_batches(
+                texts, indices, "index", True, batch_size, preprocess_params, forward_params, postprocess_params
+            ):
                 answers |= batch
             yield from (answers[index] for index in indices)
 

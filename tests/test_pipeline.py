@@ -335,6 +335,25 @@ class TestBatches:
         assert sum((mask == 0).sum() for mask in masks) == 0
         assert [mask.shape[1] for mask in masks][:2] == [mask.shape[1] for mask in masks][2:]
 
+    def test_max_batch_tokens_limits_batches(self, own_pipe, monkeypatch):
+        expected = one_by_one(own_pipe.model, own_pipe.tokenizer, TEXTS, num_beams=2, **SHORT)
+        masks = spy_on_generate(own_pipe.model, monkeypatch)
+        for texts in (TEXTS, iter(TEXTS)):
+            assert texts_of(own_pipe(texts, max_batch_tokens=200, num_beams=2, **SHORT)) == expected
+        assert all(2 * mask.numel() <= 200 or len(mask) == 1 for mask in masks)
+        assert len(masks) < 2 * len(TEXTS)
+
+    def test_max_batch_tokens_limits_new_tokens_by_the_source(self, own_pipe):
+        model, tokenizer = own_pipe.model, own_pipe.tokenizer
+        model.lm_head.bias.data[EOS] = -100.0
+        limits = [module.longest_target(len(tokenizer(text).input_ids), model.config) for text in TEXTS[:3]]
+        expected = [
+            reference(model, tokenizer, text, max_new_tokens=limit)[0]
+            for text, limit in zip(TEXTS[:3], limits, strict=True)
+        ]
+        assert texts_of(own_pipe(TEXTS[:3], max_batch_tokens=500)) == expected
+        assert texts_of([own_pipe(TEXTS[0], max_batch_tokens=500)]) == expected[:1]
+
 
 class TestStreams:
     def infinite(self, read: list[str]):
@@ -521,6 +540,7 @@ class TestErrors:
             {"truncation": "longest_first"},
             {"max_source_tokens": 0},
             {"max_source_tokens": True},
+            {"max_batch_tokens": 0},
             {"return_key": ""},
             {"return_key": "score"},
             {"return_key": 3},
