@@ -18,15 +18,15 @@ import transformers
 from plotly.offline import get_plotlyjs
 from tutorials.explorer_data import explore
 
-from modeling_random_transformer.translation import write_atomically
 from modeling_random_transformer.utils.command_line import (
     Parser,
     check_finite,
-    complain,
-    own_model_folder,
+    load_translator,
+    print_error,
+    require_random_transformer_folder,
     run_script,
-    saved_translator,
 )
+from modeling_random_transformer.utils.files import write_atomically
 
 TEMPLATE = Path(__file__).parent / "tutorials" / "explorer.html"
 
@@ -36,16 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        model, tokenizer = saved_translator(args.model)
+        model, tokenizer = load_translator(args.model)
         check_finite(model)
         page = render(explore(model, tokenizer, args.sentence, args.num_beams, args.max_new_tokens))
         args.output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(args.output, [page.encode()])
     except FloatingPointError as error:
-        complain("explorer.py", str(error))
+        print_error("explorer.py", str(error))
         return 1
     except (ValueError, OSError) as error:
-        complain("explorer.py", str(error))
+        print_error("explorer.py", str(error))
         return 2
     print(f"{args.output}: {len(page.encode()) / 1e6:.1f} MB, to be opened in a browser")
     return 0
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("explorer.py", __doc__)
-    parser.add_argument("model", type=own_model_folder, metavar="FOLDER", help="a saved translator")
+    parser.add_argument("model", type=require_random_transformer_folder, metavar="FOLDER", help="a saved translator")
     parser.add_argument("sentence", help="what it is to translate")
     parser.add_argument("--output", type=Path, default=Path("outputs/explorer.html"), help="default: %(default)s")
     parser.add_argument("--num_beams", type=int, default=4, help="default: %(default)s")

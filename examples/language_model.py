@@ -34,8 +34,8 @@ from tutorials.sample_data import sample
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
 from modeling_random_transformer.translation import read_lines
-from modeling_random_transformer.utils.command_line import Parser, input_file, own_model_folder
-from modeling_random_transformer.utils.errors import refusing
+from modeling_random_transformer.utils.command_line import Parser, existing_file, require_random_transformer_folder
+from modeling_random_transformer.utils.errors import reraise_as_value_error
 
 SAMPLE_SIZE, SAMPLE_HELD_OUT, SAMPLE_SEED = 6300, 300, 2017
 SMALL = {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1}
@@ -135,9 +135,13 @@ def go_on(model: Any, tokenizer: Any, prompt: str, seed: int) -> list[str]:
 
 def argument_parser(script: str, description: str | None, epochs: float, output_dir: str) -> argparse.ArgumentParser:
     parser = Parser(script, description)
-    parser.add_argument("--train_file", type=input_file, metavar="FILE", help="what to learn from; default: a sample")
-    parser.add_argument("--test_file", type=input_file, metavar="FILE", help="default: a tenth of --train_file")
-    parser.add_argument("--model", type=own_model_folder, metavar="FOLDER", help="a saved translator to start from")
+    parser.add_argument(
+        "--train_file", type=existing_file, metavar="FILE", help="what to learn from; default: a sample"
+    )
+    parser.add_argument("--test_file", type=existing_file, metavar="FILE", help="default: a tenth of --train_file")
+    parser.add_argument(
+        "--model", type=require_random_transformer_folder, metavar="FOLDER", help="a saved translator to start from"
+    )
     parser.add_argument("--output_dir", type=Path, default=Path(output_dir), help="default: %(default)s")
     parser.add_argument("--epochs", type=float, default=epochs, help="default: %(default)s")
     parser.add_argument("--max_steps", type=int, help="stop after so many steps, whatever --epochs says")
@@ -160,7 +164,7 @@ def start(auto: Any, folder: Path | None, texts: Iterable[str], **options: Any) 
         tokenizer = RandomTransformerTokenizer.train(texts, VOCAB_SIZE, model_max_length=MAX_TOKENS)
         config = RandomTransformerConfig.from_preset("tiny", vocab_size=len(tokenizer), **SMALL, **options)
         return auto.from_config(config), tokenizer
-    with refusing(f"--model must hold a translator and its tokenizer, got {folder}"):
+    with reraise_as_value_error(f"--model must hold a translator and its tokenizer, got {folder}"):
         model, found = auto.from_pretrained(folder, dtype="float32", output_loading_info=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(folder)
     if missing := sorted(name for name in found["missing_keys"] if name.startswith("model.")):

@@ -17,7 +17,7 @@ from tutorials.walkthrough_display import LANGUAGES, Display
 from tutorials.walkthrough_model import walk_model
 from tutorials.walkthrough_seed import walk_seed
 
-from modeling_random_transformer.utils.command_line import Parser, complain, own_model_folder
+from modeling_random_transformer.utils.command_line import Parser, print_error, require_random_transformer_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         walk_model(Display(args.lang, args.plain, args.columns), args.model, args.sentence, args.layer, args.head)
     except ValueError as error:
-        complain("walkthrough.py", str(error))
+        print_error("walkthrough.py", str(error))
         return 2
     return 0
 
@@ -38,7 +38,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("walkthrough.py", __doc__)
     parser.add_argument("sentence", nargs="?", help="what the model is to translate")
     parser.add_argument(
-        "--model", type=own_model_folder, metavar="FOLDER", help="a saved model, in place of the seed's"
+        "--model",
+        type=require_random_transformer_folder,
+        metavar="FOLDER",
+        help="a saved model, in place of the seed's",
     )
     parser.add_argument("--layer", type=int, default=0, help="of the model, the layer to show; default: %(default)s")
     parser.add_argument("--head", type=int, default=0, help="of the model, the head to show; default: %(default)s")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from modeling_random_transformer.tracing import Trace, trace
-from modeling_random_transformer.utils.command_line import saved_translator
+from modeling_random_transformer.utils.command_line import load_translator
 
 from .tokens_as_text import tokens_of
 from .walkthrough_display import Display
@@ -22,7 +22,7 @@ def walk_model(show: Display, folder: Path, sentence: str, layer: int, head: int
     Raises:
         ValueError: the folder cannot be read, or the model has no such layer or head.
     """
-    model, tokenizer = saved_translator(folder)
+    model, tokenizer = load_translator(folder)
     inputs = tokenizer(sentence, return_tensors="pt")
     with trace(model, layers=[layer], heads=[head]):
         pass  # refuses what cannot be shown, before the work is done

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..translation import Translator
+from ..translation import longest_target
 from .search import Translate, generating
 
 BEAMS = (1, 4)
@@ -73,7 +73,7 @@ def compare(
     written = [sentence for sentence in sentences if sentence.strip()]
     if not written:
         raise ValueError(f"sentences must have at least one that is not blank, got {len(sentences)} that are.")
-    limit = min(max_new_tokens, Translator(model, tokenizer).positions or max_new_tokens)
+    limit = longest_target(0, model.config, max_new_tokens)
     model_side = generating(model, tokenizer)
 
     def compared(num_beams: int) -> Comparison:

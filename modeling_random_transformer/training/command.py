@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from ..utils.command_line import complain
+from ..utils.command_line import print_error
 from .arguments import DataArguments, ModelArguments
 from .recipe import TranslationTrainingArguments
 from .run import train_translation
@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         data_args, model_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
         result = train_translation(data_args, model_args, args)
     except (ValueError, FloatingPointError, OSError) as error:
-        complain(program, " ".join(str(error).split()))
+        print_error(program, " ".join(str(error).split()))
         return 2
     except KeyboardInterrupt:
-        complain(program, "interrupted; the same command resumes the run.")
+        print_error(program, "interrupted; the same command resumes the run.")
         return 128 + signal.SIGINT
     if args.process_index == 0:
         for split, metrics in result.scores.items():

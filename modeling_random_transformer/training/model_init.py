@@ -13,7 +13,7 @@ from transformers.utils import is_peft_available
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.checks import check_tokenizer
-from ..utils.errors import refusing
+from ..utils.errors import reraise_as_value_error
 from .arguments import VOCAB_SIZE, ModelArguments, parse_overrides
 from .checkpoints import MARKER, all_checkpoints, is_complete, newest_complete
 from .recipe import TranslationTrainingArguments
@@ -39,7 +39,7 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
     if model_args.model_name_or_path is not None:
         _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
     elif model_args.tokenizer is not None:
-        with refusing(f"tokenizer must be a folder with a saved tokenizer, got {model_args.tokenizer!r}"):
+        with reraise_as_value_error(f"tokenizer must be a folder with a saved tokenizer, got {model_args.tokenizer!r}"):
             model_args.config(len(AutoTokenizer.from_pretrained(model_args.tokenizer)))
     else:
         model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
@@ -94,7 +94,7 @@ def _check_saved_model(folder: str, overrides: dict[str, Any]) -> None:
             f"model_name_or_path must contain a full model, got {folder!r} with an adapter: merge it first "
             "(docs/small_models.md)."
         )
-    with refusing(f"model_name_or_path must contain a saved model, got {folder!r}"):
+    with reraise_as_value_error(f"model_name_or_path must contain a saved model, got {folder!r}"):
         config = AutoConfig.from_pretrained(folder)
     if not isinstance(config, RandomTransformerConfig):
         raise ValueError(
@@ -104,7 +104,7 @@ def _check_saved_model(folder: str, overrides: dict[str, Any]) -> None:
     RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})  # validates the overrides
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
-    with refusing(f"model_name_or_path must contain the model's tokenizer, got {folder!r}"):
+    with reraise_as_value_error(f"model_name_or_path must contain the model's tokenizer, got {folder!r}"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
     check_tokenizer(tokenizer, config)
 
@@ -117,7 +117,7 @@ def check_checkpoint(checkpoint: Path, model: TrainableModel) -> None:
     """
     if not (checkpoint / "config.json").is_file():
         return  # an adapter, or weights that are partitioned over processes
-    with refusing(f"resume_from_checkpoint must contain a model, got {checkpoint}"):
+    with reraise_as_value_error(f"resume_from_checkpoint must contain a model, got {checkpoint}"):
         saved = AutoConfig.from_pretrained(checkpoint)
     fields = vars(RandomTransformerConfig)["__annotations__"]
     values = {name: (getattr(saved, name, None), getattr(model.config, name, None)) for name in fields}
@@ -157,7 +157,7 @@ def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalG
     """The saved model in float32, whatever its dtype: half precision would round small updates to zero."""
     folder = model_args.model_name_or_path
     options = {**parse_overrides(model_args.config_overrides), "dtype": torch.float32, "output_loading_info": True}
-    with refusing(f"model_name_or_path must contain complete weights, got {folder!r}"):
+    with reraise_as_value_error(f"model_name_or_path must contain complete weights, got {folder!r}"):
         model, info = RandomTransformerForConditionalGeneration.from_pretrained(folder, **options)
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"]))

@@ -64,7 +64,7 @@ class Bench:
                 report.serious.append(f"{way}: {outcome.grade.name} {mutant}: {outcome.error} {outcome.message[-300:]}")
         if script.status != 0:
             report.refused += 1
-            if is_helpful(script, mutant.file, named_keys(mutant)):
+            if is_helpful(script, target, mutant.file, named_keys(mutant)):
                 report.helpful += 1
             else:
                 report.unhelpful.append(f"{mutant}: {script.status} {script.error} {script.message[-400:]!r}")
@@ -96,7 +96,7 @@ def named_keys(mutant: Mutant) -> tuple[str, ...]:
     if mutant.operation == "update":
         return tuple(mutant.value) + tuple(str(value) for value in mutant.value.values())
     if mutant.operation == "header" and mutant.value == "delete":
-        return ("tensor", "lacks the weights")  # its name is in no file; the gap is before another tensor
+        return ("tensor", "got none for")  # its name is in no file; the gap is before another tensor
     if mutant.path == ("+",):
         return (mutant.value[0],)
     return tuple(str(key) for key in mutant.path if isinstance(key, str))

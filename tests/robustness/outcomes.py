@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import translate as translate_script
 from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -28,6 +27,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
+from modeling_random_transformer.translation import command
 
 from .mutants import TRACE
 
@@ -118,20 +118,18 @@ def by_auto_classes(folder: Path, trace: Path) -> Outcome:
 def by_script(folder: Path, trace: Path) -> Outcome:
     """`examples/translate.py` in this process: its exit code and what it prints on stderr."""
     loaded: list[Any] = []
-    load = translate_script.load
+    load = command.load
 
     def recorded(*arguments: Any) -> Any:
         loaded.append(load(*arguments))
         return loaded[-1]
 
-    translate_script.load = recorded
+    command.load = recorded
     try:
         with guarded(trace) as outcome, captured() as stderr:
             outcome.grade = Grade.LATE
             try:
-                outcome.status = translate_script.main(
-                    ["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT]
-                )
+                outcome.status = command.main(["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
             except SystemExit as end:
                 outcome.status = int(end.code or 0)
             outcome.grade = Grade.HANDLED
@@ -140,7 +138,7 @@ def by_script(folder: Path, trace: Path) -> Outcome:
         if not outcome.message:
             outcome.message = stderr[0]
     finally:
-        translate_script.load = load
+        command.load = load
         PartialState._reset_state()
         library_logging.set_verbosity_warning()
     return outcome
@@ -155,12 +153,17 @@ def initialized(model: torch.nn.Module, folder: Path) -> set[str]:
     return {name for name, parameter in model.named_parameters() if name not in stored and id(parameter) not in tied}
 
 
-def is_helpful(outcome: Outcome, file: str, keys: tuple[str, ...]) -> bool:
-    """Whether a refusal of the script is one line that names the file and, of a damaged field, the field."""
+def is_helpful(outcome: Outcome, folder: Path, file: str, keys: tuple[str, ...]) -> bool:
+    """Whether the script's error is one line that names the file and, if a field is damaged, the field.
+
+    Only the text after the folder counts: the text before it is the same in all errors and contains words such as
+    "model" and "tokenizer", which are fields too.
+    """
     lines = outcome.message.splitlines()
     if outcome.status != 2 or len(lines) != 1 or not lines[0].startswith("translate.py: error: "):
         return False
-    return file in lines[0] and (not keys or any(key in lines[0] for key in keys))
+    reason = lines[0].partition(f", got {folder}: ")[2]
+    return file in reason and (not keys or any(key in reason for key in keys))
 
 
 @contextlib.contextmanager
