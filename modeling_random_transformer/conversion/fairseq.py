@@ -15,12 +15,12 @@ from .fairseq_options import ACTIVATIONS, EOS, PAD, UNK, FairseqOptions, read_op
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
 from .files import read_checkpoint
 from .report import ConversionReport
-from .state_dict_mapper import StateDictMapper
+from .state_dict_mapper import NameTable, StateDictMapper
 
 STACKS = ("encoder", "decoder")
 TARGET_TOKENIZER = "target_tokenizer"  # subfolder with the target's tokenizer, if the target has codes of its own
 FIRST_POSITION = PAD + 1
-NAMES = {
+NAMES: NameTable = {
     "{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
     "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
     # Old checkpoints: one matrix for queries, keys and values, and numbered norms.

@@ -13,9 +13,9 @@ from .embeddings import map_embeddings
 from .marian_folder import copy_tokenizer, load_marian
 from .positions import map_position_tables
 from .report import ConversionReport
-from .state_dict_mapper import StateDictMapper
+from .state_dict_mapper import NameTable, StateDictMapper
 
-NAMES = {"model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}"}
+NAMES: NameTable = {"model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}"}
 EQUAL_IN_STACKS = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim": "decoder_ffn_dim"}
 # Options of related models. MarianMTModel does not compute them, but a config.json may contain them.
 UNSUPPORTED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")

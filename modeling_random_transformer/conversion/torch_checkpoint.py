@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ def read_torch_checkpoint(
         ValueError: the file cannot be read, or a name is missing in it or not accounted for.
     """
     content = read_checkpoint(checkpoint)
-    weights = content.get(key) if key and isinstance(content, dict) else content
+    weights: Any = content.get(key) if key and isinstance(content, dict) else content
     if not is_state_dict(weights):
         found = format_names(map(str, content)) if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"key must name the state dict in {checkpoint}, got {key!r}; the file holds {found}.")

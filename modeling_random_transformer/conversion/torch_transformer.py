@@ -13,13 +13,13 @@ from .embeddings import map_embeddings
 from .files import is_state_dict
 from .positions import map_position_tables
 from .report import ConversionReport
-from .state_dict_mapper import StateDictMapper
+from .state_dict_mapper import NameTable, StateDictMapper
 from .torch_checkpoint import POSITIONS, OneOrTwo, TorchCheckpoint, read_torch_checkpoint
 from .torch_options import TorchOptions, find_options
 
 STACKS = ("encoder", "decoder")
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-NAMES = {
+NAMES: NameTable = {
     "{stack}.layers.{i}.self_attn.in_proj_{p}": (
         "model.{stack}.layers.{i}.self_attn.q_proj.{p}",
         "model.{stack}.layers.{i}.self_attn.k_proj.{p}",
