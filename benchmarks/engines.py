@@ -1,15 +1,16 @@
-"""CTranslate2 with the weights of our model."""
+"""Our weights in CTranslate2."""
 
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ctranslate2
 import torch
 from torch import Tensor
 
-from modeling_random_transformer.export.to_ctranslate2 import specification
+from modeling_random_transformer.export.ctranslate2 import RandomTransformerLoader
 
 from .models import END, PAD, START, VOCAB_SIZE
 
@@ -17,9 +18,9 @@ TOKENS = {PAD: "<pad>", START: "<s>", END: "</s>"}
 
 
 def translator(model: Any, compute_type: str, folder: Path) -> ctranslate2.Translator:
-    """Export a model of `models.ours` to CTranslate2, with `compute_type` "float32" or "int8"."""
-    tokens = [TOKENS.get(i, f"t{i}") for i in range(VOCAB_SIZE)]
-    spec = specification(model, tokens, tokens)
+    """`model`, of `models.ours`, run by CTranslate2 on the CPU's cores, in `compute_type` ("float32", "int8")."""
+    vocabulary = {TOKENS.get(i, f"t{i}"): i for i in range(VOCAB_SIZE)}
+    spec = RandomTransformerLoader()(model, SimpleNamespace(get_vocab=lambda: vocabulary, unk_token=None))
     spec.validate()
     spec.optimize()
     spec.save(str(folder))
@@ -27,8 +28,8 @@ def translator(model: Any, compute_type: str, folder: Path) -> ctranslate2.Trans
 
 
 def translate(model: Any, compute_type: str, new_tokens: int) -> Callable[[Tensor, int], list[list[str]]]:
-    """A function of source ids `[batch, source_len]` and `num_beams` that generates `new_tokens` tokens per source."""
-    with tempfile.TemporaryDirectory() as folder:  # the engine reads it once, in its constructor
+    """What translates ids `[batch, source_len]` with so many beams into `new_tokens` tokens each."""
+    with tempfile.TemporaryDirectory() as folder:  # which the engine reads once, when it is made
         engine = translator(model, compute_type, Path(folder))
 
     def run(ids: Tensor, num_beams: int) -> list[list[str]]:
