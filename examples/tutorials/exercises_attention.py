@@ -10,7 +10,7 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from modeling_random_transformer.tracing import Step, Trace, trace
 
 from .exercises_tasks import tiny_model
-from .quickstart_report import show_table
+from .report import show_table
 
 SOURCE_LENGTH, TARGET_LENGTH, VOCAB_SIZE = 7, 4, 100
 KINDS = {

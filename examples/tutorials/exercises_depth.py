@@ -16,7 +16,7 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerBlock
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .quickstart_report import BLUE, GRAY, ORANGE, console, show_table
+from .report import BLUE, GRAY, ORANGE, console, show_table
 
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
 VOCAB_SIZE, BATCH, LENGTH = 100, 8, 16

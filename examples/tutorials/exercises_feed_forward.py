@@ -11,7 +11,7 @@ from modeling_random_transformer import RandomTransformerConfig, RandomTransform
 from modeling_random_transformer.tracing import Trace, trace
 
 from .exercises_tasks import tiny_model
-from .quickstart_report import console, show_table
+from .report import console, show_table
 
 TOKENS, CHANGED = 6, 2  # of the sentence; the one that is changed
 

@@ -11,7 +11,7 @@ import torch
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 
 from .exercises_tasks import tiny_model, train
-from .quickstart_report import show_table
+from .report import show_table
 
 # A language that leads greedy search up the garden path: "have" is the likeliest first word, but what follows it is
 # spread over so many sentences that each is less likely than "good morning".

@@ -9,8 +9,8 @@ from transformers import TemperatureLogitsWarper
 
 from modeling_random_transformer.tracing import trace
 
-from .quickstart_report import console, show_table
-from .seed_model import SEED, seed_model, seed_tokenizer
+from .blog_model import BLOG, blog_model, blog_tokenizer
+from .report import console, show_table
 
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0)
 SENTENCE = "hello world"
@@ -35,7 +35,7 @@ class OutputResult:
 
 @torch.no_grad()
 def examine_output(seed: int) -> OutputResult:
-    model, tokenizer = seed_model(seed), seed_tokenizer()
+    model, tokenizer = blog_model(seed), blog_tokenizer()
     start = torch.tensor([[model.config.decoder_start_token_id]])
     with trace(model) as found:
         model(**tokenizer(SENTENCE, return_tensors="pt"), decoder_input_ids=start)
@@ -65,10 +65,10 @@ def show_output(result: OutputResult, _folder: Path) -> None:
     show_table(f"The seed's model reads {SENTENCE!r}", ("value", "shape"), shapes)
     console.print(f"logits and decoder.output · W + b: differ by {result.by_hand:.1g} at most")
     columns = ("word", "logit", *(f"T = {temperature:g}" for temperature in result.probabilities))
-    words = zip(SEED["vocabulary"], result.logits.tolist(), *result.probabilities.values(), strict=True)
+    words = zip(BLOG["vocabulary"], result.logits.tolist(), *result.probabilities.values(), strict=True)
     rows = [(word, f"{logit:.3f}", *(f"{p:.4f}" for p in of_word)) for word, logit, *of_word in words]
     summed = [f"{of_all.sum():.4f}" for of_all in result.probabilities.values()]
-    chosen = [SEED["vocabulary"][of_all.argmax()] for of_all in result.probabilities.values()]
+    chosen = [BLOG["vocabulary"][of_all.argmax()] for of_all in result.probabilities.values()]
     entropies = [f"{entropy(of_all):.3f}" for of_all in result.probabilities.values()]
     rows += [("sum", "", *summed), ("most probable", "", *chosen), ("entropy, nats", "", *entropies)]
     show_table("softmax(logits / T)", columns, rows)

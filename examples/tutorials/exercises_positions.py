@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .quickstart_report import console, show_table
+from .report import console, show_table
 
 POSITIONS = ("none", "sinusoidal")
 SENTENCE_LENGTH = 8

@@ -16,7 +16,7 @@ from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention, eager_attention_forward
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .quickstart_report import BLUE, GRAY, ORANGE, console, show_table
+from .report import BLUE, GRAY, ORANGE, console, show_table
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
 PAIRS, D_MODEL = 64, 64  # of query and key that a head has to learn, and the width of their states

@@ -16,7 +16,8 @@ from accelerate import PartialState
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
-from tutorials.quickstart_report import draw_heat_map
+from tutorials import explorer_command
+from tutorials.report import draw_heat_map
 
 from modeling_random_transformer.conversion.state_dict_mapper import Transfer
 from modeling_random_transformer.translation import Translator
@@ -68,7 +69,7 @@ class TestWeightsThatAreNotFinite:
         assert run(module, arguments) == 1
         shown = capsys.readouterr()
         assert shown.out == ""
-        message = f"{script}.py: error: the model's weights must be finite, but {name} holds NaN or infinity.\n"
+        message = f"error: the model's weights must be finite, but {name} holds NaN or infinity.\n"
         assert shown.err.endswith(message)
         assert not (tmp_path / "out").exists()
 
@@ -169,7 +170,7 @@ class TestSignals:
         assert not stopped(convert_torch_transformer, arguments, Transfer, "finish")
 
     def test_explorer(self, stopped, folder, tmp_path):
-        assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explorer"], explorer, "render")
+        assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explorer"], explorer_command, "render")
 
     def test_export(self, stopped, folder, tmp_path):
         """When the tokenizer is to be written beside the engine's files."""
