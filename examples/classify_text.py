@@ -37,7 +37,7 @@ from tutorials.training_helpers import (
     single_stack_parser,
 )
 
-from modeling_random_transformer.translation import read_lines
+from modeling_random_transformer.utils.text import read_lines
 
 SAMPLE_SIZE = 9300  # new sentences improve accuracy more than additional epochs
 HOW_TO_LOAD = """

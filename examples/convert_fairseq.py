@@ -17,7 +17,7 @@ from rich.console import Console
 
 from modeling_random_transformer.conversion import convert_fairseq
 from modeling_random_transformer.conversion.tables import report_tables
-from modeling_random_transformer.utils.command_line import Parser, complain, run_script
+from modeling_random_transformer.utils.command_line import Parser, print_error, run_script
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = convert_fairseq(args.pop("checkpoint"), args.pop("output"), **args)
     except (ValueError, OSError) as error:
-        complain("convert_fairseq.py", str(error))
+        print_error("convert_fairseq.py", str(error))
         return 2
     Console(markup=False).print(report_tables(report), "The original cannot run here, so no logits were compared.")
     return 0

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from modeling_random_transformer.conversion import convert_marian, largest_difference
 from modeling_random_transformer.conversion.tables import report_tables
-from modeling_random_transformer.utils.command_line import Parser, complain, run_script
+from modeling_random_transformer.utils.command_line import Parser, print_error, run_script
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = convert_marian(args.folder, args.output)
     except (ValueError, OSError) as error:
-        complain("convert_marian.py", str(error))
+        print_error("convert_marian.py", str(error))
         return 2
     console = Console(markup=False)
     console.print(report_tables(report))

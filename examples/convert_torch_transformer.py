@@ -26,7 +26,7 @@ from modeling_random_transformer.conversion import convert_torch_transformer, la
 from modeling_random_transformer.conversion.tables import report_tables
 from modeling_random_transformer.conversion.torch_transformer import read_pieces
 from modeling_random_transformer.modeling_random_transformer import sinusoids
-from modeling_random_transformer.utils.command_line import Parser, complain, run_script
+from modeling_random_transformer.utils.command_line import Parser, print_error, run_script
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args.checkpoint, args.output, **where, **options, **tokens, scale_embedding=args.scale_embedding
         )
     except (ValueError, OSError) as error:
-        complain("convert_torch_transformer.py", str(error))
+        print_error("convert_torch_transformer.py", str(error))
         return 2
     console = Console(markup=False)
     console.print(report_tables(report))

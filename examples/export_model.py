@@ -15,11 +15,11 @@ from pathlib import Path
 from modeling_random_transformer.utils.command_line import (
     Parser,
     check_finite,
-    complain,
-    input_file,
-    own_model_folder,
+    existing_file,
+    load_translator,
+    print_error,
+    require_random_transformer_folder,
     run_script,
-    saved_translator,
 )
 
 # torch and transformers are imported when the arguments are known to be good: that takes seconds.
@@ -36,17 +36,19 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except FloatingPointError as error:
-        complain(SCRIPT, str(error))
+        print_error(SCRIPT, str(error))
         return 1
     except (ValueError, OSError) as error:
-        complain(SCRIPT, str(error))
+        print_error(SCRIPT, str(error))
         return 2
     return 0
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser(SCRIPT, __doc__)
-    parser.add_argument("model", type=own_model_folder, metavar="FOLDER", help="a saved model and its tokenizer")
+    parser.add_argument(
+        "model", type=require_random_transformer_folder, metavar="FOLDER", help="a saved model and its tokenizer"
+    )
     parser.add_argument("--engine", required=True, choices=("ctranslate2", "onnx"))
     parser.add_argument(
         "--dtype",
@@ -57,7 +59,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", required=True, type=Path, metavar="OUT", help="a new or an empty folder")
     parser.add_argument(
         "--check",
-        type=input_file,
+        type=existing_file,
         metavar="FILE",
         help=f"UTF-8, a sentence a line: compare model and engine on the first {MOST_SENTENCES} "
         "(default: on a few that are built in)",
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     sentences = sentences_of(arguments.check) or SENTENCES
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, for operations that we have not
-    model, tokenizer = saved_translator(arguments.model)
+    model, tokenizer = load_translator(arguments.model)
     check_finite(model)
     # What is too long for the model or the engine is refused before there is an output.
     lengths = map(len, Translator(model, tokenizer).tokenize(sentences))

@@ -32,7 +32,7 @@ from tutorials.training_helpers import (
     single_stack_parser,
 )
 
-from modeling_random_transformer.translation import read_lines
+from modeling_random_transformer.utils.text import read_lines
 
 SAMPLE_SIZE = 6300
 HOW_TO_LOAD = """

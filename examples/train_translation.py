@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from modeling_random_transformer.utils.command_line import complain
+from modeling_random_transformer.utils.command_line import print_error
 
 if TYPE_CHECKING:
     from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
@@ -31,10 +31,10 @@ def main() -> int:
     try:
         return train(sys.argv[1:])
     except (ValueError, FloatingPointError, OSError) as error:
-        complain(NAME, " ".join(str(error).split()))
+        print_error(NAME, " ".join(str(error).split()))
         return 2
     except KeyboardInterrupt:
-        complain(NAME, "interrupted; the same command resumes the run.")
+        print_error(NAME, "interrupted; the same command resumes the run.")
         return INTERRUPTED
 
 

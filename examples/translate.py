@@ -26,9 +26,9 @@ from typing import Any
 from modeling_random_transformer.utils.command_line import (
     Parser,
     check_finite,
-    complain,
-    described_error,
+    format_error,
     model_folder,
+    print_error,
     run_script,
 )
 
@@ -53,10 +53,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except FloatingPointError as error:
-        complain(SCRIPT, str(error))
+        print_error(SCRIPT, str(error))
         return 1
     except (ValueError, OSError) as error:
-        complain(SCRIPT, described_error(error))
+        print_error(SCRIPT, format_error(error))
         return 2
     return 0
 
@@ -174,7 +174,7 @@ def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
     """The model, on its device, and its tokenizer."""
     import torch
 
-    from modeling_random_transformer.translation.loading import load_translator
+    from modeling_random_transformer.translation.loading import load_model_and_tokenizer
     from modeling_random_transformer.utils.errors import first_line
 
     try:
@@ -182,7 +182,7 @@ def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
     except (RuntimeError, AssertionError) as error:  # what torch raises depends on what it was built with
         raise ValueError(f"--device must be a device of this machine, got {device}: {first_line(error)}") from error
     try:
-        model, tokenizer = load_translator(folder, dtype)
+        model, tokenizer = load_model_and_tokenizer(folder, dtype)
     except ValueError as error:
         raise ValueError(
             f"--model must hold a sequence-to-sequence model and its tokenizer, got {described(folder)}: {error}"
@@ -221,7 +221,8 @@ def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def translate_as_it_comes(arguments: argparse.Namespace, model: Any, tokenizer: Any, options: dict[str, Any]) -> None:
     """Sentences, stdin or a file, to stdout or a file; a line at a time for someone who types them."""
-    from modeling_random_transformer.translation import encode_lines, translate_stream, write_atomically
+    from modeling_random_transformer.translation import encode_lines, translate_stream
+    from modeling_random_transformer.utils.files import write_atomically
 
     if not arguments.sentences and not arguments.input and sys.stdin.isatty():
         print("Type a line to translate it; end with Ctrl-D.", file=sys.stderr)

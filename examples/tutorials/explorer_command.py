@@ -19,17 +19,18 @@ from typing import Any
 import transformers
 from plotly.offline import get_plotlyjs
 
-from modeling_random_transformer.translation import write_atomically
 from modeling_random_transformer.utils.command_line import (
     Parser,
     check_finite,
-    complain,
-    own_model_folder,
-    saved_translator,
+    load_translator,
+    print_error,
+    require_random_transformer_folder,
 )
+from modeling_random_transformer.utils.files import write_atomically
 
 from .explorer_data import explore
 
+SCRIPT = "explorer.py"
 TEMPLATE = Path(__file__).parent / "explorer.html"
 
 
@@ -38,24 +39,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        model, tokenizer = saved_translator(args.model)
+        model, tokenizer = load_translator(args.model)
         check_finite(model)
         page = render(explore(model, tokenizer, args.sentence, args.num_beams, args.max_new_tokens))
         args.output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(args.output, [page.encode()])
     except FloatingPointError as error:
-        complain("random-transformer explore", str(error))
+        print_error(SCRIPT, str(error))
         return 1
     except (ValueError, OSError) as error:
-        complain("random-transformer explore", str(error))
+        print_error(SCRIPT, str(error))
         return 2
     print(f"Wrote {args.output} ({len(page.encode()) / 1e6:.1f} MB). Open it in a browser.")
     return 0
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser("random-transformer explore", __doc__)
-    parser.add_argument("model", type=own_model_folder, metavar="FOLDER", help="a saved translation model")
+    parser = Parser(SCRIPT, __doc__)
+    parser.add_argument(
+        "model", type=require_random_transformer_folder, metavar="FOLDER", help="a saved translation model"
+    )
     parser.add_argument("sentence", help="the sentence to translate")
     parser.add_argument(
         "--output", type=Path, default=Path("outputs/explorer.html"), help="HTML file to write; default: %(default)s"

@@ -18,8 +18,8 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.utils.command_line import Parser, input_file, own_model_folder
-from modeling_random_transformer.utils.errors import refusing
+from modeling_random_transformer.utils.command_line import Parser, existing_file, require_random_transformer_folder
+from modeling_random_transformer.utils.errors import reraise_as_value_error
 
 Pairs = list[tuple[str, str]]  # a text and its translation or label
 
@@ -69,12 +69,15 @@ def check_writable(folder: Path) -> None:
 def single_stack_parser(script: str, description: str | None, epochs: float, output_dir: str) -> Parser:
     """The arguments of the examples that train one stack: the encoder or the decoder."""
     parser = Parser(script, description)
-    parser.add_argument("--train_file", type=input_file, metavar="FILE", help="training data; default: sample data")
+    parser.add_argument("--train_file", type=existing_file, metavar="FILE", help="training data; default: sample data")
     parser.add_argument(
-        "--test_file", type=input_file, metavar="FILE", help="held-out data; default: a tenth of --train_file"
+        "--test_file", type=existing_file, metavar="FILE", help="held-out data; default: a tenth of --train_file"
     )
     parser.add_argument(
-        "--model", type=own_model_folder, metavar="FOLDER", help="a saved translation model to start from"
+        "--model",
+        type=require_random_transformer_folder,
+        metavar="FOLDER",
+        help="a saved translation model to start from",
     )
     add_training_arguments(parser, epochs, output_dir)
     return parser
@@ -151,7 +154,7 @@ def build_or_load(auto_class: Any, folder: Path | None, texts: Iterable[str], **
         tokenizer = RandomTransformerTokenizer.train(texts, VOCAB_SIZE, model_max_length=MAX_TOKENS)
         config = RandomTransformerConfig.from_preset("tiny", vocab_size=len(tokenizer), **SMALL, **options)
         return auto_class.from_config(config), tokenizer
-    with refusing(f"--model must be a folder with a translation model and its tokenizer, got {folder}"):
+    with reraise_as_value_error(f"--model must be a folder with a translation model and its tokenizer, got {folder}"):
         model, info = auto_class.from_pretrained(folder, dtype="float32", output_loading_info=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(folder)
     if missing := sorted(name for name in info["missing_keys"] if name.startswith("model.")):

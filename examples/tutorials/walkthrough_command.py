@@ -16,11 +16,13 @@ from collections.abc import Sequence
 
 import transformers
 
-from modeling_random_transformer.utils.command_line import Parser, complain, own_model_folder
+from modeling_random_transformer.utils.command_line import Parser, print_error, require_random_transformer_folder
 
 from .walkthrough_blog import walkthrough_blog
 from .walkthrough_display import LANGUAGES, Display
 from .walkthrough_model import walkthrough_model
+
+SCRIPT = "walkthrough.py"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,15 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         walkthrough_model(display, args.model, args.sentence, args.layer, args.head)
     except ValueError as error:
-        complain("random-transformer walkthrough", str(error))
+        print_error(SCRIPT, str(error))
         return 2
     return 0
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser("random-transformer walkthrough", __doc__)
+    parser = Parser(SCRIPT, __doc__)
     parser.add_argument("sentence", nargs="?", help="the sentence to translate with --model")
-    parser.add_argument("--model", type=own_model_folder, metavar="FOLDER", help="a saved model")
+    parser.add_argument("--model", type=require_random_transformer_folder, metavar="FOLDER", help="a saved model")
     parser.add_argument("--layer", type=int, default=0, help="layer to print with --model; default: %(default)s")
     parser.add_argument("--head", type=int, default=0, help="head to print with --model; default: %(default)s")
     parser.add_argument(

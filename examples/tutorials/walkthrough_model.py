@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from modeling_random_transformer.tracing import Trace, trace
-from modeling_random_transformer.utils.command_line import saved_translator
+from modeling_random_transformer.utils.command_line import load_translator
 
 from .token_text import token_texts
 from .walkthrough_display import Display
@@ -22,7 +22,7 @@ def walkthrough_model(display: Display, folder: Path, sentence: str, layer: int,
     Raises:
         ValueError: the folder cannot be loaded, or the model has no such layer or head.
     """
-    model, tokenizer = saved_translator(folder)
+    model, tokenizer = load_translator(folder)
     inputs = tokenizer(sentence, return_tensors="pt")
     with trace(model, layers=[layer], heads=[head]):
         pass  # raises for an invalid layer or head before the translation starts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import __version__
-from ..translation.lines import write_atomically
+from ..utils.files import write_atomically
 from .arguments import PRESET, ModelArguments
 from .recipe import TranslationTrainingArguments
 

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, DatasetText
 from ..translation.files import blocks, first_process_decides
-from ..translation.lines import write_atomically
+from ..utils.files import write_atomically
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
 from .recipe import TranslationTrainingArguments

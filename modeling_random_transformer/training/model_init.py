@@ -13,7 +13,7 @@ from transformers.utils import is_peft_available
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.checks import check_tokenizer
-from ..utils.errors import refusing
+from ..utils.errors import reraise_as_value_error
 from .arguments import VOCAB_SIZE, ModelArguments, parse_overrides
 from .checkpoints import MARKER, all_checkpoints, is_complete, newest_complete
 from .recipe import TranslationTrainingArguments
@@ -44,7 +44,7 @@ def check_start(model: ModelArguments, args: TranslationTrainingArguments) -> No
     if model.model_name_or_path is not None:
         _check_saved(model.model_name_or_path, parse_overrides(model.config_overrides))
     elif model.tokenizer is not None:
-        with refusing(f"tokenizer must be a folder with a saved tokenizer, got {model.tokenizer!r}"):
+        with reraise_as_value_error(f"tokenizer must be a folder with a saved tokenizer, got {model.tokenizer!r}"):
             model.config(len(AutoTokenizer.from_pretrained(model.tokenizer)))
     else:
         model.config(VOCAB_SIZE if model.vocab_size is None else model.vocab_size)
@@ -94,7 +94,7 @@ def check_checkpoint(checkpoint: Path, network: Network) -> None:
     """
     if not (checkpoint / "config.json").is_file():
         return  # of an adapter, or of weights that are divided over processes
-    with refusing(f"resume_from_checkpoint must hold a model, got {checkpoint}"):
+    with reraise_as_value_error(f"resume_from_checkpoint must hold a model, got {checkpoint}"):
         saved = AutoConfig.from_pretrained(checkpoint)
     fields = vars(RandomTransformerConfig)["__annotations__"]
     values = {name: (getattr(saved, name, None), getattr(network.config, name, None)) for name in fields}
@@ -112,7 +112,7 @@ def _check_saved(folder: str, overrides: dict[str, Any]) -> None:
             f"model_name_or_path must hold a whole model, got {folder!r} with an adapter: merge it first "
             "(docs/small_models.md)."
         )
-    with refusing(f"model_name_or_path must hold a saved translator, got {folder!r}"):
+    with reraise_as_value_error(f"model_name_or_path must hold a saved translator, got {folder!r}"):
         config = AutoConfig.from_pretrained(folder)
     if not isinstance(config, RandomTransformerConfig):
         raise ValueError(
@@ -122,7 +122,7 @@ def _check_saved(folder: str, overrides: dict[str, Any]) -> None:
     RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})  # refuses what no model can have
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model_name_or_path must hold plain weights to be trained, got quantised ones in {folder!r}.")
-    with refusing(f"model_name_or_path must hold the translator's tokenizer, got {folder!r}"):
+    with reraise_as_value_error(f"model_name_or_path must hold the translator's tokenizer, got {folder!r}"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
     check_tokenizer(tokenizer, config)
 
@@ -153,7 +153,7 @@ def _saved(model: ModelArguments) -> RandomTransformerForConditionalGeneration:
     """The translator in the folder, in float32 whatever it was saved in: updates of half precision get lost."""
     folder = model.model_name_or_path
     options = {**parse_overrides(model.config_overrides), "dtype": torch.float32, "output_loading_info": True}
-    with refusing(f"model_name_or_path must hold whole weights, got {folder!r}"):
+    with reraise_as_value_error(f"model_name_or_path must hold whole weights, got {folder!r}"):
         network, info = RandomTransformerForConditionalGeneration.from_pretrained(folder, **options)
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"]))

@@ -7,8 +7,9 @@
 Any model of transformers' `AutoModelForSeq2SeqLM` does, with its tokenizer.
 """
 
+from ..utils.text import read_lines
 from .files import translate_file
-from .lines import encode_lines, one_line, read_lines, write_atomically
+from .lines import encode_lines, one_line
 from .texts import Translator, longest_target, translate, translate_stream
 
 __all__ = [
@@ -20,5 +21,4 @@ __all__ = [
     "translate",
     "translate_file",
     "translate_stream",
-    "write_atomically",
 ]

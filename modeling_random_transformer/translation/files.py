@@ -22,8 +22,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import source_limit
-from .lines import decode_line, encode_lines, read_lines, write_atomically
-from .texts import CHUNK_SIZE, Translator, check_positive, progress_bar
+from ..utils.checks import check_positive
+from ..utils.files import write_atomically
+from ..utils.text import decode_line, read_lines
+from .lines import encode_lines
+from .texts import CHUNK_SIZE, Translator, progress_bar
 
 SECONDS_BETWEEN_LOOKS = 0.1
 # What a configuration tells about where it has been, which makes no other model.

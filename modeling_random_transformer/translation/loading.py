@@ -67,7 +67,7 @@ ITEM_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16":
 NO_VOCABULARY = {"type": "BPE", "vocab": {}, "merges": []}
 
 
-def load_translator(
+def load_model_and_tokenizer(
     folder: str | PathLike, dtype: str | torch.dtype = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The sequence-to-sequence model of a folder, on the CPU, and its tokenizer; code of the folder is never run.

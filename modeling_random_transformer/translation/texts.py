@@ -11,6 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils.logging import tqdm
 
 from ..pipeline_random_transformer import TOKENIZER_LOCK, evaluation_mode, source_limit
+from ..utils.checks import check_positive
 
 CHUNK_SIZE = 1000
 # The paper ends an output at the length of its input plus 50 (section 6.1). All texts of a batch have one limit, as the
@@ -234,16 +235,6 @@ def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0) -> Any
         delay=0 if shown else 1 if watched else 60,
         mininterval=0.1 if watched or shown else 60,
     )
-
-
-def check_positive(*, or_none: bool = False, **counts: int | None) -> None:
-    """Refuse what is not an integer of at least 1."""
-    for name, value in counts.items():
-        if or_none and value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            allowed = "None or a positive integer" if or_none else "a positive integer"
-            raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
 def check_text(text: Any, number: int) -> None:

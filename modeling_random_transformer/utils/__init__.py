@@ -1,1 +1,1 @@
-"""Small helpers that several parts of the package share."""
+"""Helpers that several parts of the package share."""

@@ -1,25 +1,41 @@
-"""Whether a tokenizer is a model's."""
+"""Checks of arguments."""
+
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_random_transformer import RandomTransformerConfig
 
-# Toolkits round an embedding's rows up to a multiple of 8, 64 or 128; rows beyond that belong to another vocabulary.
+# Toolkits pad the embedding to a multiple of 8, 64 or 128 rows; a larger difference means another vocabulary.
 ROUNDED_TO = 128
 
 
 def fits(tokens: int, rows: int) -> bool:
-    """Whether so many tokens may be those of an embedding with so many rows."""
+    """Whether an embedding with this number of rows can belong to a vocabulary with this number of tokens."""
     return tokens <= rows <= -(-tokens // ROUNDED_TO) * ROUNDED_TO
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransformerConfig) -> None:
-    """Refuse a tokenizer of another vocabulary.
+    """Check that the tokenizer has the vocabulary of the model.
 
     Raises:
-        ValueError: it has more tokens than the model, or so many fewer that it cannot be the model's. A model with two
-            vocabularies may have any number of tokens left over in one of them.
+        ValueError: the tokenizer has more tokens than the model, or too few to be the model's. With separate
+            embeddings for source and target (`share_embeddings=False`), one of them may have any number of extra rows.
     """
     tokens, rows = len(tokenizer), config.vocab_size
     if tokens > rows or (config.share_embeddings and not fits(tokens, rows)):
         raise ValueError(f"tokenizer must be the model's, of vocab_size={rows} tokens, got one of {tokens}.")
+
+
+def check_positive(*, or_none: bool = False, **counts: Any) -> None:
+    """Check that each argument is an integer of at least 1.
+
+    Raises:
+        ValueError: one is not; the message names it.
+    """
+    for name, value in counts.items():
+        if or_none and value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            allowed = "None or a positive integer" if or_none else "a positive integer"
+            raise ValueError(f"{name} must be {allowed}, got {value!r}.")

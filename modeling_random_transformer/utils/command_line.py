@@ -1,5 +1,4 @@
-"""What the command lines of the scripts have in common. It imports nothing that takes long
-before the arguments are known to be good."""
+"""Shared code of the command lines. Slow imports wait until the arguments are parsed."""
 
 import argparse
 import json
@@ -12,30 +11,32 @@ from typing import Any, NoReturn
 
 MODEL_TYPE = "random_transformer"
 
-# Where torchao is installed, transformers imports it, and each time it tells which of its kernels this machine has not.
+# transformers imports torchao if it is installed, which then logs the kernels that are unavailable on this machine.
 for noisy in ("torchao", "torch.utils._pytree"):
     logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, without the usage."""
+
     def __init__(self, script: str, description: str | None):
         raw = argparse.RawDescriptionHelpFormatter
         super().__init__(prog=script, description=description, formatter_class=raw, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """One sentence, without the usage."""
-        complain(self.prog, message)
+        print_error(self.prog, message)
         sys.exit(2)
 
 
 def run_script(main: Callable[[], int]) -> NoReturn:
-    """Exit with the status of `main`; with 130 after Ctrl-C and 143 after SIGTERM, once partial output is removed.
+    """Call `main` and exit with its status, with 130 after SIGINT (Ctrl-C) and 143 after SIGTERM.
 
-    Python runs no cleanup when a process dies by a signal. As an exception, SIGTERM ends `with` and `try` blocks first.
+    SIGTERM is raised as an exception, so that `with` and `try` blocks remove partial output; by default Python exits
+    without running them.
     """
 
     def stop(number: int, _: Any) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt the cleanup
+        signal.signal(number, signal.SIG_IGN)  # a second signal would interrupt the cleanup
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
@@ -46,19 +47,27 @@ def run_script(main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-def complain(script: str, message: str) -> None:
+def print_error(script: str, message: str) -> None:
+    """Print an error in the format of argparse on stderr."""
     print(f"{script}: error: {message}", file=sys.stderr)
 
 
-def described_error(error: Exception) -> str:
-    """The error in one line; of the operating system's errors, with the path if it is known."""
+def format_error(error: Exception) -> str:
+    """The error's message in one line; for an error of the operating system, with its path."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
     return " ".join(str(error).split("\n"))
 
 
+def existing_file(text: str) -> Path:
+    """Argument type: an existing file, which may be a pipe."""
+    if not Path(text).exists() or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
+    return Path(text)
+
+
 def model_folder(text: str) -> Path:
-    """The type of an argument that names a saved model, or an adapter for one, with its tokenizer."""
+    """Argument type: a folder with a saved model, or an adapter for one, and a tokenizer."""
     folder = Path(text)
     for names in (("config.json", "adapter_config.json"), ("tokenizer_config.json",)):
         if not any((folder / name).is_file() for name in names):
@@ -68,27 +77,59 @@ def model_folder(text: str) -> Path:
     return folder
 
 
-def own_model_folder(text: str) -> Path:
-    """A folder whose configuration is one of ours."""
+def require_random_transformer_folder(text: str) -> Path:
+    """Argument type: a folder with a saved Random Transformer and its tokenizer."""
     folder = model_folder(text)
     if not (folder / "config.json").is_file():
         raise argparse.ArgumentTypeError(
             f"must hold a whole model, got {text!r} with an adapter: merge it first (docs/small_models.md)."
         )
     try:
-        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+        model_type = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
-    if kind != MODEL_TYPE:
-        raise argparse.ArgumentTypeError(f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {kind!r}.")
+    if model_type != MODEL_TYPE:
+        raise argparse.ArgumentTypeError(
+            f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
+        )
     return folder
 
 
-def check_finite(model: Any) -> None:
-    """Raise an error for weights with which a model can only compute NaN. Takes one pass over the weights.
+def load_translator(folder: Path, dtype: str = "float32", argument: str = "FOLDER") -> tuple[Any, Any]:
+    """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
+
+    Args:
+        folder: a saved model, or an adapter for one, with its tokenizer.
+        dtype: dtype of the weights; `"auto"` for the saved one.
+        argument: name of the command-line argument in error messages.
 
     Raises:
-        FloatingPointError: a weight holds NaN, or an infinity that is not the -inf of a token never to be chosen.
+        ValueError: a file is damaged or missing; the message names the file and, if known, the field.
+    """
+    from ..translation.loading import load_model_and_tokenizer
+
+    try:
+        return load_model_and_tokenizer(folder, dtype)
+    except ValueError as error:
+        raise ValueError(
+            f"{argument} must hold a model and its tokenizer, got {_describe_folder(folder)}: {error}"
+        ) from error
+
+
+def _describe_folder(folder: Path) -> str:
+    """The folder; for an adapter also its base model, which may be the one that cannot be loaded."""
+    try:
+        base = json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return str(folder)
+    return f"{folder}, an adapter for {base}"
+
+
+def check_finite(model: Any) -> None:
+    """Check that no weight is NaN or infinite, in one pass over the weights.
+
+    Raises:
+        FloatingPointError: a weight is not finite. A bias of -inf on a logit is valid: it excludes the token.
     """
     for name, weight in model.state_dict().items():
         if not weight.is_floating_point() or weight.is_meta:
@@ -98,23 +139,3 @@ def check_finite(model: Any) -> None:
             allowed |= weight.isneginf()
         if not allowed.all():
             raise FloatingPointError(f"the model's weights must be finite, but {name} holds NaN or infinity.")
-
-
-def input_file(text: str) -> Path:
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
-    return Path(text)
-
-
-def saved_translator(folder: Path) -> tuple[Any, Any]:
-    """The model of such a folder, on the CPU in float32, and its tokenizer.
-
-    Raises:
-        ValueError: one of the two cannot be read, or weights are missing.
-    """
-    from modeling_random_transformer.translation.loading import load_translator
-
-    try:
-        return load_translator(folder, "float32")
-    except ValueError as error:
-        raise ValueError(f"FOLDER must hold a model and its tokenizer, got {folder}: {error}") from error

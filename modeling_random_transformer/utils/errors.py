@@ -1,25 +1,32 @@
-"""What libraries raise where a saved folder is not as it should be, as one sentence for people."""
+"""Error messages: one line each, also for exceptions of other libraries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from safetensors import SafetensorError
 
-# What transformers and safetensors are known to raise for files that are missing, damaged or another model's.
+# Exceptions that transformers and safetensors raise for files that are missing, damaged or from another model.
 UNREADABLE = (OSError, ValueError, RuntimeError, SafetensorError)
 
 
 def first_line(error: Exception) -> str:
-    """The error's message, without the advice and the tables that follow in some."""
+    """The first line of the error's message; some libraries append advice and tables."""
     return str(error).strip().partition("\n")[0]
 
 
+def format_names(names: Iterable[str], shown: int = 5) -> str:
+    """Join the first names with commas and count the others: `"a, b, c, d, e and 3 more"`."""
+    listed = list(names)
+    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
+    return ", ".join(listed[:shown]) + more
+
+
 @contextmanager
-def refusing(sentence: str) -> Iterator[None]:
-    """Raise what reading a folder ends in as a `ValueError` of this sentence and the reason."""
+def reraise_as_value_error(message: str) -> Iterator[None]:
+    """Convert exceptions of reading a saved folder to a `ValueError` with this message, followed by the cause."""
     try:
         yield
     except UNREADABLE as error:
-        raise ValueError(f"{sentence}: {first_line(error)}") from error
-    except ImportError as error:  # a tokenizer's package, with advice that starts on the line of its name
-        raise ValueError(f"{sentence}: {first_line(error).partition('. ')[0]}.") from error
+        raise ValueError(f"{message}: {first_line(error)}") from error
+    except ImportError as error:  # a tokenizer's optional dependency; advice follows on the same line
+        raise ValueError(f"{message}: {first_line(error).partition('. ')[0]}.") from error

@@ -1,8 +1,9 @@
-"""Folders that are there when they are complete, and not before."""
+"""Atomic writes: a file or a folder has its final name only when it is complete."""
 
 import errno
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -12,25 +13,25 @@ from safetensors import SafetensorError
 
 
 def check_free(output: str | PathLike) -> Path:
-    """Refuse to write where something is, or where there is no folder to write in.
+    """Check that a folder can be created without overwriting anything.
 
     Raises:
-        ValueError: `output` is not a new or an empty folder in a folder that exists.
+        ValueError: `output` is not a new or an empty folder in an existing folder.
     """
     path = Path(output)
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"output must lie in a folder that exists, got {str(output)!r}.")
+        raise ValueError(f"output must be in a folder that exists, got {str(output)!r}.")
     if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
         raise ValueError(f"output must be a new or an empty folder, got {str(output)!r}.")
     return path
 
 
 @contextmanager
-def naming_path(path: str | PathLike) -> Iterator[None]:
-    """Add the path to errors of writing that have none, such as that of a full disk.
+def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
+    """Add the path to write errors that lack one, such as that of a full disk.
 
     Raises:
-        OSError: writing failed; also where safetensors raises an error of its own.
+        OSError: writing failed; errors of safetensors are converted.
     """
     try:
         yield
@@ -45,16 +46,39 @@ def naming_path(path: str | PathLike) -> Iterator[None]:
 
 @contextmanager
 def new_folder(output: str | PathLike) -> Iterator[Path]:
-    """A temporary folder to fill, beside `output`; it becomes `output` if nothing goes wrong.
+    """Yield a temporary folder next to `output`, and rename it to `output` if the block succeeds.
 
     Raises:
-        ValueError: as of `check_free`.
+        ValueError: see `check_free`.
         OSError: a file cannot be written.
     """
     path = check_free(output)
     with TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.") as scratch:
-        folder = Path(scratch) / "folder"  # a folder like others: the one around it is for this user alone
+        folder = Path(scratch) / "folder"  # has default permissions; those of the scratch folder are 0700
         folder.mkdir()
-        with naming_path(path):
+        with name_path_in_errors(path):
             yield folder
         os.replace(folder, path)
+
+
+def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
+    """Write or replace a file. An interruption at any time leaves either the old file or the complete new one.
+
+    Args:
+        path: the file; of a symbolic link, its target is replaced.
+        content: chunks of bytes.
+        temporary_folder: folder of the incomplete file, on the same file system; the folder of `path` when `None`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = Path(os.path.realpath(path))
+    temporary = (temporary_folder or path.parent) / f"{path.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        with name_path_in_errors(path), open(temporary, "xb") as file:
+            file.writelines(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -106,7 +106,7 @@ def test_outputs_that_are_refused(tmp_path):
     for name in ("full", "full/file", "link"):
         with pytest.raises(ValueError, match=f"output must be a new or an empty folder, got '.*{name}'"):
             check_free(tmp_path / name)
-    with pytest.raises(ValueError, match=r"output must lie in a folder that exists, got '.*nowhere/out'"):
+    with pytest.raises(ValueError, match=r"output must be in a folder that exists, got '.*nowhere/out'"):
         check_free(tmp_path / "nowhere" / "out")
     assert check_free(tmp_path / "empty") == tmp_path / "empty"
 

@@ -25,9 +25,9 @@ from modeling_random_transformer.translation import (
     translate,
     translate_file,
     translate_stream,
-    write_atomically,
 )
 from modeling_random_transformer.translation import texts as texts_module
+from modeling_random_transformer.utils.files import write_atomically
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 

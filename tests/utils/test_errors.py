@@ -3,7 +3,7 @@
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.utils.errors import refusing
+from modeling_random_transformer.utils.errors import reraise_as_value_error
 
 NO_SENTENCEPIECE = """
 MarianTokenizer requires the SentencePiece library but it was not found in your environment. Check out the advice on the
@@ -23,12 +23,15 @@ installation page of its repo and follow the ones that match your environment.
     ],
 )
 def test_reasons_are_one_sentence(error, reason):
-    with pytest.raises(ValueError, match="FOLDER must") as caught, refusing("FOLDER must hold a model, got x"):
+    with (
+        pytest.raises(ValueError, match="FOLDER must") as caught,
+        reraise_as_value_error("FOLDER must hold a model, got x"),
+    ):
         raise error
     assert str(caught.value) == f"FOLDER must hold a model, got x: {reason}"
     assert caught.value.__cause__ is error
 
 
 def test_mistakes_of_our_own_are_not_hidden():
-    with pytest.raises(KeyError), refusing("FOLDER must hold a model, got x"):
+    with pytest.raises(KeyError), reraise_as_value_error("FOLDER must hold a model, got x"):
         raise KeyError("oops")

@@ -6,8 +6,7 @@ import os
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.translation import write_atomically
-from modeling_random_transformer.utils.files import new_folder
+from modeling_random_transformer.utils.files import new_folder, write_atomically
 
 FULL = os.strerror(errno.ENOSPC)
 
