@@ -1,8 +1,7 @@
-"""Exercise 6: residual connections and layer norm (paper 3.1)."""
+"""Exercise 6: residual connections and layer normalization (paper 3.1)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
-from modeling_random_transformer.modeling_random_transformer import RandomTransformerBlock
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
 from .report import BLUE, GRAY, ORANGE, console, show_table
@@ -21,56 +19,70 @@ from .report import BLUE, GRAY, ORANGE, console, show_table
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
 VOCAB_SIZE, BATCH, LENGTH = 100, 8, 16
 TASK = Reversal(symbols=6, length=4)
-TRAINED_BLOCKS = 6  # a stack, as in the paper
+TRAINED_LAYERS = 6  # per stack, as in the paper
 TRAINED_SIZES: dict[str, Any] = {"d_model": 32, "d_ff": 64, "num_heads": 2}
-PANELS = {"size": "Size of the output", "gradient": "Gradient at block 1", "likeness": "Likeness of tokens"}
-# Colours and dashes, where one line lies on another.
+# Variants of "Add & Norm": with residual connections, with layer norms.
+VARIANTS = {
+    "both": (True, True),
+    "residuals only": (True, False),
+    "norms only": (False, True),
+    "neither": (False, False),
+}
+# The first module of each sub-layer, and the layer norm after the residual connection (post-norm).
+SUB_LAYERS = {
+    "self_attn": "self_attn_layer_norm",
+    "encoder_attn": "encoder_attn_layer_norm",
+    "fc1": "final_layer_norm",
+}
+PANELS = {"size": "Size of the output", "gradient": "Gradient at layer 1", "similarity": "Similarity of tokens"}
 STYLES = {"both": (BLUE, "-"), "residuals only": (ORANGE, "-"), "norms only": ("#5a9a5a", "--"), "neither": (GRAY, ":")}
 
 
 @dataclass
-class Measures:
+class Measurements:
     """Of a random encoder.
 
     Attributes:
-        size: of its output, as root mean square.
-        gradient: the norm of the gradient that reaches its first block, for a gradient of fixed size at the output.
-        likeness: the mean cosine between the outputs of two tokens.
+        size: root mean square of the output.
+        gradient: the norm of the gradient of the first layer's parameters, for a gradient of fixed size at the output.
+        similarity: the mean cosine similarity of the outputs of two tokens.
     """
 
     size: float
     gradient: float
-    likeness: float
+    similarity: float
 
 
 @dataclass
 class DepthResult:
-    """By variant: measures in the order of `depths`, and the share that a trained model reverses exactly."""
+    """By variant: measurements in the order of `depths`, and the exact match of a trained model."""
 
     depths: Sequence[int]
-    measures: dict[str, list[Measures]] = field(default_factory=dict)
+    measurements: dict[str, list[Measurements]] = field(default_factory=dict)
     exact_match: dict[str, float] = field(default_factory=dict)
 
 
 def compare_depths(seed: int, depths: Sequence[int] = DEPTHS, steps: int = 250) -> DepthResult:
     result = DepthResult(depths)
-    for variant in CONNECTIONS:
-        result.measures[variant] = [measure(variant, depth, seed) for depth in depths]
+    for variant in VARIANTS:
+        result.measurements[variant] = [measure(variant, depth, seed) for depth in depths]
         result.exact_match[variant] = train_variant(variant, seed, steps)
     return result
 
 
-def measure(variant: str, depth: int, seed: int) -> Measures:
-    model = build(variant, VOCAB_SIZE, seed, depth).double()  # float32 is too small for some of the gradients
+def measure(variant: str, depth: int, seed: int) -> Measurements:
+    model = build(variant, VOCAB_SIZE, seed, depth).double()  # some gradients are too small for float32
     ids = torch.randint(4, VOCAB_SIZE, (BATCH, LENGTH))
     states = model.model.encoder(ids).last_hidden_state  # [BATCH, LENGTH, d_model]
     states.backward(torch.randn_like(states) / (BATCH * LENGTH))
-    first = [p.grad.norm() for p in model.model.encoder.layers[0].parameters() if p.grad is not None]
-    return Measures(states.square().mean().sqrt().item(), torch.stack(first).norm().item(), likeness(states.detach()))
+    gradients = [p.grad.norm() for p in model.model.encoder.layers[0].parameters() if p.grad is not None]
+    return Measurements(
+        states.square().mean().sqrt().item(), torch.stack(gradients).norm().item(), mean_similarity(states.detach())
+    )
 
 
-def likeness(states: Tensor) -> float:
-    """The mean cosine between two tokens of a sentence; states are `[batch, length, d_model]`."""
+def mean_similarity(states: Tensor) -> float:
+    """The mean cosine similarity of two tokens of a sentence; states are `[batch, length, d_model]`."""
     directions = normalize(states, dim=-1)
     cosines = directions @ directions.transpose(1, 2)
     others = ~torch.eye(states.shape[1], dtype=torch.bool)
@@ -78,71 +90,71 @@ def likeness(states: Tensor) -> float:
 
 
 def train_variant(variant: str, seed: int, steps: int) -> float:
-    model = build(variant, TASK.vocab_size, seed, TRAINED_BLOCKS, **TRAINED_SIZES)
-    train(model, lambda: TASK.draw(64), steps)
+    model = build(variant, TASK.vocab_size, seed, TRAINED_LAYERS, **TRAINED_SIZES)
+    train(model, lambda: TASK.sample(64), steps)
     return exact_match(model, TASK)
 
 
 def build(
     variant: str, vocab_size: int, seed: int, depth: int, **sizes: int
 ) -> RandomTransformerForConditionalGeneration:
-    """A random model of `depth` blocks a stack, with another connection around the sub-layers of each."""
+    """A random post-norm model of `depth` layers per stack, without the parts that the variant omits."""
+    residuals, norms = VARIANTS[variant]
     model = tiny_model(vocab_size, seed, encoder_layers=depth, decoder_layers=depth, **sizes)
-    for block in (*model.model.encoder.layers, *model.model.decoder.layers):
-        block.add_and_norm = partial(CONNECTIONS[variant], block)
+    for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
+        for module, norm in SUB_LAYERS.items():
+            if hasattr(layer, module):
+                if not norms:
+                    setattr(layer, norm, nn.Identity())
+                if not residuals:
+                    remove_residual(getattr(layer, module), getattr(layer, norm))
     return model
 
 
-def residual_only(_: RandomTransformerBlock, states: Tensor, _norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return states + sublayer(states)
+def remove_residual(sub_layer: nn.Module, norm: nn.Module) -> None:
+    """Subtract the sub-layer's input from the input of its layer norm, which is their sum with the residual."""
+    inputs: list[Tensor] = []
 
+    def record(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        inputs.append(args[0] if args else kwargs["hidden_states"])
 
-def norm_only(_: RandomTransformerBlock, states: Tensor, norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return norm(sublayer(states))
+    def subtract(_: nn.Module, args: tuple[Tensor]) -> Tensor:
+        return args[0] - inputs.pop()
 
-
-def neither(_: RandomTransformerBlock, states: Tensor, _norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return sublayer(states)
-
-
-CONNECTIONS: dict[str, Callable[..., Tensor]] = {
-    "both": RandomTransformerBlock.add_and_norm,
-    "residuals only": residual_only,
-    "norms only": norm_only,
-    "neither": neither,
-}
+    sub_layer.register_forward_pre_hook(record, with_kwargs=True)
+    norm.register_forward_pre_hook(subtract)
 
 
 def show_depths(result: DepthResult, folder: Path) -> None:
     for name, title in PANELS.items():
         rows = [
-            (variant, *(f"{getattr(each, name):.2g}" for each in measures))
-            for variant, measures in result.measures.items()
+            (variant, *(f"{getattr(each, name):.2g}" for each in measurements))
+            for variant, measurements in result.measurements.items()
         ]
-        show_table(f"{title}, by blocks of a random encoder", ("", *map(str, result.depths)), rows)
-    learned = [(variant, f"{share:.1%}") for variant, share in result.exact_match.items()]
-    show_table(f"{TRAINED_BLOCKS} + {TRAINED_BLOCKS} blocks, trained to reverse", ("", "reversed exactly"), learned)
+        show_table(f"{title}, by the number of layers of a random encoder", ("", *map(str, result.depths)), rows)
+    trained = [(variant, f"{share:.1%}") for variant, share in result.exact_match.items()]
+    show_table(f"{TRAINED_LAYERS} + {TRAINED_LAYERS} layers, trained to reverse", ("", "exact match"), trained)
     path = folder / "residual_and_norm.png"
     draw_depths(result, path)
-    console.print(f"Picture: {path}", soft_wrap=True)
+    console.print(f"Plot: {path}", soft_wrap=True)
 
 
 def draw_depths(result: DepthResult, path: Path) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, 3), PANELS.items(), strict=True):
-        for variant, measures in result.measures.items():
-            values = [getattr(each, name) for each in measures]
+        for variant, measurements in result.measurements.items():
+            values = [getattr(each, name) for each in measurements]
             color, dashes = STYLES[variant]
             axes.plot(result.depths, values, dashes, label=variant, color=color, linewidth=2, marker="o", markersize=3)
-        axes.set_yscale("linear" if name == "likeness" else "log")
-        finish(axes, title)
+        axes.set_yscale("linear" if name == "similarity" else "log")
+        format_axes(axes, title)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=110)
 
 
-def finish(axes: Axes, title: str) -> None:
+def format_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=11, fontweight="bold")
-    axes.set_xlabel("blocks")
+    axes.set_xlabel("layers")
     axes.set_xticks(range(0, 25, 4))
     axes.grid(axis="y", color="#e6e6e6")
     axes.spines[["top", "right"]].set_visible(False)
