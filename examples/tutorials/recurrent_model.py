@@ -62,7 +62,7 @@ class DecoderState(NamedTuple):
 
 
 class AdditiveAttention(nn.Module):
-    """score(s, h) = vᵀ tanh(W s + U h); the context is the mean of all h, weighted by softmax(score) (Bahdanau A.1.2)."""
+    """score(s, h) = vᵀ tanh(W s + U h); the context is the mean of h weighted by softmax(score) (Bahdanau A.1.2)."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -123,7 +123,7 @@ class RecurrentDecoder(nn.Module):
         self.output = nn.Linear(2 * size + config.d_model, config.d_model)
 
     def initial_state(self, source: Tensor) -> DecoderState:
-        """The state before the first token, from the last state of the encoder's backward direction (Bahdanau A.2.2)."""
+        """The state before the first token, from the last state of the backward encoder (Bahdanau A.2.2)."""
         size = self.cell.hidden_size
         last_backward = source[:, 0, size // 2 :]
         memory = torch.tanh(self.bridge(last_backward)).split(size, dim=-1)
