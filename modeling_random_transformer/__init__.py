@@ -5,16 +5,14 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import is_peft_available
 
 from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
-from .heads_random_transformer import (
+from .modeling_random_transformer import (
     RandomTransformerEncoderModel,
     RandomTransformerForCausalLM,
+    RandomTransformerForConditionalGeneration,
     RandomTransformerForMaskedLM,
     RandomTransformerForQuestionAnswering,
     RandomTransformerForSequenceClassification,
     RandomTransformerForTokenClassification,
-)
-from .modeling_random_transformer import (
-    RandomTransformerForConditionalGeneration,
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
 )

@@ -8,27 +8,23 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import fields
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-if TYPE_CHECKING:  # never run: the library copies the files that it finds imported, and these are to travel along
-    from .heads_random_transformer import RandomTransformerForCausalLM  # noqa: F401
-    from .pipeline_random_transformer import Seq2SeqPipeline  # noqa: F401
-
 # What each of transformers' Auto classes makes of a Random Transformer where only the saved code is at hand.
 MODEL_CLASSES = {
     "AutoModel": "modeling_random_transformer.RandomTransformerModel",
     "AutoModelForSeq2SeqLM": "modeling_random_transformer.RandomTransformerForConditionalGeneration",
-    "AutoModelForTextEncoding": "heads_random_transformer.RandomTransformerEncoderModel",
-    "AutoModelForSequenceClassification": "heads_random_transformer.RandomTransformerForSequenceClassification",
-    "AutoModelForTokenClassification": "heads_random_transformer.RandomTransformerForTokenClassification",
-    "AutoModelForQuestionAnswering": "heads_random_transformer.RandomTransformerForQuestionAnswering",
-    "AutoModelForMaskedLM": "heads_random_transformer.RandomTransformerForMaskedLM",
-    "AutoModelForCausalLM": "heads_random_transformer.RandomTransformerForCausalLM",
+    "AutoModelForTextEncoding": "modeling_random_transformer.RandomTransformerEncoderModel",
+    "AutoModelForSequenceClassification": "modeling_random_transformer.RandomTransformerForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_random_transformer.RandomTransformerForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_random_transformer.RandomTransformerForQuestionAnswering",
+    "AutoModelForMaskedLM": "modeling_random_transformer.RandomTransformerForMaskedLM",
+    "AutoModelForCausalLM": "modeling_random_transformer.RandomTransformerForCausalLM",
 }
 
 # … and what `pipeline("seq2seq", …)` makes of it there.
@@ -217,7 +213,7 @@ class RandomTransformerConfig(PretrainedConfig):
                 self.custom_pipelines = {**(getattr(self, "custom_pipelines", None) or {}), **PIPELINES}
         super().save_pretrained(save_directory, **kwargs)
 
-    def changed(self, **values: Any) -> "RandomTransformerConfig":
+    def copy_with(self, **values: Any) -> "RandomTransformerConfig":
         """A copy with these values; itself where it has them, so that a head and the stack in it share one."""
         if all(getattr(self, name) == value for name, value in values.items()):
             return self

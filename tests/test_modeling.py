@@ -104,17 +104,22 @@ def test_initialisation():
 
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_norm_order(norm_order):
-    """The block's own words: LayerNorm(x + sublayer(x)) or x + sublayer(LayerNorm(x))."""
-    block = tiny_model(norm_order=norm_order).model.encoder.layers[0]
-    x, norm = torch.randn(1, 3, 16), nn.LayerNorm(16)
-    expected = norm(x + block.feed_forward(x)) if norm_order == "post" else x + block.feed_forward(norm(x))
-    torch.testing.assert_close(block.add_and_norm(x, norm, block.feed_forward), expected)
+    """LayerNorm(x + sublayer(x)) or x + sublayer(LayerNorm(x))."""
+    layer = tiny_model(norm_order=norm_order).model.encoder.layers[0]
+    expected = states = torch.randn(1, 3, 16)
+    sublayers = [
+        (layer.self_attn_layer_norm, lambda x: layer.self_attn(x)[0]),
+        (layer.final_layer_norm, layer.feed_forward),
+    ]
+    for norm, sublayer in sublayers:
+        expected = norm(expected + sublayer(expected)) if norm_order == "post" else expected + sublayer(norm(expected))
+    torch.testing.assert_close(layer(states), expected)
     assert isinstance(tiny_model(norm_order=norm_order).model.encoder.layer_norm, nn.LayerNorm) == (norm_order == "pre")
 
 
 def test_embeddings_are_scaled_before_positions_are_added():
     plain, scaled = tiny_model(scale_embedding=False).model.encoder, tiny_model().model.encoder
-    rows = scaled.look_up(SOURCE, None)
+    rows = scaled.embed_ids(SOURCE, None)
     positions = sinusoids(torch.arange(7), 16)
     torch.testing.assert_close(scaled.embed(rows, 0, 7), rows * 4.0 + positions)
     torch.testing.assert_close(plain.embed(rows, 0, 7), rows + positions)

@@ -1,7 +1,8 @@
 """Exercise 6: residual connections and layer normalization (paper 3.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from transformers.cache_utils import EncoderDecoderCache
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
 from .report import BLUE, GRAY, ORANGE, console, show_table
@@ -22,17 +25,13 @@ TASK = Reversal(symbols=6, length=4)
 TRAINED_LAYERS = 6  # per stack, as in the paper
 TRAINED_SIZES: dict[str, Any] = {"d_model": 32, "d_ff": 64, "num_heads": 2}
 # Variants of "Add & Norm": with residual connections, with layer norms.
-VARIANTS = {
-    "both": (True, True),
-    "residuals only": (True, False),
-    "norms only": (False, True),
-    "neither": (False, False),
-}
-# The first module of each sub-layer, and the layer norm after the residual connection (post-norm).
-SUB_LAYERS = {
-    "self_attn": "self_attn_layer_norm",
-    "encoder_attn": "encoder_attn_layer_norm",
-    "fc1": "final_layer_norm",
+# "Add & Norm" from the input of a sub-layer, its output and its layer norm.
+Connection = Callable[[Tensor, Tensor, nn.LayerNorm], Tensor]
+VARIANTS: dict[str, Connection] = {
+    "both": lambda states, output, norm: norm(states + output),
+    "residuals only": lambda states, output, _: states + output,
+    "norms only": lambda _, output, norm: norm(output),
+    "neither": lambda _states, output, _norm: output,
 }
 PANELS = {"size": "Size of the output", "gradient": "Gradient at layer 1", "similarity": "Similarity of tokens"}
 STYLES = {"both": (BLUE, "-"), "residuals only": (ORANGE, "-"), "norms only": ("#5a9a5a", "--"), "neither": (GRAY, ":")}
@@ -98,31 +97,31 @@ def train_variant(variant: str, seed: int, steps: int) -> float:
 def build(
     variant: str, vocab_size: int, seed: int, depth: int, **sizes: int
 ) -> RandomTransformerForConditionalGeneration:
-    """A random post-norm model of `depth` layers per stack, without the parts that the variant omits."""
-    residuals, norms = VARIANTS[variant]
+    """A random model of `depth` layers per stack, with the variant's connection around each sub-layer."""
     model = tiny_model(vocab_size, seed, encoder_layers=depth, decoder_layers=depth, **sizes)
     for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
-        for module, norm in SUB_LAYERS.items():
-            if hasattr(layer, module):
-                if not norms:
-                    setattr(layer, norm, nn.Identity())
-                if not residuals:
-                    remove_residual(getattr(layer, module), getattr(layer, norm))
+        layer.forward = partial(forward, layer, VARIANTS[variant])
     return model
 
 
-def remove_residual(sub_layer: nn.Module, norm: nn.Module) -> None:
-    """Subtract the sub-layer's input from the input of its layer norm, which is their sum with the residual."""
-    inputs: list[Tensor] = []
-
-    def record(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
-        inputs.append(args[0] if args else kwargs["hidden_states"])
-
-    def subtract(_: nn.Module, args: tuple[Tensor]) -> Tensor:
-        return args[0] - inputs.pop()
-
-    sub_layer.register_forward_pre_hook(record, with_kwargs=True)
-    norm.register_forward_pre_hook(subtract)
+def forward(
+    layer: RandomTransformerLayer,
+    connect: Connection,
+    states: Tensor,
+    attention_mask: Tensor | None = None,
+    source: Tensor | None = None,
+    encoder_attention_mask: Tensor | None = None,
+    past_key_values: EncoderDecoderCache | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """The forward pass of an encoder or decoder layer, with `connect` around each sub-layer and without dropout."""
+    cached = {"past_key_values": past_key_values, **kwargs}
+    output, _ = layer.self_attn(states, attention_mask=attention_mask, **cached)
+    states = connect(states, output, layer.self_attn_layer_norm)
+    if source is not None:
+        output, _ = layer.encoder_attn(states, encoder_attention_mask, key_value_states=source, **cached)
+        states = connect(states, output, layer.encoder_attn_layer_norm)
+    return connect(states, layer.feed_forward(states), layer.final_layer_norm)
 
 
 def show_depths(result: DepthResult, folder: Path) -> None:

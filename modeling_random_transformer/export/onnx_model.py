@@ -165,7 +165,7 @@ def check_length(config: RandomTransformerConfig, length: int) -> None:
     """Refuse what the model refuses; the graph's own error would name a node."""
     limit = config.max_position_embeddings
     if config.position_embedding == "learned" and length > limit:
-        raise ValueError(f"learned positions reach to max_position_embeddings={limit}, got a length of {length}.")
+        raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {length}.")
 
 
 def beside_each_other(rows: Tensor, sources: int) -> np.ndarray:

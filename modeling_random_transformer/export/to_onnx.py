@@ -36,6 +36,7 @@ def write(
             quantized as it comes.
     """
     model = copy.deepcopy(model).to("cpu", torch.float32)
+    model.set_attn_implementation("eager")
     with TemporaryDirectory() as scratch:
         for name, draw in ((ENCODER, draw_encoder), (DECODER, draw_decoder)):
             if dtype == "float32":

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from modeling_random_transformer import loss_random_transformer as loss_module
+from modeling_random_transformer import ops_random_transformer as loss_module
 from modeling_random_transformer.training import SmoothedCrossEntropy
 
 

@@ -1,7 +1,7 @@
-"""Every array that the seed prints, rebuilt by the modules that train and serve, with the seed's weights loaded.
+"""All arrays printed in the blog post "The Random Transformer", computed by the model's modules with its weights.
 
-Where the seed is wrong, what is right is tested: its position of "World" puts the dimension's index where half of it
-belongs, and its sums go on from the embedding E that it printed, so E is fed in as it stands there.
+The position encoding of "World" is tested against the correct value: the blog post inserts the dimension index for i
+instead of index // 2. Its later numbers depend on its printed embedding E, which is therefore used as the input.
 """
 
 import pytest
@@ -17,7 +17,7 @@ E = tensor(BLOG["E"])[None]  # [1, 2, 4]
 
 
 def assert_printed(actual: Tensor, printed: object) -> None:
-    """Equal to the digits that NumPy prints: eight after the point, or nine significant ones."""
+    """Equal to the printed digits: eight after the decimal point, or nine significant ones."""
     torch.testing.assert_close(actual.double().reshape(tensor(printed).shape), tensor(printed), rtol=5e-9, atol=6e-9)
 
 
@@ -27,15 +27,14 @@ def eager_model(**overrides: object) -> torch.nn.Module:
     return model
 
 
-def first_block(**overrides: object) -> torch.nn.Module:
+def first_layer(**overrides: object) -> torch.nn.Module:
     return eager_model(**overrides).model.encoder.layers[0]
 
 
 def head_outputs(scale: float) -> Tensor:
     """The heads before they are concatenated: `[tokens, heads, d_v]`."""
-    attention = first_block().self_attn
-    key, value = attention.project_keys_and_values(E)
-    query = attention.split_heads(attention.q_proj(E), 3)
+    attention = first_layer().self_attn
+    query, key, value = (attention.split_heads(attention.get_submodule(f"{name}_proj")(E), 3) for name in "qkv")
     return eager_attention_forward(attention, query, key, value, None, scaling=scale)[0][0]
 
 
@@ -56,17 +55,16 @@ def test_embedding_plus_position():
     model = eager_model()
     with torch.no_grad():
         model.model.shared.weight[:2] = tensor(BLOG["token_embedding"])
-    summed = model.model.encoder.embed(model.model.encoder.look_up(torch.tensor([[0, 1]]), None), start=0, end=2)
+    summed = model.model.encoder.embed(model.model.encoder.embed_ids(torch.tensor([[0, 1]]), None), start=0, end=2)
     positions = tensor([BLOG["position_encoding"]["pos0"], BLOG["position_encoding"]["pos1"]])
     expected = tensor(BLOG["token_embedding"]) + positions
     torch.testing.assert_close(summed[0], expected, rtol=0, atol=1e-7)  # the table is float32
-    assert_printed(summed[0, 0], BLOG["E"][0])  # "Hello", whose position the seed has right
+    assert_printed(summed[0, 0], BLOG["E"][0])  # "Hello", whose position is correct in the blog post
 
 
 def test_queries_keys_and_values():
-    attention = first_block().self_attn
-    key, value = attention.project_keys_and_values(E)
-    query = attention.split_heads(attention.q_proj(E), 3)
+    attention = first_layer().self_attn
+    query, key, value = (attention.split_heads(attention.get_submodule(f"{name}_proj")(E), 3) for name in "qkv")
     assert_printed(query[0, 0], BLOG["Q1"])
     assert_printed(key[0, 0], BLOG["K1"])
     assert_printed(value[0, 0], BLOG["V1"])
@@ -76,7 +74,7 @@ def test_queries_keys_and_values():
 
 
 def test_weights_saturate_with_the_papers_scale():
-    _, weights = first_block().self_attn(E)
+    _, weights = first_layer().self_attn(E)
     torch.testing.assert_close(weights[0, 0], tensor(BLOG["weights1_sqrt3"]), rtol=5e-9, atol=0)
     torch.testing.assert_close(weights[0, 1], tensor(BLOG["weights2_sqrt3"]), rtol=5e-9, atol=0)
 
@@ -89,26 +87,26 @@ def test_heads(scale, suffix):
 
 
 def test_multi_head_attention():
-    attended, _ = first_block(attention_scale=1 / 30).self_attn(E)
+    attended, _ = first_layer(attention_scale=1 / 30).self_attn(E)
     assert_printed(attended[0], BLOG["Z_div30"])
 
 
 def test_residual_sum():
-    block = first_block(attention_scale=1 / 30)
+    block = first_layer(attention_scale=1 / 30)
     summed = E + block.self_attn(E)[0]
     assert_printed(summed.mean(-1), BLOG["mean_E_plus_Z"])
     assert_printed(summed.std(-1, correction=0), BLOG["std_E_plus_Z"])
 
 
 def test_layer_norm():
-    """The seed divides by std + eps where its own formula, and ours, has sqrt(var + eps): 2e-7 apart at this std of 10.
+    """The blog post's code divides by std + eps, the model by sqrt(var + eps): a difference of 2e-7 for this std of 10.
 
-    An eps of 2 · std · 1e-6 inside the root is the seed's 1e-6 outside of it, and gives its printed digits.
+    With eps = 2 · std · 1e-6, sqrt(var + eps) is std + 1e-6 and reproduces the printed digits.
     """
 
     def add_and_norm(**overrides: object) -> Tensor:
-        block = first_block(attention_scale=1 / 30, **overrides)
-        return block.add_and_norm(E, block.self_attn_layer_norm, lambda x: block.self_attn(x)[0])[0]
+        layer = first_layer(attention_scale=1 / 30, **overrides)
+        return layer.self_attn_layer_norm(E + layer.self_attn(E)[0])[0]
 
     printed = tensor(BLOG["layer_norm_E_plus_Z"])
     torch.testing.assert_close(add_and_norm(), printed, rtol=0, atol=2e-7)
@@ -142,8 +140,8 @@ def test_causal_mask():
     assert_printed(weights[0, 0], example["row_softmax"])
 
 
-def test_a_random_model_stays_finite_through_six_blocks():
-    """The seed's blocks without residuals and norms overflow; the paper's six blocks turn E into finite numbers."""
+def test_random_model_of_six_layers_is_finite():
+    """Without residual connections and layer norms, the blog post's six layers overflow."""
     encoded = eager_model().model.encoder(inputs_embeds=E).last_hidden_state
     assert encoded.shape == (1, 2, 4)
     assert encoded.isfinite().all()
