@@ -41,8 +41,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.data.sources import ParallelLine, ParallelText
-from modeling_random_transformer.data.validation import validate
+from modeling_random_transformer.data import ParallelLine, ParallelText, validate
 from modeling_random_transformer.utils.command_line import Parser
 
 Pairs = list[tuple[str, str]]  # sources and their translations
