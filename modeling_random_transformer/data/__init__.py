@@ -1,9 +1,11 @@
 """Parallel text: sources, validation, tokenization, token-budget batches, streaming.
 
+```python
 corpus = ParallelText("train.en", "train.es")
-pairs, report = load_pairs(corpus, on_invalid="skip")            # validated, memory-mapped
+pairs, report = load_pairs(corpus, on_invalid="skip")  # validated and memory-mapped
 tokens, report = tokenize_pairs(pairs, tokenizer, max_source_length=256)
 batches = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=4096)
+```
 """
 
 from .batches import EvaluationSampler, TokenBudgetSampler

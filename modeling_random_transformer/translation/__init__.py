@@ -7,9 +7,8 @@
 Any model of transformers' `AutoModelForSeq2SeqLM` does, with its tokenizer.
 """
 
-from ..utils.text import read_lines
 from .files import translate_file
-from .lines import encode_lines, one_line, write_atomically
+from .lines import encode_lines, one_line, read_lines, write_atomically
 from .texts import Translator, longest_target, translate, translate_stream
 
 __all__ = [

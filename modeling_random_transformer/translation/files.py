@@ -22,8 +22,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import source_limit
-from ..utils.text import decode_line, read_lines
-from .lines import encode_lines, write_atomically
+from .lines import decode_line, encode_lines, read_lines, write_atomically
 from .texts import CHUNK_SIZE, Translator, check_positive, progress_bar
 
 SECONDS_BETWEEN_LOOKS = 0.1

@@ -1,12 +1,40 @@
-"""Writing texts as lines of UTF-8, and files atomically. Reading is in `utils/text.py`."""
+"""Texts as lines of UTF-8. Only a line feed ends a line, so that a file has the lines that `wc -l` counts.
+
+`str.splitlines()` would also split at U+2028, at a form feed and at other characters that occur within texts.
+"""
 
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..utils.files import naming_path
-from ..utils.text import LINE_BREAK
+
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
+
+
+def read_lines(file: Iterable[bytes], name: str = "the file", first: int = 1) -> Iterator[str]:
+    """The lines of a UTF-8 file opened in binary mode, without their line feeds and carriage returns.
+
+    Args:
+        file: a binary file, or any iterable of its lines.
+        name: what to call it in an error.
+        first: the number of its first line.
+
+    Raises:
+        ValueError: a line is not UTF-8; the message gives its number.
+    """
+    for number, line in enumerate(file, start=first):
+        yield decode_line(line, name, number)
+
+
+def decode_line(line: bytes, name: str, number: int) -> str:
+    """One line; from the first of a file, a byte order mark is taken away."""
+    try:
+        return line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.") from error
 
 
 def one_line(text: str) -> str:
