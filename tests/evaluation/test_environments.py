@@ -1,9 +1,10 @@
-"""The metrics without the extra, without a home to write to, and in several processes at once."""
+"""The metrics without their dependencies, without a writable home folder, and in several processes at once."""
 
 import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import modeling_random_transformer.evaluation as evaluation_package
 from modeling_random_transformer.evaluation import load_metric, score, translation_metrics
 from tests.helpers.texts import PREDICTIONS, REFERENCES
 
-# The children import evaluate themselves, at the same time; the parent never does.
+# The child processes import sacrebleu at the same time; the parent does not import it.
 TWO_PROCESSES = """
 import json, multiprocessing, sys
 import modeling_random_transformer
@@ -27,8 +28,8 @@ print(json.dumps({"imported": imported, "scores": scores}))
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_without_a_home():
-    """Nobody can make a folder below a device; a home that is merely read-only would not stop root."""
+def test_two_processes_at_once_without_a_writable_home():
+    """A device cannot hold a folder for any user, while root can write to a read-only folder."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     done = subprocess.run(
         [sys.executable, "-c", TWO_PROCESSES],
@@ -45,12 +46,21 @@ def test_two_processes_at_once_without_a_home():
     assert result["scores"] == [score(PREDICTIONS, REFERENCES)] * 2
 
 
-@pytest.mark.parametrize("missing", ["datasets", "evaluate", "sacrebleu"])
-def test_without_the_extra_it_is_named(missing, monkeypatch):
-    for module in ("corpus_metric", "bleu.bleu", "chrf.chrf"):  # forget what earlier tests have imported
-        monkeypatch.delitem(sys.modules, f"{evaluation_package.__name__}.{module}", raising=False)
+FUNCTIONS = {
+    "load_metric": lambda: load_metric("bleu"),
+    "score": lambda: score(["a"], ["a"]),
+    "translation_metrics": lambda: translation_metrics(None),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "missing"),
+    [*product(FUNCTIONS, ["sacrebleu"]), ("load_metric", "datasets"), ("load_metric", "evaluate")],
+)
+def test_missing_dependency_raises_import_error_that_names_the_extra(function, missing, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"{evaluation_package.__name__}.metrics", raising=False)
+    monkeypatch.delattr(evaluation_package, "metrics", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    for call in (lambda: load_metric("bleu"), lambda: score(["a"], ["a"]), lambda: translation_metrics(None)):
-        with pytest.raises(ImportError, match=r"pip install 'random-transformer\[train\]'") as caught:
-            call()
-        assert caught.value.name == missing
+    with pytest.raises(ImportError, match=r"pip install 'random-transformer\[train\]'") as caught:
+        FUNCTIONS[function]()
+    assert caught.value.name == missing
