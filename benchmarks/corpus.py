@@ -16,13 +16,14 @@ from itertools import islice
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data.tokenization import lengths_of, vocabulary_sample
-from modeling_random_transformer.training import (
+from modeling_random_transformer.data import (
     ParallelText,
     TokenBudgetSampler,
     TokenBudgetStream,
+    lengths_of,
     load_pairs,
     tokenize_pairs,
+    vocabulary_sample,
 )
 
 MIB = 2**20

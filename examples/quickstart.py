@@ -38,8 +38,7 @@ from tutorials.training_helpers import (
 )
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.data.sources import ParallelLine, ParallelText
-from modeling_random_transformer.data.validation import validate
+from modeling_random_transformer.data import ParallelLine, ParallelText, validate
 from modeling_random_transformer.utils.command_line import Parser
 
 DECODINGS: dict[str, dict[str, Any]] = {

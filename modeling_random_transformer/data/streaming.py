@@ -86,9 +86,7 @@ class TokenBudgetStream(IterableDataset):
 
     def epoch(self, number: int) -> Iterator[list[Row]]:
         """This process's batches of one epoch."""
-        empty = True
         for index, rows in enumerate(self._buffers()):
-            empty = False
             (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
             sources, targets = ([row[f"{side}_length"] for row in rows] for side in ("source", "target"))
             batches = TokenBudgetSampler(
@@ -96,8 +94,7 @@ class TokenBudgetStream(IterableDataset):
             )
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
-        if empty:
-            raise_if_empty(self.report)
+        raise_if_empty(self.report)
 
     def _buffers(self) -> Iterator[list[Row]]:
         """Buffers of pairs; a last buffer with fewer pairs than processes is merged into the previous one."""

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
-from ..translation.lines import write_atomically
+from ..utils.files import write_atomically
 from .arguments import PRESET, ModelArguments
 from .recipe import TranslationTrainingArguments
 from .result import RunResult

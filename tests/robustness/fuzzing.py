@@ -1,4 +1,4 @@
-"""Judging mutants: loaded by the Auto classes, by `examples/translate.py` and, if possible, as a Marian model."""
+"""Fuzzing: mutants are loaded by the Auto classes, by `translate.py` and, if possible, as a Marian model."""
 
 import tempfile
 from collections import Counter
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .mutants import MARIAN_NAMES, TRACE, Mutant, NoSuchPlaceError, all_mutants, copied
+from .mutants import MARIAN_NAMES, TRACE, InapplicableMutationError, Mutant, all_mutants, copy_folder
 from .outcomes import Grade, Outcome, by_auto_classes, by_script, is_helpful, save_folders
 
-HELPFUL_SHARE = 0.95
+MIN_HELPFUL_SHARE = 0.95
 
 
 @dataclass
-class Report:
-    """Counts over all mutants, and a line for each finding."""
+class FuzzReport:
+    """Counts over all mutants, and one line per finding."""
 
     mutants: int = 0
     auto: Counter[str] = field(default_factory=Counter)
     script: Counter[str] = field(default_factory=Counter)
-    refused: int = 0
+    rejected: int = 0
     helpful: int = 0
     compared: Counter[str] = field(default_factory=Counter)
     serious: list[str] = field(default_factory=list)
@@ -27,14 +27,14 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        return not self.serious and self.helpful >= HELPFUL_SHARE * self.refused
+        return not self.serious and self.helpful >= MIN_HELPFUL_SHARE * self.rejected
 
     def __str__(self) -> str:
         lines = [
             f"mutants: {self.mutants}",
             f"Auto classes: {dict(self.auto)}",
             f"translate.py: {dict(self.script)}",
-            f"translate.py, refusals in one line that names file and field: {self.helpful} of {self.refused}",
+            f"translate.py, errors of one line that names file and field: {self.helpful} of {self.rejected}",
             f"compared with MarianMTModel: {dict(self.compared)}",
             *(f"UNHELPFUL {line}" for line in self.unhelpful),
             *(f"SERIOUS {line}" for line in self.serious),
@@ -42,8 +42,8 @@ class Report:
         return "\n".join(lines)
 
 
-class Bench:
-    """Undamaged folders, and a place for damaged copies."""
+class Fuzzer:
+    """Loads damaged copies of saved folders."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -51,8 +51,8 @@ class Bench:
         self.trace = folder / TRACE
         self.mutants = all_mutants(self.folders["own"], self.folders["own-sharded"])
 
-    def judge(self, mutant: Mutant, report: Report) -> None:
-        """Load one mutant in each way and enter the outcomes."""
+    def run(self, mutant: Mutant, report: FuzzReport) -> None:
+        """Load one mutant in each way and add the outcomes to the report."""
         report.mutants += 1
         target = self.folder / "damaged"
         self._damage("own", mutant, target)
@@ -63,19 +63,19 @@ class Bench:
             if outcome.grade >= Grade.SILENT or (outcome is script and outcome.grade > Grade.HANDLED):
                 report.serious.append(f"{way}: {outcome.grade.name} {mutant}: {outcome.error} {outcome.message[-300:]}")
         if script.status != 0:
-            report.refused += 1
+            report.rejected += 1
             if is_helpful(script, target, mutant.file, named_keys(mutant)):
                 report.helpful += 1
             else:
                 report.unhelpful.append(f"{mutant}: {script.status} {script.error} {script.message[-400:]!r}")
         self._compare(mutant, auto, target, report)
 
-    def _compare(self, mutant: Mutant, own: Outcome, target: Path, report: Report) -> None:
-        if mutant.hits_one_byte and mutant.file != "tokenizer.json":
+    def _compare(self, mutant: Mutant, own: Outcome, target: Path, report: FuzzReport) -> None:
+        if mutant.changes_one_byte and mutant.file != "tokenizer.json":
             return
         try:
             self._damage("marian", mutant.renamed(MARIAN_NAMES), target)
-        except NoSuchPlaceError:
+        except InapplicableMutationError:
             return
         other = by_auto_classes(target, self.trace)
         order = "equal" if own.grade == other.grade else "better" if own.grade < other.grade else "worse"
@@ -87,33 +87,33 @@ class Bench:
             )
 
     def _damage(self, architecture: str, mutant: Mutant, target: Path) -> None:
-        copied(self.folders[f"{architecture}-sharded" if mutant.sharded else architecture], target)
+        copy_folder(self.folders[f"{architecture}-sharded" if mutant.sharded else architecture], target)
         mutant.apply(target)
 
 
 def named_keys(mutant: Mutant) -> tuple[str, ...]:
-    """Names of which a refusal must give one; none for damage that is in no field."""
+    """Names of which an error must contain one; none if the damage is not in a field."""
     if mutant.operation == "update":
         return tuple(mutant.value) + tuple(str(value) for value in mutant.value.values())
     if mutant.operation == "header" and mutant.value == "delete":
-        return ("tensor", "got none for")  # its name is in no file; the gap is before another tensor
+        return ("tensor", "got none for")  # the deleted name is in no file; the gap precedes another tensor
     if mutant.path == ("+",):
         return (mutant.value[0],)
     return tuple(str(key) for key in mutant.path if isinstance(key, str))
 
 
-def judge_all(verbose: bool = False) -> Report:
-    """Every mutant."""
+def fuzz_all(verbose: bool = False) -> FuzzReport:
+    """Run all mutants."""
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder))
-        return judged(bench, bench.mutants, verbose)
+        fuzzer = Fuzzer(Path(folder))
+        return fuzz(fuzzer, fuzzer.mutants, verbose)
 
 
-def judged(bench: Bench, mutants: Sequence[Mutant], verbose: bool = False) -> Report:
-    """The report on these mutants."""
-    report = Report()
+def fuzz(fuzzer: Fuzzer, mutants: Sequence[Mutant], verbose: bool = False) -> FuzzReport:
+    """Run some mutants."""
+    report = FuzzReport()
     for number, mutant in enumerate(mutants):
         if verbose and number % 100 == 0:
             print(number, flush=True)
-        bench.judge(mutant, report)
+        fuzzer.run(mutant, report)
     return report
