@@ -58,9 +58,9 @@ def read_log(run: Path) -> list[dict[str, Any]]:
     try:
         log = json.loads(path.read_text(encoding="utf-8"))["log_history"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"run must be the output folder of a run or a trainer_state.json, got {run}.") from error
+        raise ValueError(f"run must be a folder of a run or a trainer_state.json, got {run}.") from error
     if not any(set(entry) & set(PANELS["loss, nats per token"]) for entry in log):
-        raise ValueError(f"run must have logged a loss, but {run} has none: decrease logging_steps.")
+        raise ValueError(f"run must have logged a loss at least once, but {run} has none: decrease logging_steps.")
     return log
 
 
