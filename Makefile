@@ -1,52 +1,68 @@
-# `make demo` trains a translator from scratch, `make test` runs every check and test, `make test-fast` the quick tests.
-# Each sets itself up from a fresh clone and installs only what it needs; Python 3.11 (or newer) and make are required.
+# Each target sets itself up from a fresh clone and installs only what it needs. Python 3.11 (or newer) and make are required.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 LOWEST := .venv-lowest
+NEWEST := .venv-newest
 WORKERS ?= 2
-# Modules are compiled when they are first imported: of most that are installed, none ever is.
+# Most installed modules are never imported; the others are compiled at their first import.
 QUIET := --quiet --no-compile --disable-pip-version-check
-PYTEST := -m pytest -n $(WORKERS) --dist loadscope
+# Files stay together, for their fixtures, and in the order of tests/conftest.py: those with slow tests first.
+PYTEST := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test test-fast test-lowest lint format clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast test-lowest test-newest coverage lint format docs clean
 
-demo: $(VENV)/.demo
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.demo ## train a translation model from scratch in some minutes
 	$(VENV)/bin/python examples/quickstart.py
 
-# The engines bring thread pools of their own, which a process that forks must not have: their tests run by themselves.
-test: $(VENV)/.ready lint
+# The export engines start thread pools, which is unsafe in a process that forks: their tests run separately.
+test: $(VENV)/.ready lint ## linters and all tests, as in CI
 	$(VENV)/bin/python $(PYTEST) --ignore tests/export
 	$(VENV)/bin/python $(PYTEST) tests/export
 
-# The inner loop: without the slow tests, the export engines and transformers' common tests.
-test-fast: $(VENV)/.ready
+test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests
 	$(VENV)/bin/python $(PYTEST) -m "not slow" --ignore tests/export --ignore tests/conformance
 
-test-lowest: $(LOWEST)/.ready
+test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers
 	$(LOWEST)/bin/python $(PYTEST) --ignore tests/export
 	$(LOWEST)/bin/python $(PYTEST) tests/export
 
-lint: $(VENV)/.ready
+test-newest: $(NEWEST)/.ready ## all tests with the newest releases within the ranges of pyproject.toml
+	$(NEWEST)/bin/python $(PYTEST) --ignore tests/export
+	$(NEWEST)/bin/python $(PYTEST) tests/export
+
+coverage: $(VENV)/.ready ## line and branch coverage of the package, as HTML in outputs/coverage
+	$(VENV)/bin/python $(PYTEST) -m "not slow" --ignore tests/export --cov --cov-report=
+	$(VENV)/bin/python $(PYTEST) -m "not slow" tests/export --cov --cov-append --cov-report=term --cov-report=html:outputs/coverage
+
+lint: $(VENV)/.ready ## ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-format: $(VENV)/.ready
+format: $(VENV)/.ready ## fix what ruff can fix
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-clean:
-	rm -rf $(VENV) $(LOWEST) .cache outputs
+docs: $(VENV)/.docs ## build the documentation site in outputs/site; warnings are errors
+	$(VENV)/bin/mkdocs build --strict
 
-# Torch first, by exact pin: what depends on it would otherwise fetch a build with gigabytes of CUDA packages.
-# `make test-lowest` differs in two pins: transformers, and huggingface_hub, of which it wants the first major version.
+clean: ## delete environments, caches and outputs
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) .cache .coverage outputs
+
+# Torch is installed first, by its pin: otherwise pip may select a build with several gigabytes of CUDA packages.
+# transformers 5.17 requires huggingface_hub 1. `make test-newest` keeps the names of constraints.txt without versions.
 $(LOWEST)/%: REPIN := s/^transformers==.*/transformers==5.17.0/; s/^huggingface_hub==.*/huggingface_hub==1.33.0/
+$(NEWEST)/%: REPIN := s/==.*//
 %/.demo: constraints.txt pyproject.toml
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is " + sys.version'
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is required, this is " + sys.version'
 	$(PYTHON) -m venv $*
 	sed '$(REPIN)' constraints.txt > $*/constraints.txt
-	$*/bin/python -m pip install $(QUIET) "$$(grep '^torch==' $*/constraints.txt)"
+	$*/bin/python -m pip install $(QUIET) "$$(grep -E '^torch(==|$$)' $*/constraints.txt)"
 	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt hatchling editables
 	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[train]'
 	touch $@
@@ -55,4 +71,8 @@ $(LOWEST)/%: REPIN := s/^transformers==.*/transformers==5.17.0/; s/^huggingface_
 	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $@
 
-.PRECIOUS: %/.demo %/.ready
+%/.docs: %/.demo
+	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[docs]'
+	touch $@
+
+.PRECIOUS: %/.demo %/.ready %/.docs

@@ -1,1 +1,1 @@
-"""What is measured against whom, side by side in one run. Start with `python -m benchmarks --help`."""
+"""Paired measurements of this package against its peers. Start with `python -m benchmarks --help`."""

@@ -1,11 +1,12 @@
-"""`python -m benchmarks NAME`: run one of the measurements."""
+"""Benchmarks of the model against its peers: paired measurements, reported as ratios."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from . import corpus, generate, memory, scaling, serving, start, train, weights
 
-MEASUREMENTS = {
+BENCHMARKS = {
     "generate": generate,
     "train": train,
     "memory": memory,
@@ -17,14 +18,25 @@ MEASUREMENTS = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="NAME")
-    for name, module in MEASUREMENTS.items():
-        command = commands.add_parser(name, help=(module.__doc__ or "").partition("\n")[0])
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one benchmark."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog="`python -m benchmarks NAME --help` shows the options of a benchmark.",
+    )
+    subparsers = parser.add_subparsers(title="benchmarks", required=True, metavar="NAME")
+    for name, module in BENCHMARKS.items():
+        description = module.__doc__ or ""
+        subparser = subparsers.add_parser(
+            name,
+            help=description.partition("\n")[0],
+            description=description,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    options = parser.parse_args(argv)
     options.run(options)
     return 0
 

@@ -1,7 +1,7 @@
-"""Memory that reading, tokenising and batching a corpus takes, as the corpus grows.
+"""Memory used for reading, tokenizing and batching a corpus, by corpus size.
 
-Each size runs in a process of its own. What counts is private memory (`RssAnon`): the pages of memory-mapped Arrow
-files belong to the system, which takes them back when it needs them.
+Each size runs in its own process. The measure is private memory (`RssAnon`): it excludes the pages of memory-mapped
+Arrow files, which the operating system can reclaim.
 """
 
 import argparse
@@ -16,13 +16,14 @@ from itertools import islice
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data.corpus import lengths_of
-from modeling_random_transformer.training import (
+from modeling_random_transformer.data import (
     ParallelText,
     TokenBudgetSampler,
     TokenBudgetStream,
+    lengths_of,
     load_pairs,
     tokenize_pairs,
+    vocabulary_sample,
 )
 
 MIB = 2**20
@@ -30,46 +31,48 @@ SYLLABLES = [first + vowel for first in "bcdfghjklmnprstvz" for vowel in "aeiou"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument(
+        "--lines", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="corpus sizes in lines"
+    )
     parser.add_argument("--batches", type=int, default=200, help="batches of 4,096 tokens to draw")
-    parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "HOW"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "MODE"), help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> None:
     if options.measure:
         print(json.dumps(measure(Path(options.measure[0]), options.measure[1], options.batches)))
         return
-    print(f"{'lines':>10} {'how':>9} {'private MiB':>12} {'of it the start':>16} {'seconds':>8}")
+    print(f"{'lines':>10} {'mode':>9} {'private MiB':>12} {'before, MiB':>12} {'seconds':>8}")
     for lines in options.lines:
         with tempfile.TemporaryDirectory() as folder:
             write_corpus(Path(folder), lines)
-            for how in ("mapped", "streamed"):
-                command = [sys.executable, "-m", "benchmarks", "corpus", "--measure", folder, how]
+            for mode in ("mapped", "streamed"):
+                command = [sys.executable, "-m", "benchmarks", "corpus", "--measure", folder, mode]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 result = json.loads(done.stdout.splitlines()[-1])
                 print(
-                    f"{lines:>10,} {how:>9} {result['peak']:>12.0f} {result['start']:>16.0f} {result['seconds']:>8.0f}"
+                    f"{lines:>10,} {mode:>9} {result['peak']:>12.0f} {result['start']:>12.0f} {result['seconds']:>8.0f}"
                 )
 
 
 def write_corpus(folder: Path, lines: int) -> None:
-    """Lines of 3 to 20 made-up words."""
-    choose = random.Random(0)
-    words = ["".join(choose.choices(SYLLABLES, k=choose.randint(1, 4))) for _ in range(5000)]
+    """Lines of 3 to 20 random words."""
+    generator = random.Random(0)
+    words = ["".join(generator.choices(SYLLABLES, k=generator.randint(1, 4))) for _ in range(5000)]
     for side in ("source", "target"):
         with (folder / side).open("w") as file:
             for _ in range(lines):
-                file.write(" ".join(choose.choices(words, k=choose.randint(3, 20))) + "\n")
+                file.write(" ".join(generator.choices(words, k=generator.randint(3, 20))) + "\n")
 
 
-def measure(folder: Path, how: str, batches: int) -> dict[str, float]:
-    """Peak private memory in MiB from the corpus's files to batches, and what the process had before."""
+def measure(folder: Path, mode: str, batches: int) -> dict[str, float]:
+    """Peak private memory in MiB from corpus files to batches, private memory before, and elapsed seconds."""
     text = ParallelText(folder / "source", folder / "target")
-    sample = (side for line in islice(text.lines(), 5000) for side in line[1:])
+    sample = islice(vocabulary_sample(text, lines=None), 10_000)
     tokenizer = RandomTransformerTokenizer.train(sample, vocab_size=2000)
-    began = time.perf_counter()
+    start = time.perf_counter()
     with PeakMemory() as memory:
-        if how == "mapped":
+        if mode == "mapped":
             pairs, _ = load_pairs(text, cache_dir=folder / "cache")
             tokens, _ = tokenize_pairs(pairs, tokenizer)
             source_lengths, target_lengths = lengths_of(tokens).T
@@ -78,31 +81,31 @@ def measure(folder: Path, how: str, batches: int) -> dict[str, float]:
         else:
             for _ in islice(TokenBudgetStream(text, tokenizer, 4096, buffer_pairs=20_000), batches):
                 pass
-    return {"peak": memory.peak / MIB, "start": memory.start / MIB, "seconds": time.perf_counter() - began}
+    return {"peak": memory.peak / MIB, "start": memory.start / MIB, "seconds": time.perf_counter() - start}
 
 
 class PeakMemory:
-    """The most private memory that this process has had, read fifty times a second."""
+    """Peak private memory of this process in bytes, sampled 50 times per second."""
 
     def __enter__(self) -> "PeakMemory":
         self.start = self.peak = private_memory()
-        self.done = threading.Event()
+        self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.done.set()
+        self.stopped.set()
         self.thread.join()
 
     def _watch(self) -> None:
-        while not self.done.wait(0.02):
+        while not self.stopped.wait(0.02):
             self.peak = max(self.peak, private_memory())
 
 
 def private_memory() -> int:
-    """Bytes of memory that are this process's own (Linux)."""
+    """Private memory of this process in bytes (Linux only)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no RssAnon: this measurement needs Linux")
+    raise OSError("/proc/self/status must have RssAnon, which requires Linux.")

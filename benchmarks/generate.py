@@ -1,4 +1,4 @@
-"""Speed of `generate()` against MarianMTModel and CTranslate2: source 32, 64 new tokens."""
+"""Throughput of `generate()` against MarianMTModel and CTranslate2: source 32, 64 new tokens."""
 
 import argparse
 from collections.abc import Callable
@@ -18,17 +18,17 @@ SOURCE_LEN, NEW_TOKENS = 32, 64
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-Generate = Callable[[Tensor, int], Any]  # source ids `[batch, source_len]` and beams → the target
+Generate = Callable[[Tensor, int], Any]  # source ids `[batch, source_len]`, num_beams → target ids
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "base"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"])
-    parser.add_argument("--engines", action="store_true", help="against CTranslate2 too, which has to be installed")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"))
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "base"], help="model sizes")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="batch sizes")
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4], help="numbers of beams")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"], help="data types")
+    parser.add_argument("--engines", action="store_true", help="also compare with CTranslate2 (extra ctranslate2)")
+    parser.add_argument("--pairs", type=int, default=5, help="number of paired measurements")
+    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"), help="folder of the results")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -46,12 +46,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def candidates(size: str, dtype: str, engines: bool) -> tuple[Generate, dict[str, Generate]]:
-    """What generates with our model, and what with Marian's of the same dtype and with CTranslate2."""
+    """Our `generate()`, and the peers: Marian in the same dtype and, with `engines`, CTranslate2."""
     torch.manual_seed(0)
     mine, theirs = (make(SIZES[size]).to(DEVICE, DTYPES[dtype]).eval() for make in (ours, marian))
     peers: dict[str, Generate] = {f"Marian {dtype}": partial(generate, theirs)}
     if engines:
-        from .engines import translate  # needs CTranslate2
+        from .engines import translate  # imports ctranslate2, which is optional
 
         peers |= {f"CTranslate2 {kind}": translate(mine, kind, NEW_TOKENS) for kind in ("float32", "int8")}
     return partial(generate, mine), peers
@@ -59,7 +59,7 @@ def candidates(size: str, dtype: str, engines: bool) -> tuple[Generate, dict[str
 
 @torch.inference_mode()
 def generate(model: Any, ids: Tensor, num_beams: int) -> Tensor:
-    """Always `NEW_TOKENS` tokens, whatever the model would say."""
+    """Generate exactly `NEW_TOKENS` tokens per source."""
     return model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),

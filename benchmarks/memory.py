@@ -1,4 +1,4 @@
-"""Peak memory of `generate()` with 4 beams, batch 32, source 256, against Marian; each in a process of its own."""
+"""Peak memory of `generate()` with 4 beams, batch 32, source 256, against Marian; one process each."""
 
 import argparse
 import json
@@ -15,10 +15,10 @@ MIB = 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=SIZES, default="base")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--source", type=int, default=256)
-    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--size", choices=SIZES, default="base", help="model size")
+    parser.add_argument("--batch", type=int, default=32, help="batch size")
+    parser.add_argument("--source", type=int, default=256, help="source length in tokens")
+    parser.add_argument("--beams", type=int, default=4, help="number of beams")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -28,16 +28,14 @@ def run(options: argparse.Namespace) -> None:
         command += ["--batch", f"{options.batch}", "--source", f"{options.source}", "--beams", f"{options.beams}"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found[name] = json.loads(done.stdout.splitlines()[-1])
-        print(
-            f"{name}: {found[name]['start']:.0f} MiB with the model loaded, {found[name]['peak']:.0f} MiB at the peak"
-        )
+        print(f"{name}: {found[name]['start']:.0f} MiB with the model loaded, peak {found[name]['peak']:.0f} MiB")
     mine, theirs = found.values()
-    print(f"peak: {mine['peak'] / theirs['peak']:.2f} of Marian's; without what the start took: ", end="")
+    print(f"peak: {mine['peak'] / theirs['peak']:.2f} of Marian's; above the loaded model: ", end="")
     print(f"{(mine['peak'] - mine['start']) / (theirs['peak'] - theirs['start']):.2f}")
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
-    """MiB that the process had at most, before and after generating; on a CUDA device, of its memory."""
+    """Peak memory in MiB before and after generation: of the process, or on CUDA of the device."""
     model = GENERATORS[options.model](SIZES[options.size]).to(DEVICE).eval()
     ids = torch.randint(END + 1, VOCAB_SIZE, (options.batch, options.source), device=DEVICE)
     start = peak()
@@ -52,7 +50,7 @@ def peak() -> float:
     return used / (MIB if sys.platform == "darwin" else 1024)
 
 
-if __name__ == "__main__":  # the process that is measured, which holds nothing of the other benchmarks
+if __name__ == "__main__":  # the measured process, without the imports of the other benchmarks
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     parser.add_argument("--model", choices=GENERATORS, required=True)

@@ -1,4 +1,4 @@
-"""Our model and its peers, of the same dimensions and the same vocabulary, with random weights."""
+"""Our model and its peers with equal sizes, vocabulary and random weights."""
 
 import math
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from modeling_random_transformer.modeling_random_transformer import sinusoids
 
 VOCAB_SIZE = 10_000
 PAD, START, END = 0, 1, 2
-LONGEST = 1024
+MAX_POSITIONS = 1024
 
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions that all models share."""
+    """Sizes shared by all models."""
 
     d_model: int
     d_ff: int
@@ -39,7 +39,7 @@ def ours(size: Size, dropout: float = 0.0) -> nn.Module:
         decoder_layers=size.layers,
         num_heads=size.heads,
         dropout=dropout,
-        max_position_embeddings=LONGEST,
+        max_position_embeddings=MAX_POSITIONS,
     )
     return RandomTransformerForConditionalGeneration(config)
 
@@ -57,7 +57,7 @@ def marian(size: Size, dropout: float = 0.0) -> nn.Module:
         activation_function="relu",
         scale_embedding=True,
         dropout=dropout,
-        max_position_embeddings=LONGEST,
+        max_position_embeddings=MAX_POSITIONS,
         pad_token_id=PAD,
         eos_token_id=END,
         decoder_start_token_id=START,
@@ -85,9 +85,9 @@ def t5(size: Size, dropout: float = 0.0) -> nn.Module:
 
 
 class PlainTorch(nn.Module):
-    """`torch.nn.Transformer` with what it leaves to its user: embeddings, positions, masks, the output layer."""
+    """`torch.nn.Transformer` with embeddings, positions, masks and an output layer."""
 
-    positions: Tensor  # [longest, d_model]
+    positions: Tensor  # [MAX_POSITIONS, d_model]
 
     def __init__(self, size: Size, dropout: float = 0.0):
         super().__init__()
@@ -98,7 +98,7 @@ class PlainTorch(nn.Module):
         self.transformer = nn.Transformer(
             size.d_model, size.heads, size.layers, size.layers, size.d_ff, dropout, batch_first=True
         )
-        self.register_buffer("positions", sinusoids(torch.arange(LONGEST), size.d_model), persistent=False)
+        self.register_buffer("positions", sinusoids(torch.arange(MAX_POSITIONS), size.d_model), persistent=False)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, **_: Any
@@ -108,8 +108,8 @@ class PlainTorch(nn.Module):
         length = decoder_input_ids.shape[1]
         future = torch.ones(length, length, dtype=torch.bool, device=input_ids.device).triu(1)
         states = self.transformer(
-            self.represent(input_ids),
-            self.represent(decoder_input_ids),
+            self.embed_with_positions(input_ids),
+            self.embed_with_positions(decoder_input_ids),
             tgt_mask=future,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
@@ -117,7 +117,7 @@ class PlainTorch(nn.Module):
         )
         return Seq2SeqLMOutput(logits=nn.functional.linear(states, self.embed.weight))
 
-    def represent(self, ids: Tensor) -> Tensor:
+    def embed_with_positions(self, ids: Tensor) -> Tensor:
         """`[batch, length]` → `[batch, length, d_model]`."""
         return self.dropout(self.embed(ids) * self.scale + self.positions[: ids.shape[1]])
 

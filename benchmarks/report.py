@@ -1,4 +1,4 @@
-"""Tables on the screen, JSON and a PNG beside them."""
+"""Results as a table, JSON and a PNG."""
 
 import json
 import platform
@@ -17,27 +17,27 @@ from .timing import Paired
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-Rows = list[tuple[str, str, Paired]]  # what was done, against whom, how it went
+Rows = list[tuple[str, str, Paired]]  # workload, peer, result
 
 
 def show(title: str, rows: Rows) -> None:
-    table = Table("work", "against", "times as fast: median (range)", "ours, ms", "theirs, ms", title=title)
+    table = Table("workload", "peer", "speedup: median (range)", "ours, ms", "peer, ms", title=title)
     for work, peer, result in rows:
         table.add_row(work, peer, str(result), f"{result.ours * 1000:.1f}", f"{result.theirs * 1000:.1f}")
     Console().print(table)
 
 
 def save(name: str, rows: Rows, folder: Path, more: dict[str, Any] | None = None) -> None:
-    """`name.json` with every ratio, the machine and what `more` there is, `name.png` with the medians."""
+    """Write `name.json` with all ratios, the hardware and the entries of `more`, and `name.png` with the medians."""
     folder.mkdir(parents=True, exist_ok=True)
     measured = [{"work": work, "against": peer, **asdict(result)} for work, peer, result in rows]
     (folder / f"{name}.json").write_text(
-        json.dumps({"machine": machine(), "measured": measured, **(more or {})}, indent=1) + "\n"
+        json.dumps({"hardware": hardware(), "measured": measured, **(more or {})}, indent=1) + "\n"
     )
     draw(rows, folder / f"{name}.png")
 
 
-def machine() -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     return {
         "device": device,
@@ -48,7 +48,7 @@ def machine() -> dict[str, Any]:
 
 
 def draw(rows: Rows, path: Path) -> None:
-    """A bar for each row, from the slowest to the fastest pair a line."""
+    """Bar chart of the medians. Error bars span the slowest to the fastest pair."""
     labels = [f"{work}, against {peer}" for work, peer, _ in rows]
     results = [result for _, _, result in rows]
     medians = [result.median for result in results]
@@ -58,6 +58,6 @@ def draw(rows: Rows, path: Path) -> None:
     axes.barh(labels, medians, xerr=spread, color="#1f5a94", error_kw={"ecolor": "#e3944a"})
     axes.axvline(1, color="black", linewidth=1)
     axes.invert_yaxis()
-    axes.set_xlabel("times as fast (median of pairs; line: slowest to fastest pair)")
+    axes.set_xlabel("speedup (median of pairs; error bar: slowest to fastest pair)")
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""The engines of `export` beside the model: a saved translator, or the paper's base model with random weights."""
+"""Throughput of the export engines relative to the model: a saved model, or the base model with random weights."""
 
 import argparse
 import copy
@@ -18,30 +18,32 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.export import ENGINES, Translate, compare, export_model, folder_size, load_engine
-from modeling_random_transformer.export.search import generating
+from modeling_random_transformer.export.search import translate_fn
 
 WORDS = 37_000  # the paper's vocabulary (5.1)
-LONGEST, FEW = 12, 16  # words of a sentence, and sentences, for the model with random weights
+MAX_WORDS, NUM_SENTENCES = 12, 16  # words per sentence and number of sentences, for random weights
 NEW_TOKENS = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="default: the base model with random weights")
-    parser.add_argument("--source", type=Path, help="sentences, one a line, for --model")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="saved model (default: the base model with random weights)"
+    )
+    parser.add_argument("--source", type=Path, help="sentences for --model, one per line")
+    parser.add_argument("--rounds", type=int, default=5, help="number of alternating rounds")
 
 
 def run(options: argparse.Namespace) -> None:
     if (options.model is None) != (options.source is None):
-        raise SystemExit("--model and --source must be given together, got one of them.")
-    model, tokenizer, sentences = random_base() if options.model is None else saved(options.model, options.source)
+        raise SystemExit("--model and --source must be given together, got only one.")
+    model, tokenizer, sentences = random_base() if options.model is None else load_saved(options.model, options.source)
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(Path(folder, "model"))
-        table = Table("engine", "greedy", "4 beams", "MB", title="times as fast as the model in float32")
+        table = Table("engine", "greedy", "4 beams", "MB", title="throughput relative to the model in float32")
         table.add_row("the model, float32", "1", "1", f"{folder_size(Path(folder, 'model'), '*.safetensors'):.0f}")
         console.print("bfloat16")
-        half = generating(copy.deepcopy(model).bfloat16(), tokenizer)
+        half = translate_fn(copy.deepcopy(model).bfloat16(), tokenizer)
         table.add_row("the model, bfloat16", *speeds(model, tokenizer, half, sentences, options), "")
         for engine in ENGINES:
             for dtype in ENGINES[engine].dtypes:
@@ -54,18 +56,20 @@ def run(options: argparse.Namespace) -> None:
 
 
 def random_base() -> tuple[Any, Any, list[str]]:
-    """A model that ends where it must, since it has not learned to, and sentences of its words."""
+    """Return the base model with random weights, a word-level tokenizer and random sentences of its words."""
     words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, WORDS))]
     special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = RandomTransformerTokenizer.from_words(words, **special)
     torch.manual_seed(0)
     config = RandomTransformerConfig.from_preset("base", vocab_size=WORDS)
-    chosen = random.Random(0)
-    sentences = [" ".join(chosen.choices(words[4:], k=chosen.randint(4, LONGEST))) for _ in range(FEW)]
+    generator = random.Random(0)
+    sentences = [
+        " ".join(generator.choices(words[4:], k=generator.randint(4, MAX_WORDS))) for _ in range(NUM_SENTENCES)
+    ]
     return RandomTransformerForConditionalGeneration(config).eval(), tokenizer, sentences
 
 
-def saved(folder: Path, source: Path) -> tuple[Any, Any, list[str]]:
+def load_saved(folder: Path, source: Path) -> tuple[Any, Any, list[str]]:
     model = RandomTransformerForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     return model, AutoTokenizer.from_pretrained(folder), source.read_text(encoding="utf-8").splitlines()
 

@@ -1,4 +1,4 @@
-"""From an empty process to the first token of a saved model: import, load, generate; against Marian."""
+"""Time from process start to the first token of a saved model (import, load, generate), against Marian."""
 
 import argparse
 import subprocess
@@ -23,8 +23,8 @@ IMPORTS = {"random-transformer": "import modeling_random_transformer", "Marian":
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=SIZES, default="base")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--size", choices=SIZES, default="base", help="model size")
+    parser.add_argument("--pairs", type=int, default=5, help="number of paired measurements")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
         for name, make in makers.items():
             make(SIZES[options.size]).save_pretrained(Path(folder, name))
         mine, theirs = (partial(first_token, Path(folder, name), IMPORTS[name]) for name in GENERATORS)
-        result = paired(theirs, mine, options.pairs)  # the other way round: times, not speeds
+        result = paired(theirs, mine, options.pairs)  # swapped: ratio of times, not of speeds
     print(f"time to the first token, ours over Marian's: {result}")
     print(f"ours {result.theirs:.1f} s, Marian {result.ours:.1f} s")
 

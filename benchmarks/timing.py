@@ -1,4 +1,4 @@
-"""Paired measurement: two candidates in turn, again and again, and the ratio of each pair."""
+"""Paired measurement: two candidates alternate, and each pair gives one ratio."""
 
 import statistics
 import time
@@ -10,10 +10,10 @@ import torch
 
 @dataclass
 class Paired:
-    """How many times as fast the first candidate is as the second, pair by pair."""
+    """Speedup of the first candidate over the second, one ratio per pair."""
 
     ratios: list[float]
-    ours: float  # median seconds, for orientation only: machines drift
+    ours: float  # median seconds; less reliable than the ratios on a shared machine
     theirs: float
 
     @property
@@ -25,13 +25,13 @@ class Paired:
 
 
 def paired(ours: Callable[[], object], theirs: Callable[[], object], pairs: int = 5, repeat: int = 1) -> Paired:
-    """Time both, strictly alternating, after one run of each that does not count.
+    """Time both candidates, strictly alternating, after one warm-up run of each.
 
     Args:
-        ours: what is measured.
-        theirs: what it is measured against.
-        pairs: how often both are timed.
-        repeat: runs in each timing, for work that is over too soon to be timed alone.
+        ours: the candidate.
+        theirs: the baseline.
+        pairs: number of timed pairs.
+        repeat: runs per timing, for short workloads.
     """
     for candidate in (ours, theirs):
         candidate()
@@ -44,7 +44,7 @@ def paired(ours: Callable[[], object], theirs: Callable[[], object], pairs: int 
 
 
 def seconds(work: Callable[[], object], repeat: int) -> float:
-    """Seconds of one run. On a CUDA device, the time until its work is done, by events."""
+    """Seconds per run; on CUDA measured by events."""
     if torch.cuda.is_available():
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

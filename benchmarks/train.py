@@ -1,7 +1,7 @@
 """Speed of a training step against Marian, T5 and nn.Transformer: source 32, target 32, a quarter padding.
 
-Beside it, how fast our step is: tokens a second, and model FLOPs utilisation, here the share of the speed that one
-large matrix product of the same dtype reaches on the device.
+Also reports our throughput in tokens per second and the model FLOPs utilization, here relative to the speed of one
+large matrix product of the same dtype on the device.
 """
 
 import argparse
@@ -24,18 +24,22 @@ from .models import END, PAD, SIZES, START, TRAINED, VOCAB_SIZE
 from .report import Rows, save, show
 from .timing import paired, seconds
 
-LENGTH, SHORTER = 32, 16  # half of the rows are shorter, which makes a quarter padding
+LENGTH, SHORTER = 32, 16  # every second row is half as long: a quarter is padding
 SMOOTHING = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpu = DEVICE == "cuda"
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base", "big"] if gpu else ["tiny", "base"])
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bf16"] if gpu else ["fp32", "bf16"])
-    parser.add_argument("--batch", type=int, default=512 if gpu else 32)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"))
+    parser.add_argument(
+        "--sizes", nargs="+", choices=SIZES, default=["base", "big"] if gpu else ["tiny", "base"], help="model sizes"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=DTYPES, default=["bf16"] if gpu else ["fp32", "bf16"], help="data types"
+    )
+    parser.add_argument("--batch", type=int, default=512 if gpu else 32, help="batch size")
+    parser.add_argument("--dropout", type=float, default=0.1, help="dropout rate")
+    parser.add_argument("--pairs", type=int, default=7, help="number of paired measurements")
+    parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"), help="folder of the results")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -53,14 +57,14 @@ def run(options: argparse.Namespace) -> None:
             rows.append((f"{size} {dtype}, training step", name, result))
             print(f"{size} {dtype} against {name}: {result}", flush=True)
         speeds[f"{size} {dtype}"] = speed = speed_of(mine, DTYPES[dtype], 2 * LENGTH * options.batch)
-        share = f"{speed['utilisation']:.0%} of {speed['tflops_of_a_product']:.2f} TFLOP/s"
+        share = f"{speed['utilization']:.0%} of {speed['matmul_tflops']:.2f} TFLOP/s"
         print(f"{size} {dtype}: {speed['tokens_per_second']:,.0f} tokens/s, {share}", flush=True)
     show("training", rows)
     save("train", rows, options.output, {"our_speed": speeds})
 
 
 def speed_of(step: Callable[[], None], dtype: torch.dtype, tokens: int) -> dict[str, float]:
-    """Tokens a second, source, target and padding, and the share of a large matrix product's speed."""
+    """Tokens per second (source, target and padding), and the share of the speed of a large matrix product."""
     with FlopCounterMode(display=False) as counter:
         step()
     took = statistics.median(seconds(step, 1) for _ in range(7))
@@ -71,15 +75,15 @@ def speed_of(step: Callable[[], None], dtype: torch.dtype, tokens: int) -> dict[
     peak = 2 * width**3 / statistics.median(seconds(product, 3) for _ in range(5))
     return {
         "tokens_per_second": tokens / took,
-        "utilisation": counter.get_total_flops() / took / peak,
-        "tflops_of_a_product": peak / 1e12,
+        "utilization": counter.get_total_flops() / took / peak,
+        "matmul_tflops": peak / 1e12,
     }
 
 
-def make_batch(rows: int) -> dict[str, Tensor]:
-    """Source and target of `rows` pairs, every second one half as long."""
+def make_batch(batch_size: int) -> dict[str, Tensor]:
+    """Source and target of `batch_size` pairs, `[batch_size, LENGTH]`; every second pair is half as long."""
     generator = torch.Generator().manual_seed(0)
-    ids, labels = (torch.randint(END + 1, VOCAB_SIZE, (rows, LENGTH), generator=generator) for _ in range(2))
+    ids, labels = (torch.randint(END + 1, VOCAB_SIZE, (batch_size, LENGTH), generator=generator) for _ in range(2))
     mask = torch.ones_like(ids)
     mask[::2, SHORTER:] = 0
     inputs = nn.functional.pad(labels[:, :-1], (1, 0), value=START)
@@ -93,7 +97,7 @@ def make_batch(rows: int) -> dict[str, Tensor]:
 
 
 def trainer(model: nn.Module, batch: dict[str, Tensor], dtype: torch.dtype, own_loss: bool) -> Callable[[], None]:
-    """A step as a user would write it: autocast, smoothed cross-entropy, clipping, fused Adam."""
+    """A typical training step: autocast, smoothed cross-entropy, gradient clipping, fused AdamW."""
     model = model.to(DEVICE).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     loss_of = SmoothedCrossEntropy(SMOOTHING, overwrite=True) if own_loss else plain_loss

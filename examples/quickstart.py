@@ -38,7 +38,7 @@ from tutorials.training_helpers import (
 )
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.training import ParallelText
+from modeling_random_transformer.data import ParallelLine, ParallelText, validate
 from modeling_random_transformer.utils.command_line import Parser
 
 DECODINGS: dict[str, dict[str, Any]] = {
@@ -146,9 +146,9 @@ def read_pairs(source: Path, target: Path | None) -> Pairs:
             "--source and --target must have the same number of lines, "
             f"got {lines} in {source} and {count_lines(target)} in {target}."
         )
-    if (report := text.check()).broken:
+    if (report := validate(text)).invalid:
         raise ValueError(f"every line must hold a sentence and its translation, got {report}.")
-    return [(line[1].strip(), line[2].strip()) for line in text.lines() if len(line) == 3]
+    return [(line.source.strip(), line.target.strip()) for line in text.lines() if isinstance(line, ParallelLine)]
 
 
 def count_lines(path: Path) -> int:

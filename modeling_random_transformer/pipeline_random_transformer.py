@@ -1,10 +1,11 @@
-"""`pipeline("seq2seq", model=…)`: text in, text out, for every model of `AutoModelForSeq2SeqLM`.
+"""`pipeline("seq2seq", model=…)`: generates text from text with any model of `AutoModelForSeq2SeqLM`.
 
-transformers v5 has no pipeline for encoder-decoders. This one is a single file that needs nothing but torch and
-transformers, so that it travels with whatever model it is saved with.
+transformers v5 has no pipeline for encoder-decoder models. This one batches, truncates and decodes for all inference in
+this project. It is a single file that imports only torch and transformers, because it is copied into saved folders.
 """
 
 import copy
+import math
 import reprlib
 import threading
 import warnings
@@ -17,61 +18,67 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
-from transformers import AutoModelForSeq2SeqLM, Pipeline
+from transformers import AutoModelForSeq2SeqLM, Pipeline, PretrainedConfig
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
-from transformers.pipelines.pt_utils import PipelineIterator
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-LENGTHS = ("max_length", "max_new_tokens")  # of which generate() wants one
-WINDOW = 16  # batches of a stream among which texts are sorted by length
-# A fast tokenizer keeps truncation and padding as state of its backend, so that one call must end before the next.
+LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
+WINDOW = 16  # batches of a stream that are sorted by length together
+CHUNK_SIZE = 1000  # texts of a stream that are sorted by length together if batches are limited by tokens
+# The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
+# because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
+LONGER_THAN_SOURCE = 50
+LENGTH_STEP = 16
+# Truncation and padding are mutable state of a fast tokenizer's backend, so concurrent calls must be serialized.
 TOKENIZER_LOCK = threading.Lock()
 
 
 class Seq2SeqPipeline(Pipeline):
-    """Generates a text from each text, with any encoder-decoder that has a head for language modelling.
+    """Text-to-text generation with an encoder-decoder model that has a language modeling head.
 
         pipe = pipeline("seq2seq", model="my-model")
         pipe("hello world")                                        # {"generated_text": "hola mundo"}
-        pipe(["hello", "world"], batch_size=2, num_beams=4)        # a list of such answers
+        pipe(["hello", "world"], batch_size=2, num_beams=4)        # a list of such dictionaries
         for answer in pipe(KeyDataset(dataset, "text"), batch_size=32): ...
 
-    A text gives an answer and a list (or tuple) of texts a list of answers. Anything else that can be iterated over (a
-    generator, a file, a column of a data set) gives an iterator that reads no further than it must, and may never end.
-    Answers are in the order of the texts. With `batch_size` above 1, texts of similar length share a batch: of a list
-    all texts are sorted, of a stream those of 16 batches, which are read before the first of them is answered.
-    `num_workers` has no effect: the tokenizer has threads of its own.
+    A string returns one answer, a list or tuple of strings a list of answers. Any other iterable (a generator, a file,
+    a column of a dataset) returns a lazy iterator; the iterable may be infinite. Answers are in the order of the texts.
+    Texts of similar length share a batch: a list is sorted as a whole, a stream in windows of 16 batches (or of 1000
+    texts with `max_batch_tokens`), each of which is read before its first answer is returned. `num_workers` is ignored,
+    because the tokenizer is multithreaded.
 
-    Several threads may call one pipeline at a time. The model runs in evaluation mode; afterwards its modules have the
-    modes that they had before. All threads share torch's random number generator, so samples depend on their order.
+    The pipeline is thread-safe. The model runs in evaluation mode; afterwards the previous mode of each module is
+    restored. All threads share torch's random number generator, so samples depend on the order of calls.
 
-    The following may be given to `pipeline()` and to each call, which has the last word.
+    The following arguments may be given to `pipeline()` and to each call, which takes precedence.
 
     Args:
-        prefix: put before each text, as in T5's `"translate English to German: "`; what the model's configuration has
-            as `prefix` (mostly nothing) when `None`.
-        truncation: cut texts that are too long, and warn of how many; without it they are refused. Too long is what
-            has more tokens than `max_source_tokens` or, where that is not given, `tokenizer.model_max_length`; and in
-            any case what has more tokens than the model has positions. Sinusoids that are computed for any length,
-            relative and rotary positions have no end.
-        max_source_tokens: cut texts to so many tokens; with `truncation=False` refuse them.
-        return_key: what an answer calls its text; `"generated_text"` when `None`. v4 said `"translation_text"` and
-            `"summary_text"`.
-        return_scores: give each answer a `"score"`. With beams it is the score that beam search ranks by, the sum of
-            the log-probabilities of the tokens over their number to the power `length_penalty`. Otherwise it is that
-            sum itself, the end token included, in the distribution that tokens are chosen from, after temperature,
-            top-k and whatever else changes it.
-        clean_up_tokenization_spaces: as in `tokenizer.decode`.
-        **generate_options: all options of `generate()`, such as `num_beams`, `do_sample`, `num_return_sequences`,
-            `max_new_tokens`, `generation_config` or `logits_processor`. A call's `generation_config` replaces all that
-            `pipeline()` was given. `streamer` needs a single text.
+        prefix: prepended to each text, such as T5's `"translate English to German: "`; `None` for `prefix` of the
+            model's configuration, if there is one.
+        truncation: truncate texts that are too long, with a warning. By default they raise an error. A text is too long
+            if it has more tokens than `max_source_tokens` or, if that is `None`, than `tokenizer.model_max_length`,
+            or more tokens than the encoder has learned positions. Computed, relative and rotary positions are
+            unlimited.
+        max_source_tokens: truncate texts to this number of tokens; with `truncation=False`, raise an error instead.
+        max_batch_tokens: limit batches by texts × beams × tokens of the longest source instead of by `batch_size`. New
+            tokens are then limited by `longest_target`, unless `max_length` is given.
+        return_key: key of the generated text, by default `"generated_text"`. transformers v4 used `"translation_text"`
+            and `"summary_text"`.
+        return_scores: add a `"score"` to each answer. For beam search it is the score of the hypothesis: the sum of
+            log-probabilities divided by (number of tokens ** `length_penalty`). Otherwise it is the sum of
+            log-probabilities including the end token, under the distribution that tokens are selected from (after
+            temperature, top-k and other logits processors).
+        clean_up_tokenization_spaces: see `tokenizer.decode`.
+        **generate_options: options of `generate()`, such as `num_beams`, `do_sample`, `num_return_sequences`,
+            `max_new_tokens`, `generation_config` or `logits_processor`. A `generation_config` of a call replaces all
+            options of `pipeline()`. `streamer` requires a single text.
 
-    With `num_return_sequences` above 1 an answer is a list of as many dictionaries, best first where beams rank them.
+    With `num_return_sequences` above 1, an answer is a list of dictionaries, sorted by score for beam search.
 
     Raises:
-        ValueError: an argument is not allowed; a text is empty, blank, no string or too long, and the message gives its
-            index (from 0); the model is no encoder-decoder.
+        ValueError: an argument is invalid; a text is blank, not a string or too long (the message gives its index,
+            from 0); the model is not an encoder-decoder.
     """
 
     _load_tokenizer = True
@@ -90,7 +97,7 @@ class Seq2SeqPipeline(Pipeline):
         self.positions = source_positions(self.model)
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
-        """Answer one text, several, or a stream; arguments and errors are those of the class."""
+        """Generate from one text, several texts or a stream; see the class for arguments and errors."""
         if isinstance(inputs, str):
             return super().__call__(inputs, **kwargs)
         answers = super().__call__(Texts(inputs), **kwargs)
@@ -101,47 +108,49 @@ class Seq2SeqPipeline(Pipeline):
         prefix: str | None = None,
         truncation: bool | None = None,
         max_source_tokens: int | None = None,
+        max_batch_tokens: int | None = None,
         return_key: str | None = None,
         return_scores: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         **generate_options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The arguments of `preprocess`, `_forward` and `postprocess`."""
-        check("prefix", prefix, str, "a string")
-        check("truncation", truncation, bool, "True or False")
-        check("return_scores", return_scores, bool, "True or False")
-        check("return_key", return_key, str, "a string other than '' and 'score'", refused=("", "score"))
-        if max_source_tokens is not None:
-            check_positive("max_source_tokens", max_source_tokens)
+        check_type("prefix", prefix, str, "a string")
+        check_type("truncation", truncation, bool, "True or False")
+        check_type("return_scores", return_scores, bool, "True or False")
+        check_type("return_key", return_key, str, "a string other than '' and 'score'", reserved=("", "score"))
+        check_positive(or_none=True, max_source_tokens=max_source_tokens, max_batch_tokens=max_batch_tokens)
         for length, other in (LENGTHS, LENGTHS[::-1]):
-            if length in generate_options:  # and the other, saved with the model or given earlier, does not count
+            if length in generate_options:  # overrides the other one, saved with the model or given earlier
                 generate_options = {other: None, **generate_options}
-        if "generation_config" not in generate_options:  # which would replace those of the pipeline itself
+        if "generation_config" not in generate_options:  # which would replace the options of the pipeline
             own = vars(self).get("_forward_params", {})
             generate_options = {**own.get("generate_options", {}), **generate_options}
         return (
-            given(prefix=prefix, truncation=truncation, max_source_tokens=max_source_tokens),
-            given(generate_options=generate_options, return_scores=return_scores),
-            given(return_key=return_key, clean_up_tokenization_spaces=clean_up_tokenization_spaces),
+            drop_none(prefix=prefix, truncation=truncation, max_source_tokens=max_source_tokens),
+            drop_none(
+                generate_options=generate_options, return_scores=return_scores, max_batch_tokens=max_batch_tokens
+            ),
+            drop_none(return_key=return_key, clean_up_tokenization_spaces=clean_up_tokenization_spaces),
         )
 
     def get_iterator(
         self,
         inputs: "Texts",
-        num_workers: int,  # noqa: ARG002, a whole window is tokenized at once
+        num_workers: int,  # noqa: ARG002, a window is tokenized in one call
         batch_size: int,
         preprocess_params: dict[str, Any],
         forward_params: dict[str, Any],
         postprocess_params: dict[str, Any],
     ) -> Iterator[Any]:
-        """The answers to several texts, in their order."""
-        check_positive("batch_size", batch_size)
+        """Iterate over the answers to several texts, in their order."""
+        check_positive(batch_size=batch_size)
         streamer = forward_params["generate_options"].get("streamer")
         if streamer is not None:
             raise ValueError(f"streamer must be None unless inputs is a single string, got {streamer!r}.")
-        return self.answers(inputs, batch_size, preprocess_params, forward_params, postprocess_params)
+        return self._answers(inputs, batch_size, preprocess_params, forward_params, postprocess_params)
 
-    def answers(
+    def _answers(
         self,
         inputs: "Texts",
         batch_size: int,
@@ -149,89 +158,177 @@ class Seq2SeqPipeline(Pipeline):
         forward_params: dict[str, Any],
         postprocess_params: dict[str, Any],
     ) -> Iterator[Any]:
-        collate = self.pad if batch_size > 1 else lambda sources: sources[0]
-        for first, texts in inputs.windows(batch_size):
-            sources = self.tokenize(texts, first, **preprocess_params)
-            batches = by_length([source["input_ids"].shape[1] for source in sources], batch_size)
-            padded = (collate([sources[i] for i in batch]) for batch in batches)
-            outputs = PipelineIterator(padded, self.forward, forward_params, loader_batch_size=batch_size)
-            answers = PipelineIterator(outputs, self.postprocess, postprocess_params)
-            found = dict(zip((i for batch in batches for i in batch), answers, strict=True))
-            yield from (found[i] for i in range(len(texts)))
+        window = CHUNK_SIZE if "max_batch_tokens" in forward_params else window_size(batch_size)
+        for first, texts in inputs.windows(window):
+            indices = range(first, first + len(texts))
+            answers: dict[int, Any] = {}
+            for batch in self._answer_batches(
+                texts, indices, "index", True, batch_size, preprocess_params, forward_params, postprocess_params
+            ):
+                answers |= batch
+            yield from (answers[index] for index in indices)
 
-    def pad(self, sources: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """A batch, padded on the right whatever the tokenizer would do: positions count from the left."""
-        fill = {"input_ids": self.tokenizer.pad_token_id or 0, "attention_mask": 0}
+    def answer_batches(self, texts: Sequence[str], numbers: Sequence[int], unit: str) -> Iterator[dict[int, Any]]:
+        """Generate from texts with the options of the pipeline, and yield the answers of each batch when it is done.
+
+        Args:
+            texts: several texts.
+            numbers: a number of each text, for error messages and for the yielded dictionaries.
+            unit: what the numbers count in error messages, such as `"index"` or `"line"`.
+
+        Yields:
+            The answers of a batch by the number of their text. There is no warning for truncated texts.
+        """
+        params = (self._preprocess_params, self._forward_params, self._postprocess_params)
+        return self._answer_batches(texts, numbers, unit, False, self._batch_size or 1, *params)
+
+    def _answer_batches(
+        self,
+        texts: Sequence[str],
+        numbers: Sequence[int],
+        unit: str,
+        warn: bool,
+        batch_size: int,
+        preprocess_params: dict[str, Any],
+        forward_params: dict[str, Any],
+        postprocess_params: dict[str, Any],
+    ) -> Iterator[dict[int, Any]]:
+        sources = self.tokenize(texts, numbers, unit, warn, **preprocess_params)
+        for batch in self.batches(list(map(len, sources)), batch_size, forward_params):
+            outputs = self.forward(self.pad([sources[i] for i in batch]), **forward_params)
+            by_text = [{name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(batch))]
+            yield {
+                numbers[i]: self.postprocess(output, **postprocess_params)
+                for i, output in zip(batch, by_text, strict=True)
+            }
+
+    def batches(self, lengths: Sequence[int], batch_size: int, forward_params: dict[str, Any]) -> list[list[int]]:
+        """Group texts of similar length into batches, the longest first, so that running out of memory happens early.
+
+        Args:
+            lengths: tokens of each source.
+            batch_size: texts of a batch, unless `forward_params` has `max_batch_tokens`.
+            forward_params: the arguments of `_forward`.
+
+        Returns:
+            The indices of the texts of each batch.
+        """
+        if "max_batch_tokens" not in forward_params:
+            return batches_by_count(lengths, batch_size)
+        options = forward_params["generate_options"]
+        max_tokens = forward_params["max_batch_tokens"] // (self.option(options, "num_beams") or 1)
+        limits = [self.target_limit(length, options) for length in lengths]
+        return batches_by_tokens(lengths, limits, max_tokens)
+
+    def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
+
+        Returns:
+            `input_ids` and `attention_mask`, `[batch, source_len]`.
+        """
+        ids = [torch.tensor(source) for source in sources]
         return {
-            name: pad_sequence([source[name][0] for source in sources], batch_first=True, padding_value=value)
-            for name, value in fill.items()
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.tokenizer.pad_token_id or 0),
+            "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
         }
 
     def preprocess(self, input_: str, **preprocess_params: Any) -> dict[str, Tensor]:
-        """One text → what `generate()` reads, `input_ids` and `attention_mask`, `[1, tokens]`."""
-        return self.tokenize([input_], **preprocess_params)[0]
+        """Convert one text to `input_ids` and `attention_mask`, `[1, source_len]`."""
+        return self.pad(self.tokenize([input_], [0], **preprocess_params))
 
     def tokenize(
         self,
         texts: Sequence[str],
-        first: int = 0,
+        numbers: Sequence[int],
+        unit: str = "index",
+        warn: bool = True,
         prefix: str | None = None,
         truncation: bool | None = None,
         max_source_tokens: int | None = None,
-    ) -> list[dict[str, Tensor]]:
-        """The same for several texts, of which the first has the index `first`."""
-        for index, text in enumerate(texts, start=first):
-            check_text(text, index)
+    ) -> list[list[int]]:
+        """Convert texts to token ids, and truncate them if the options allow it.
+
+        Args:
+            texts: several texts.
+            numbers: the number of each text in error messages.
+            unit: what the numbers count.
+            warn: warn if texts are truncated.
+            prefix: see the class, as for the following arguments.
+            truncation: truncate texts that are too long.
+            max_source_tokens: limit on the tokens of a text.
+        """
+        for number, text in zip(numbers, texts, strict=True):
+            check_text(text, f"{unit} {number}")
         if prefix is None:
             prefix = getattr(self.model.config, "prefix", None) or ""
         texts = [prefix + text for text in texts]
-        with TOKENIZER_LOCK:
-            sources = self.tokenizer(texts, verbose=False)["input_ids"]  # not verbose: `limit` checks the lengths
-        limit, reason = self.limit(max_source_tokens)
+        if not texts:
+            return []
+        with TOKENIZER_LOCK:  # not verbose: lengths are checked below
+            sources = self.tokenizer(texts, verbose=False)["input_ids"]
+        limit, reason = source_limit(self.tokenizer, self.positions, max_source_tokens)
         long = [i for i, source in enumerate(sources) if len(source) > limit]
-        if long and (max_source_tokens is None if truncation is None else not truncation):
+        if not long:
+            return sources
+        if max_source_tokens is None if truncation is None else not truncation:
             raise ValueError(
-                f"texts must have at most {limit} tokens ({reason}), but the one at index {first + long[0]} has "
-                f"{len(sources[long[0]])}; truncation=True cuts it."
+                f"texts must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
+                f"{len(sources[long[0]])}; truncation=True or max_source_tokens truncates it."
             )
-        if long and limit <= (special := self.tokenizer.num_special_tokens_to_add()):
-            raise ValueError(f"{reason} must leave room for more than {special} special tokens, got {limit}.")
-        if long:
+        special = self.tokenizer.num_special_tokens_to_add()
+        if limit <= special:
+            raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
+        if warn:
             warnings.warn(f"{len(long)} of {len(texts)} texts were cut to {limit} tokens ({reason}).", stacklevel=2)
-            with TOKENIZER_LOCK:
-                cut = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
-            for i, source in zip(long, cut, strict=True):
-                sources[i] = source
-        return [{"input_ids": (ids := torch.tensor([s])), "attention_mask": torch.ones_like(ids)} for s in sources]
-
-    def limit(self, max_source_tokens: int | None) -> tuple[int, str]:
-        """How many tokens a text may have, and why."""
-        return source_limit(self.tokenizer, self.positions, max_source_tokens)
+        with TOKENIZER_LOCK:
+            truncated = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
+        for i, source in zip(long, truncated, strict=True):
+            sources[i] = source
+        return sources
 
     def _forward(
-        self, model_inputs: dict[str, Tensor], generate_options: dict[str, Any], return_scores: bool = False
+        self,
+        model_inputs: dict[str, Tensor],
+        generate_options: dict[str, Any],
+        return_scores: bool = False,
+        max_batch_tokens: int | None = None,
     ) -> dict[str, Tensor]:
-        """`[texts, tokens]` → `sequences`, `[texts, candidates, length]`, and maybe `scores`, `[texts, candidates]`."""
+        """Call `generate()`.
+
+        Returns:
+            `sequences`, `[batch, candidates, target_len]`, and with `return_scores` also `scores`,
+            `[batch, candidates]`.
+        """
+        batch_size, source_len = model_inputs["input_ids"].shape
         options = with_scores(generate_options) if return_scores else dict(generate_options)
+        if max_batch_tokens is not None and options.get("max_length") is None:
+            options |= {"max_new_tokens": self.target_limit(source_len, options), "max_length": None}
         if self.option(options, "stop_strings") is not None:
             options.setdefault("tokenizer", self.tokenizer)
         with evaluation_mode(self.model):
             outputs = self.model.generate(**model_inputs, **options)
-        shape = (len(model_inputs["input_ids"]), -1)
-        answer = {"sequences": getattr(outputs, "sequences", outputs).unflatten(0, shape)}
+        answer = {"sequences": getattr(outputs, "sequences", outputs).unflatten(0, (batch_size, -1))}
         if return_scores:
-            answer["scores"] = self.scores(outputs, options).unflatten(0, shape)
+            answer["scores"] = self.scores(outputs, options).unflatten(0, (batch_size, -1))
         return answer
 
+    def get_inference_context(self) -> Any:
+        """The context of `_forward`, faster than the base class's `torch.no_grad`."""
+        return torch.inference_mode
+
+    def target_limit(self, source_len: int, generate_options: dict[str, Any]) -> int:
+        """The limit on new tokens for a source of this length."""
+        return longest_target(source_len, self.model.config, generate_options.get("max_new_tokens"))
+
     def scores(self, outputs: Any, options: dict[str, Any]) -> Tensor:
-        """A score for each sequence that `generate()` returned, `[sequences]`."""
+        """The score of each sequence that `generate()` returned, `[sequences]`."""
         if getattr(outputs, "sequences_scores", None) is not None:
             return outputs.sequences_scores
         end, padding = self.option(options, "eos_token_id"), self.option(options, "pad_token_id")
         return log_probabilities(outputs.sequences[:, -len(outputs.scores) :], outputs.scores, end, padding)
 
     def option(self, options: dict[str, Any], name: str) -> Any:
-        """What `generate()` goes by: an option, or that of the given configuration, or of the model's."""
+        """The effective value of an option: from the call, its `generation_config` or that of the model."""
         values = [options.get(name)]
         for config in (options.get("generation_config"), self.model.generation_config):
             values.append(getattr(config, name, None))
@@ -243,7 +340,7 @@ class Seq2SeqPipeline(Pipeline):
         return_key: str = "generated_text",
         clean_up_tokenization_spaces: bool | None = None,
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """What `_forward` returned for one text → its answer."""
+        """Convert the outputs of `_forward` for one text to its answer."""
         with TOKENIZER_LOCK:
             decoded = self.tokenizer.batch_decode(
                 model_outputs["sequences"][0],
@@ -258,10 +355,10 @@ class Seq2SeqPipeline(Pipeline):
 
 
 class Texts(IterableDataset):
-    """Several texts, as a data set: the base class reads nothing of it in advance."""
+    """Several texts as a dataset, which the base class does not read in advance."""
 
     def __init__(self, texts: Any):
-        one = isinstance(texts, bytes | Mapping)  # which could be iterated over, but not as texts
+        one = isinstance(texts, bytes | Mapping)  # iterable, but not over texts
         if one or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
             raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(texts)}.")
         self.texts = texts
@@ -269,11 +366,10 @@ class Texts(IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         if hasattr(self.texts, "__iter__"):
             return iter(self.texts)
-        return (self.texts[i] for i in range(len(self.texts)))  # a data set of torch
+        return (self.texts[i] for i in range(len(self.texts)))  # a torch dataset
 
-    def windows(self, batch_size: int) -> Iterator[tuple[int, list[Any]]]:
-        """Texts that are sorted together, with the index of the first of them."""
-        size = WINDOW * batch_size if batch_size > 1 else 1
+    def windows(self, size: int) -> Iterator[tuple[int, list[Any]]]:
+        """Yield lists of texts to sort together, each with the index of its first text; a list is one window."""
         if isinstance(self.texts, list | tuple):
             size = max(1, len(self.texts))
         texts, first = iter(self), 0
@@ -282,47 +378,84 @@ class Texts(IterableDataset):
             first += len(window)
 
 
-def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Indices of texts in batches of similar lengths, the longest first: what needs too much memory fails soon.
+def window_size(batch_size: int) -> int:
+    """How many texts of a stream are sorted by length together."""
+    return WINDOW * batch_size if batch_size > 1 else 1
 
-    Within a batch they stay in order. Batches of one text do so too, as sorting would gain nothing.
+
+def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Indices of texts in batches of `batch_size`, the longest first, and in the original order within a batch.
+
+    Batches of one text stay in the original order.
     """
     order: Iterable[int] = range(len(lengths))
     order = sorted(order, key=lambda i: -lengths[i]) if batch_size > 1 else list(order)
     return [sorted(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
 
 
-def source_positions(model: Any) -> int | None:
-    """How many positions an encoder has; `None` for any number.
+def batches_by_tokens(lengths: Sequence[int], limits: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Indices of texts in batches of at most `max_tokens` (texts × longest length), the longest first.
 
-    Only a table has an end: rotary and relative positions and sinusoids that are computed, as a Random Transformer's,
-    have none.
+    Texts of a batch have the same limit on new tokens. A text longer than `max_tokens` is a batch of its own.
+    """
+    batches = []
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    while order:
+        size = max(1, max_tokens // lengths[order[0]])
+        batch = [i for i in order[:size] if limits[i] == limits[order[0]]]
+        batches.append(batch)
+        order = order[len(batch) :]
+    return batches
+
+
+def longest_target(source_len: int, config: PretrainedConfig, max_new_tokens: int | None = None) -> int:
+    """The limit on the tokens that `generate()` adds to the start token, in translation and in evaluation.
+
+    Args:
+        source_len: tokens of the source; for a batch, those of its longest source without padding.
+        config: the model's configuration; its learned positions limit the target too.
+        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
+            without the rounding).
+    """
+    limit = max_new_tokens or math.ceil(source_len / LENGTH_STEP) * LENGTH_STEP + LONGER_THAN_SOURCE
+    if getattr(config, "position_embedding", "learned") != "learned":  # sinusoids have no limit
+        return limit
+    positions = getattr(config, "max_position_embeddings", None)
+    return limit if positions is None else min(limit, positions)
+
+
+def source_positions(model: Any) -> int | None:
+    """The number of positions of an encoder; `None` if it is unlimited.
+
+    Only a table of positions is limited. Rotary, relative and computed sinusoidal positions are not.
     """
     encoder = model.get_encoder()
     tables = [
         module
         for name, module in encoder.named_modules()
-        if "position" in name and isinstance(module, nn.Embedding) and not hasattr(module, "make_weight")  # FSMT's grow
+        if "position" in name
+        and isinstance(module, nn.Embedding)
+        and not hasattr(module, "make_weight")  # FSMT's grow on demand
     ]
     config = getattr(encoder, "config", model.config)
-    own = getattr(config, "max_encoder_position_embeddings", None)  # of LED, whose decoder has others
+    own = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has another number
     count = own or getattr(config, "max_position_embeddings", None)
     if not tables or count is None:
         return None
     table = tables[0]
-    counted_from_padding = table.padding_idx is not None and table.num_embeddings == count  # RoBERTa's
+    counted_from_padding = table.padding_idx is not None and table.num_embeddings == count  # RoBERTa
     return count - table.padding_idx - 1 if counted_from_padding else count
 
 
 def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int | None) -> tuple[int, str]:
-    """How many tokens a source may have, and which setting says so.
+    """The limit on the tokens of a source, and the name of the setting that defines it.
 
     Args:
-        tokenizer: its `model_max_length` is the default limit; 10³⁰ where the tokenizer has none.
-        positions: how many positions the model has; `None` for any number.
-        max_source_tokens: the caller's limit, which replaces the tokenizer's.
+        tokenizer: its `model_max_length` is the default limit; 10³⁰ if the tokenizer has none.
+        positions: the number of positions of the encoder; `None` if it is unlimited.
+        max_source_tokens: an explicit limit, which overrides the tokenizer's.
     """
-    limits = [(tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrules")]
+    limits = [(tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrides")]
     if max_source_tokens is not None:
         limits = [(max_source_tokens, "max_source_tokens")]
     if positions is not None:
@@ -330,17 +463,16 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
     return min(limits)
 
 
-# Modules in evaluation mode: how many calls need it, and the mode to restore after the last of them.
+# Modules in evaluation mode: the number of calls that use them, and the mode to restore after the last one.
 _evaluating: dict[nn.Module, tuple[int, bool]] = {}
 _evaluating_lock = threading.Lock()
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards each module has the mode that it had before.
+    """Switch the modules of a model to evaluation mode, and restore the previous mode of each afterwards.
 
-    Several threads may use one model at a time, or models that share modules: the first switches a module to
-    evaluation, the last one restores its mode.
+    Thread-safe, also for models that share modules: the first call switches a module, the last one restores it.
     """
     modules = list(model.modules())
     with _evaluating_lock:
@@ -361,7 +493,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def with_scores(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of `generate()`, scores included; in the configuration if there is one, as the library wants it."""
+    """Add scores to the options of `generate()`, in `generation_config` if there is one."""
     wanted = {"return_dict_in_generate": True, "output_scores": True}
     if options.get("generation_config") is None:
         return {**options, **wanted}
@@ -373,53 +505,58 @@ def with_scores(options: dict[str, Any]) -> dict[str, Any]:
 def log_probabilities(
     tokens: Tensor, scores: Sequence[Tensor], end: int | Sequence[int] | None, padding: int | None
 ) -> Tensor:
-    """The log-probability of each row of tokens `[rows, steps]` up to its end, `[rows]`.
+    """The log-probability of each sequence up to its end token, `[sequences]`.
 
-    `compute_transition_scores` of the library would count what fills a row after its end, and it fails for models
-    whose decoder has a vocabulary of its own, as Marian's may.
+    `compute_transition_scores` of transformers would count the padding after the end, and fails for models with a
+    separate decoder vocabulary, such as some Marian models.
 
     Args:
-        tokens: what was generated.
-        scores: for each step what its token was chosen by, `[rows, vocabulary]`.
-        end: the end tokens.
-        padding: what fills up rows that have ended, by an end token or otherwise.
+        tokens: generated token ids, `[sequences, steps]`.
+        scores: processed logits of each step, `[sequences, vocab_size]`.
+        end: ids of the end tokens.
+        padding: id that fills finished sequences.
     """
     steps = [score.log_softmax(dim=-1).gather(1, token[:, None]) for token, score in zip(tokens.T, scores, strict=True)]
     ends = torch.isin(tokens, torch.as_tensor([] if end is None else end, dtype=tokens.dtype, device=tokens.device))
-    behind_end = ends.cumsum(dim=1) > ends.long()
+    after_end = ends.cumsum(dim=1) > ends.long()
     fills = (tokens == (-1 if padding is None else padding)) & ~ends
-    fills = fills.long().flip(1).cumprod(dim=1).flip(1).bool()  # the last ones in a row, with nothing behind them
-    return torch.cat(steps, dim=1).masked_fill(behind_end | fills, 0).sum(dim=1)
+    fills = fills.long().flip(1).cumprod(dim=1).flip(1).bool()  # trailing padding only
+    return torch.cat(steps, dim=1).masked_fill(after_end | fills, 0).sum(dim=1)
 
 
-def check_text(text: Any, index: int) -> None:
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(
-            f"texts must be strings that are not blank, but the one at index {index} is {reprlib.repr(text)}."
-        )
+def check_text(text: Any, place: str) -> None:
+    """Check that a text is a string of Unicode characters that is not blank."""
+    if not isinstance(text, str):
+        raise ValueError(f"texts must be strings, but the one at {place} is {reprlib.repr(text)}.")
+    if not text.strip():
+        raise ValueError(f"texts must not be blank, but the one at {place} is {reprlib.repr(text)}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"texts must be Unicode, but the one at index {index} is {reprlib.repr(text)}: {error}."
-        ) from error
+        raise ValueError(f"texts must be Unicode, but the one at {place} is {reprlib.repr(text)}: {error}.") from error
 
 
-def check(name: str, value: Any, kind: type, allowed: str, refused: Sequence[Any] = ()) -> None:
-    if value is not None and (not isinstance(value, kind) or value in refused):
+def check_type(name: str, value: Any, kind: type, allowed: str, reserved: Sequence[Any] = ()) -> None:
+    """Check an optional argument."""
+    if value is not None and (not isinstance(value, kind) or value in reserved):
         raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
-def check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+def check_positive(*, or_none: bool = False, **counts: Any) -> None:
+    """Check that each argument is an integer of at least 1."""
+    for name, value in counts.items():
+        if or_none and value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            allowed = "None or a positive integer" if or_none else "a positive integer"
+            raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
-def given(**params: Any) -> dict[str, Any]:
-    """The parameters that are not left to their defaults."""
+def drop_none(**params: Any) -> dict[str, Any]:
+    """The parameters that are not `None`."""
     return {name: value for name, value in params.items() if value is not None}
 
 
-# A class that came with a saved model serves that model; the task itself is registered by the package alone.
+# Only the package registers the task. A class loaded from a saved folder serves that folder's model.
 registry = PipelineRegistry({}, {}) if __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME) else PIPELINE_REGISTRY
 registry.register_pipeline("seq2seq", Seq2SeqPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")

@@ -1,4 +1,4 @@
-"""Tensor parallelism and FSDP2 by `DistributedConfig`, on two CPU processes, against the whole model in one."""
+"""Tensor parallelism and FSDP2 with `DistributedConfig` on two CPU processes, compared with one process."""
 
 from pathlib import Path
 
@@ -10,23 +10,23 @@ from tests.helpers.processes import run_on_two_processes
 TESTS = Path(__file__).parent
 VARIANTS = {
     "tied": {},
-    "pre-norm, learned positions, own widths": {
+    "pre-norm, learned positions, d_k and d_v": {
         "norm_order": "pre",
         "position_embedding": "learned",
         "d_k": 6,
         "d_v": 4,
     },
     "separate embeddings": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
-    "tied to the decoder's own": {"share_embeddings": False},
+    "tied to the decoder embedding": {"share_embeddings": False},
 }
 
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
-    """With tensor parallelism and with FSDP2, by the same two processes: each needs seconds for its imports."""
+    """One pair of processes tests both, since each process needs seconds for its imports."""
     folders = []
     for number, options in enumerate(VARIANTS.values()):
-        # An even vocabulary and 4 heads, so that two processes can share them out.
+        # An even vocabulary and 4 heads can be sharded over two processes.
         folders.append(str(tmp_path / str(number)))
         tiny_model(seed=number, spread=1.5, vocab_size=62, num_heads=4, **options).save_pretrained(folders[-1])
     done = run_on_two_processes(TESTS / "helpers" / "distributed_worker.py", *folders)
@@ -34,7 +34,7 @@ def test_two_processes_equal_one(tmp_path):
     assert "match nothing" not in done.stderr, "a plan names modules that the model does not have"
 
 
-def test_the_plans_name_every_weight_that_can_be_split():
+def test_the_plans_cover_every_parameter():
     model = tiny_model()
     planned = {name.replace("*", "0") for name in model.tp_plan}
     for name, _ in model.named_parameters():
@@ -44,7 +44,7 @@ def test_the_plans_name_every_weight_that_can_be_split():
 
 
 def test_there_is_no_pipeline_plan():
-    """The library cuts the base model's one list of `layers` into stages; an encoder-decoder has two lists."""
+    """transformers splits one list `layers` into pipeline stages; an encoder-decoder has two lists."""
     model = tiny_model()
     assert not model.supports_pp_plan
     assert not hasattr(model.model, "layers")

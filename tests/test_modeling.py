@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.utils.output_capturing import OutputRecorder
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
+from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
 from tests.helpers.models import BOS, PAD, VOCAB_SIZE, padded_batch, random_ids, tiny_config, tiny_model
 
@@ -125,6 +128,24 @@ def test_embeddings_are_scaled_before_positions_are_added():
     torch.testing.assert_close(plain.embed(rows, 0, 7), rows + positions)
 
 
+def test_at_most_five_frames_from_the_call_to_a_matrix_product(monkeypatch):
+    """The depth of this package's code is: model, encoder or decoder stack, layer, attention or feed-forward."""
+    folder, depths = str(Path(modeling.__file__).parent), []
+    product = torch.nn.functional.linear
+
+    def counted(*args):
+        frames = traceback.extract_stack()
+        depths.append(sum(frame.filename.startswith(folder) for frame in frames))
+        return product(*args)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", counted)
+    model = tiny_model()
+    model(input_ids=SOURCE, decoder_input_ids=TARGET)
+    projections = 2 * (4 + 2) + 3 * (4 + 4 + 2)  # of two encoder layers and three decoder layers
+    assert len(depths) == projections + 1
+    assert max(depths) == 5
+
+
 def test_dropout_acts_in_the_papers_places(monkeypatch):
     """On sub-layers' outputs and the sum of embedding and position; within attention and FFN at their own rates."""
     rates = []
@@ -133,10 +154,8 @@ def test_dropout_acts_in_the_papers_places(monkeypatch):
         rates.append(p)
         return x
 
-    from modeling_random_transformer import modeling_random_transformer as module
-
-    monkeypatch.setattr(module, "dropout", recorded)
-    monkeypatch.setattr(module.nn.functional, "dropout", recorded)
+    monkeypatch.setattr(modeling, "dropout", recorded)
+    monkeypatch.setattr(modeling.nn.functional, "dropout", recorded)
     model = tiny_model(
         dropout=0.11,
         attention_dropout=0.22,

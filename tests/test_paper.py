@@ -60,6 +60,6 @@ def test_parameter_count(row):
 
 @pytest.mark.parametrize("row", PRINTED_MILLIONS)
 def test_documentation_lists_the_parameter_count(row):
-    document = (Path(__file__).parents[1] / "docs" / "paper.md").read_text()
+    document = (Path(__file__).parents[1] / "docs" / "reference" / "presets.md").read_text()
     line = next(line for line in document.splitlines() if line.startswith(f"| `{row}` |"))
     assert f" {closed_formula(RandomTransformerConfig.from_preset(row)):,} " in line

@@ -1,4 +1,4 @@
-"""`pipeline("seq2seq")`: four kinds of models against tokenizer, `generate()` and decoding by hand."""
+"""`pipeline("seq2seq")` equals tokenizer, `generate()` and decoding, for four model types."""
 
 import copy
 import itertools
@@ -52,16 +52,16 @@ from tests.helpers.translation import random_tokenizer, random_translator, some_
 
 TEXTS = some_texts(14)
 SHORT = {"max_new_tokens": 6}
-KINDS = ("ours", "Marian", "T5", "BART")
+KINDS = ("own", "Marian", "T5", "BART")
 POSITIONS = 64
 FEED_FORWARD = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": EOS, "decoder_start_token_id": 1}
 
 
 def random_model(kind: str, vocab_size: int):
-    """A model whose texts differ, in double precision: padding must not decide between beams that are nearly equal."""
+    """A model with varied outputs, in double precision, so that rounding does not decide between nearly equal beams."""
     torch.manual_seed(3)
-    if kind == "ours":
+    if kind == "own":
         return random_translator().double()
     sizes = {"vocab_size": vocab_size, "d_model": 16, "decoder_start_token_id": 1, "eos_token_id": EOS}
     if kind == "T5":
@@ -94,21 +94,21 @@ def pipe(model, tokenizer):
 
 
 @pytest.fixture
-def ours(tokenizer):
+def own_pipe(tokenizer):
     return pipeline("seq2seq", model=random_translator(), tokenizer=tokenizer, device="cpu")
 
 
-def by_hand(model, tokenizer, text: str | list[str], **options) -> list[str]:
+def reference(model, tokenizer, text: str | list[str], **options) -> list[str]:
     inputs = tokenizer(text, return_tensors="pt", padding=True)
     return tokenizer.batch_decode(model.generate(**inputs, **options), skip_special_tokens=True)
 
 
 def one_by_one(model, tokenizer, texts: list[str], **options) -> list[str]:
-    return [by_hand(model, tokenizer, text, **options)[0] for text in texts]
+    return [reference(model, tokenizer, text, **options)[0] for text in texts]
 
 
 def spy_on_generate(model, monkeypatch) -> list[torch.Tensor]:
-    """The attention masks that `generate()` gets from now on."""
+    """A list that receives the attention mask of each following call of `generate()`."""
     masks, generate = [], model.generate
 
     def spy(**inputs):
@@ -119,25 +119,25 @@ def spy_on_generate(model, monkeypatch) -> list[torch.Tensor]:
     return masks
 
 
-def said(answers, key: str = "generated_text") -> list[str]:
+def texts_of(answers, key: str = "generated_text") -> list[str]:
     return [answer[key] for answer in answers]
 
 
-class TestAnswers:
-    def test_are_padded_on_the_right(self, model, tokenizer):
-        """Where positions count from the left, padding there would move the text."""
+class TestGeneration:
+    def test_pads_on_the_right(self, model, tokenizer):
+        """Positions count from the left, so left padding would shift them."""
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.padding_side = "left"
         pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
-        assert said(pipe(TEXTS, batch_size=5, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
+        assert texts_of(pipe(TEXTS, batch_size=5, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
 
-    def test_of_a_model_whose_encoder_has_no_configuration(self, tokenizer):
+    def test_encoder_without_a_configuration(self, tokenizer):
         vocabularies = {"src_vocab_size": len(tokenizer), "tgt_vocab_size": len(tokenizer), "langs": ["en", "es"]}
         stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
         config = FSMTConfig(**vocabularies, **stacks, **FEED_FORWARD, **IDS, d_model=16, max_position_embeddings=8)
         model = FSMTForConditionalGeneration(config).eval()
         pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
-        assert said(pipe(TEXTS, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
+        assert texts_of(pipe(TEXTS, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
 
     @pytest.mark.parametrize(
         "options",
@@ -150,96 +150,96 @@ class TestAnswers:
         ],
         ids=str,
     )
-    def test_equal_those_of_each_text_alone(self, pipe, options):
+    def test_batching_does_not_change_answers(self, pipe, options):
         options = options if "generation_config" in options else SHORT | options
         expected = one_by_one(pipe.model, pipe.tokenizer, TEXTS, **options)
-        assert len(set(expected)) > 3, "a test that could not fail"
+        assert len(set(expected)) > 3, "the outputs must differ for the test to be meaningful"
         assert pipe(TEXTS[0], **options) == {"generated_text": expected[0]}
         for batch_size in (1, 4, 50):
-            assert said(pipe(TEXTS, batch_size=batch_size, **options)) == expected
-        assert said(pipe(tuple(TEXTS), batch_size=3, **options)) == expected
+            assert texts_of(pipe(TEXTS, batch_size=batch_size, **options)) == expected
+        assert texts_of(pipe(tuple(TEXTS), batch_size=3, **options)) == expected
 
-    def test_samples_are_those_of_the_seed(self, pipe):
+    def test_sampling_is_reproducible_with_a_seed(self, pipe):
         options = SHORT | {"do_sample": True, "temperature": 1.5}
         for texts, batch_size in ((TEXTS[0], 1), (TEXTS, len(TEXTS))):
             torch.manual_seed(5)
-            expected = by_hand(pipe.model, pipe.tokenizer, texts, **options)
+            expected = reference(pipe.model, pipe.tokenizer, texts, **options)
             torch.manual_seed(5)
             answers = pipe(texts, batch_size=batch_size, **options)
-            assert said(answers if isinstance(answers, list) else [answers]) == expected
+            assert texts_of(answers if isinstance(answers, list) else [answers]) == expected
         torch.manual_seed(5)
         alone = one_by_one(pipe.model, pipe.tokenizer, TEXTS, **options)
         torch.manual_seed(5)
-        assert said(pipe(TEXTS, **options)) == alone
+        assert texts_of(pipe(TEXTS, **options)) == alone
 
-    def test_several_candidates_are_a_list(self, pipe):
+    def test_num_return_sequences_returns_a_list(self, pipe):
         options = SHORT | {"num_beams": 4, "num_return_sequences": 3}
-        expected = [by_hand(pipe.model, pipe.tokenizer, text, **options) for text in TEXTS]
-        assert said(pipe(TEXTS[1], **options)) == expected[1]
+        expected = [reference(pipe.model, pipe.tokenizer, text, **options) for text in TEXTS]
+        assert texts_of(pipe(TEXTS[1], **options)) == expected[1]
         for batch_size in (1, 5):
             answers = pipe(TEXTS, batch_size=batch_size, **options)
-            assert [said(answer) for answer in answers] == expected
+            assert [texts_of(answer) for answer in answers] == expected
 
-    def test_options_of_the_pipeline_give_way_to_those_of_a_call(self, model, tokenizer):
+    def test_call_options_override_pipeline_options(self, model, tokenizer):
         pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", num_beams=3, **SHORT)
         hand = (model, tokenizer, TEXTS)
-        assert said(pipe(TEXTS)) == one_by_one(*hand, num_beams=3, **SHORT)
-        assert said(pipe(TEXTS, max_new_tokens=3)) == one_by_one(*hand, num_beams=3, max_new_tokens=3)
+        assert texts_of(pipe(TEXTS)) == one_by_one(*hand, num_beams=3, **SHORT)
+        assert texts_of(pipe(TEXTS, max_new_tokens=3)) == one_by_one(*hand, num_beams=3, max_new_tokens=3)
         config = GenerationConfig(max_new_tokens=3)
-        assert said(pipe(TEXTS, generation_config=config)) == one_by_one(*hand, generation_config=config)
+        assert texts_of(pipe(TEXTS, generation_config=config)) == one_by_one(*hand, generation_config=config)
 
-    def test_a_length_that_is_asked_for_outdoes_one_that_was_saved(self, model, tokenizer):
-        """Code that moved from v4 says `max_length`; the saved `max_new_tokens` would overrule it."""
+    def test_max_length_overrides_saved_max_new_tokens(self, model, tokenizer):
+        """generate() itself would prefer the saved `max_new_tokens`."""
         model = copy.deepcopy(model)
         model.generation_config.max_new_tokens = 9
         answers = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")(TEXTS, max_length=4)
-        assert said(answers) == one_by_one(model, tokenizer, TEXTS, max_new_tokens=3)
+        assert texts_of(answers) == one_by_one(model, tokenizer, TEXTS, max_new_tokens=3)
 
     @pytest.mark.parametrize(("first", "then"), [("max_new_tokens", "max_length"), ("max_length", "max_new_tokens")])
-    def test_the_last_word_on_length(self, model, tokenizer, first, then):
-        """Of the model's, the pipeline's and the call's; generate() is not told of two, of which it would warn."""
+    def test_call_overrides_lengths_without_a_warning(self, model, tokenizer, first, then):
+        """generate() warns if it gets both `max_length` and `max_new_tokens`."""
         tokens = {"max_new_tokens": 4, "max_length": 5}  # the start token counts as part of the length
         model = copy.deepcopy(model)
         setattr(model.generation_config, first, 12)
         expected = one_by_one(model, tokenizer, TEXTS, max_new_tokens=4, max_length=None)
         pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **{first: 8})
         with CaptureLogger(logging.get_logger("transformers.generation.utils")) as captured:
-            assert said(pipe(TEXTS, **{then: tokens[then]})) == expected
+            assert texts_of(pipe(TEXTS, **{then: tokens[then]})) == expected
         assert captured.out == ""
 
-    def test_processors_and_stop_strings_are_passed_on(self, ours):
+    def test_logits_processors_and_stop_strings(self, own_pipe):
         class Only(LogitsProcessor):
             def __call__(self, input_ids, scores):  # noqa: ARG002
                 return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([70]), 0.0)
 
-        assert ours(TEXTS[0], logits_processor=LogitsProcessorList([Only()]), **SHORT) == {
-            "generated_text": ours.tokenizer.decode([70] * 6)
+        assert own_pipe(TEXTS[0], logits_processor=LogitsProcessorList([Only()]), **SHORT) == {
+            "generated_text": own_pipe.tokenizer.decode([70] * 6)
         }
-        whole = ours(TEXTS[0], **SHORT)["generated_text"]
-        stopped = ours(TEXTS[0], stop_strings=[whole[0]], **SHORT)["generated_text"]
+        whole = own_pipe(TEXTS[0], **SHORT)["generated_text"]
+        stopped = own_pipe(TEXTS[0], stop_strings=[whole[0]], **SHORT)["generated_text"]
         assert len(stopped) < len(whole)
         assert stopped == whole[: len(stopped)]
 
-    def test_the_caller_names_the_text(self, ours):
-        plain = said(ours(TEXTS, **SHORT))
-        assert said(ours(TEXTS, return_key="translation_text", **SHORT), "translation_text") == plain
+    def test_return_key(self, own_pipe):
+        plain = texts_of(own_pipe(TEXTS, **SHORT))
+        assert texts_of(own_pipe(TEXTS, return_key="translation_text", **SHORT), "translation_text") == plain
 
-    def test_a_prefix_is_put_before_each_text(self, ours):
+    def test_prefix_is_prepended_to_each_text(self, own_pipe):
         prefix = "translate English to Spanish: "
-        expected = one_by_one(ours.model, ours.tokenizer, [prefix + text for text in TEXTS], **SHORT)
-        assert expected != said(ours(TEXTS, **SHORT))
-        assert said(ours(TEXTS, batch_size=4, prefix=prefix, **SHORT)) == expected
-        ours.model.config.prefix = prefix
-        assert said(ours(TEXTS, batch_size=4, **SHORT)) == expected
-        assert said(ours(TEXTS, prefix="", **SHORT)) != expected
+        expected = one_by_one(own_pipe.model, own_pipe.tokenizer, [prefix + text for text in TEXTS], **SHORT)
+        assert expected != texts_of(own_pipe(TEXTS, **SHORT))
+        assert texts_of(own_pipe(TEXTS, batch_size=4, prefix=prefix, **SHORT)) == expected
+        own_pipe.model.config.prefix = prefix
+        assert texts_of(own_pipe(TEXTS, batch_size=4, **SHORT)) == expected
+        assert texts_of(own_pipe(TEXTS, prefix="", **SHORT)) != expected
 
-    def test_dropout_has_no_part_in_them(self, tokenizer):
+    def test_dropout_is_disabled(self, tokenizer):
         model = random_translator(dropout=0.5)
         expected = one_by_one(model, tokenizer, TEXTS, **SHORT)
-        assert said(Seq2SeqPipeline(model.train(), tokenizer)(TEXTS, **SHORT)) == expected
+        assert texts_of(Seq2SeqPipeline(model.train(), tokenizer)(TEXTS, **SHORT)) == expected
 
-    def test_a_tokenizer_that_names_segments_does_too(self, ours):
-        """Such ids are nothing for an encoder-decoder, and `generate()` would refuse them."""
+    def test_token_type_ids_are_not_passed_to_generate(self, own_pipe):
+        """generate() of an encoder-decoder does not accept them."""
         words = {"<pad>": 0, "a": 1, "</s>": 2, "b": 3}
         backend = Tokenizer(models.WordLevel(words, unk_token="a"))
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -250,26 +250,26 @@ class TestAnswers:
             model_input_names=["input_ids", "token_type_ids"],
         )
         assert "token_type_ids" in fast("a b")
-        pipe = pipeline("seq2seq", model=ours.model, tokenizer=fast, device="cpu")
+        pipe = pipeline("seq2seq", model=own_pipe.model, tokenizer=fast, device="cpu")
         inputs = {"input_ids": torch.tensor([[1, 3]]), "attention_mask": torch.ones(1, 2, dtype=torch.long)}
-        expected = fast.decode(ours.model.generate(**inputs, **SHORT)[0], skip_special_tokens=True)
-        assert said(pipe(["a b", "b b b"], batch_size=2, **SHORT))[0] == expected
+        expected = fast.decode(own_pipe.model.generate(**inputs, **SHORT)[0], skip_special_tokens=True)
+        assert texts_of(pipe(["a b", "b b b"], batch_size=2, **SHORT))[0] == expected
 
-    def test_half_precision_is_the_base_classs_affair(self, tmp_path, ours):
-        ours.save_pretrained(tmp_path)
+    def test_dtype(self, tmp_path, own_pipe):
+        own_pipe.save_pretrained(tmp_path)
         half = pipeline("seq2seq", str(tmp_path), dtype="bfloat16", device="cpu", pipeline_class=Seq2SeqPipeline)
         assert half.model.dtype == torch.bfloat16
         assert len(half(TEXTS, batch_size=4, **SHORT)) == len(TEXTS)
 
 
 class TestScores:
-    def test_of_beams_are_those_that_rank_them(self, pipe):
+    def test_beam_search_scores(self, pipe):
         options = SHORT | {"num_beams": 3, "num_return_sequences": 2}
         inputs = pipe.tokenizer(TEXTS, return_tensors="pt", padding=True)
         ranked = {"return_dict_in_generate": True, "output_scores": True}
         expected = pipe.model.generate(**inputs, **options, **ranked).sequences_scores.view(-1, 2)
         answers = pipe(TEXTS, batch_size=4, return_scores=True, **options)
-        assert said(itertools.chain(*answers)) == said(itertools.chain(*pipe(TEXTS, **options)))
+        assert texts_of(itertools.chain(*answers)) == texts_of(itertools.chain(*pipe(TEXTS, **options)))
         scores = torch.tensor([[candidate["score"] for candidate in answer] for answer in answers])
         torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
 
@@ -277,7 +277,7 @@ class TestScores:
     @pytest.mark.parametrize(
         "options", [{}, {"do_sample": True, "top_k": 5, "temperature": 2.0}], ids=["greedy", "sample"]
     )
-    def test_of_single_tokens_are_summed_up_to_the_end(self, pipe, options, config):
+    def test_token_log_probabilities_are_summed_up_to_the_end_token(self, pipe, options, config):
         """Alone, a text's generation stops at its end, so that nothing behind it can be counted."""
         options = SHORT | options | {"suppress_tokens": [0], "eos_token_id": [EOS, *range(4, 80)]}
         ranked = {"return_dict_in_generate": True, "output_scores": True}
@@ -292,9 +292,9 @@ class TestScores:
         for batch_size in (1,) if options.get("do_sample") else (1, len(TEXTS)):
             torch.manual_seed(7)
             answers = pipe(TEXTS, batch_size=batch_size, return_scores=True, **given)
-            assert said(answers, "score") == pytest.approx([score for _, score in expected], abs=1e-4)
+            assert texts_of(answers, "score") == pytest.approx([score for _, score in expected], abs=1e-4)
 
-    def test_a_decoders_own_vocabulary_is_no_obstacle(self, tokenizer):
+    def test_separate_decoder_vocabulary(self, tokenizer):
         config = copy.deepcopy(random_model("Marian", len(tokenizer)).config)
         config.update(
             {"decoder_vocab_size": 40, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
@@ -302,7 +302,7 @@ class TestScores:
         pipe = pipeline("seq2seq", model=MarianMTModel(config), tokenizer=tokenizer, device="cpu")
         assert all(answer["score"] < 0 for answer in pipe(TEXTS, batch_size=4, return_scores=True, **SHORT))
 
-    def test_padding_behind_any_end_is_not_counted(self):
+    def test_padding_is_not_scored(self):
         logits = torch.zeros(5, 4, 8)  # each token has the log-probability -log(8)
         tokens = torch.tensor([[5, 2, 0, 0, 0], [5, 6, 7, 0, 0], [0, 5, 0, 6, 7], [5, 2, 6, 6, 6]])
         ended_by_2 = module.log_probabilities(tokens, logits, [2, 3], 0) / -torch.tensor(8.0).log()
@@ -314,59 +314,80 @@ class TestScores:
 
 
 class TestBatches:
-    def test_of_similar_lengths_have_little_padding(self, ours, monkeypatch):
+    def test_lists_are_sorted_by_length(self, own_pipe, monkeypatch):
         texts = [" ".join(["the boy"] * n) for n in (1, 12, 2, 11, 3, 10, 4, 9)]
-        expected = one_by_one(ours.model, ours.tokenizer, texts, **SHORT)
-        unsorted = [ours.tokenizer(texts[i : i + 2], padding=True, return_tensors="pt") for i in range(0, 8, 2)]
-        masks = spy_on_generate(ours.model, monkeypatch)
-        assert said(ours(texts, batch_size=2, **SHORT)) == expected
+        expected = one_by_one(own_pipe.model, own_pipe.tokenizer, texts, **SHORT)
+        unsorted = [own_pipe.tokenizer(texts[i : i + 2], padding=True, return_tensors="pt") for i in range(0, 8, 2)]
+        masks = spy_on_generate(own_pipe.model, monkeypatch)
+        assert texts_of(own_pipe(texts, batch_size=2, **SHORT)) == expected
         assert [len(mask) for mask in masks] == [2, 2, 2, 2]
         assert 4 * sum((mask == 0).sum() for mask in masks) < sum((b.attention_mask == 0).sum() for b in unsorted)
         lengths = [mask.shape[1] for mask in masks]
-        assert lengths == sorted(lengths, reverse=True), "what needs too much memory should fail soon"
+        assert lengths == sorted(lengths, reverse=True), (
+            "the longest batch must be first, so that running out of memory happens early"
+        )
 
-    def test_of_a_stream_are_sorted_within_a_window(self, ours, monkeypatch):
+    def test_streams_are_sorted_within_a_window(self, own_pipe, monkeypatch):
         monkeypatch.setattr(module, "WINDOW", 2)
-        masks = spy_on_generate(ours.model, monkeypatch)
+        masks = spy_on_generate(own_pipe.model, monkeypatch)
         texts = ["the boy " * n for n in (1, 9, 1, 9, 1, 9, 1, 9)]
-        assert len(list(ours(iter(texts), batch_size=2, **SHORT))) == 8
+        assert len(list(own_pipe(iter(texts), batch_size=2, **SHORT))) == 8
         assert sum((mask == 0).sum() for mask in masks) == 0
         assert [mask.shape[1] for mask in masks][:2] == [mask.shape[1] for mask in masks][2:]
 
+    def test_max_batch_tokens_limits_batches(self, own_pipe, monkeypatch):
+        expected = one_by_one(own_pipe.model, own_pipe.tokenizer, TEXTS, num_beams=2, **SHORT)
+        masks = spy_on_generate(own_pipe.model, monkeypatch)
+        for texts in (TEXTS, iter(TEXTS)):
+            assert texts_of(own_pipe(texts, max_batch_tokens=200, num_beams=2, **SHORT)) == expected
+        assert all(2 * mask.numel() <= 200 or len(mask) == 1 for mask in masks)
+        assert len(masks) < 2 * len(TEXTS)
 
-class TestStreamsOfTexts:
-    def endless(self, read: list[str]):
+    def test_max_batch_tokens_limits_new_tokens_by_the_source(self, own_pipe):
+        model, tokenizer = own_pipe.model, own_pipe.tokenizer
+        model.lm_head.bias.data[EOS] = -100.0
+        limits = [module.longest_target(len(tokenizer(text).input_ids), model.config) for text in TEXTS[:3]]
+        expected = [
+            reference(model, tokenizer, text, max_new_tokens=limit)[0]
+            for text, limit in zip(TEXTS[:3], limits, strict=True)
+        ]
+        assert texts_of(own_pipe(TEXTS[:3], max_batch_tokens=500)) == expected
+        assert texts_of([own_pipe(TEXTS[0], max_batch_tokens=500)]) == expected[:1]
+
+
+class TestStreams:
+    def infinite(self, read: list[str]):
         for text in itertools.cycle(TEXTS):
             read.append(text)
             yield text
 
     @pytest.mark.parametrize(("batch_size", "window"), [(1, 1), (2, 2 * module.WINDOW)])
-    def test_are_read_no_further_than_needed(self, ours, batch_size, window):
+    def test_stream_is_read_lazily(self, own_pipe, batch_size, window):
         read: list[str] = []
-        answers = ours(self.endless(read), batch_size=batch_size, **SHORT)
+        answers = own_pipe(self.infinite(read), batch_size=batch_size, **SHORT)
         assert read == []
-        found = said(itertools.islice(answers, window))
+        found = texts_of(itertools.islice(answers, window))
         assert len(read) == window
-        assert found == one_by_one(ours.model, ours.tokenizer, read, **SHORT)
+        assert found == one_by_one(own_pipe.model, own_pipe.tokenizer, read, **SHORT)
         next(answers)
         assert len(read) == 2 * window
 
-    def test_may_be_columns_of_data_sets(self, ours):
-        expected = said(ours(TEXTS, **SHORT))
+    def test_dataset_columns(self, own_pipe):
+        expected = texts_of(own_pipe(TEXTS, **SHORT))
         dataset = Dataset.from_dict({"text": TEXTS, "more": TEXTS})
         columns = [KeyDataset(dataset, "text"), dataset["text"], dataset.to_iterable_dataset()["text"], iter(TEXTS)]
         columns.append(text for text in TEXTS)
         for column in columns:
-            answers = ours(column, batch_size=3, **SHORT)
+            answers = own_pipe(column, batch_size=3, **SHORT)
             assert iter(answers) is answers, f"{type(column)}: not lazy"
-            assert said(answers) == expected
+            assert texts_of(answers) == expected
 
-    def test_without_texts_give_nothing(self, ours):
-        assert ours([]) == ours(()) == []
-        assert list(ours(iter([]), batch_size=4)) == []
+    def test_empty_inputs(self, own_pipe):
+        assert own_pipe([]) == own_pipe(()) == []
+        assert list(own_pipe(iter([]), batch_size=4)) == []
 
-    def test_name_the_index_of_a_bad_text(self, ours):
-        answers = ours(iter([*TEXTS[:5], None]), batch_size=1, **SHORT)
+    def test_error_names_the_index_of_an_invalid_text(self, own_pipe):
+        answers = own_pipe(iter([*TEXTS[:5], None]), batch_size=1, **SHORT)
         assert len(list(itertools.islice(answers, 5))) == 5
         with pytest.raises(ValueError, match="index 5 is None"):
             next(answers)
@@ -376,13 +397,13 @@ class TestLongTexts:
     LONG = "the boy reads " * 30
     MIXED = [TEXTS[0], LONG, TEXTS[1], LONG]
 
-    def limited(self, ours, tokenizer):
+    def limited(self, own_pipe, tokenizer):
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.model_max_length = 40
-        return pipeline("seq2seq", model=ours.model, tokenizer=tokenizer, device="cpu")
+        return pipeline("seq2seq", model=own_pipe.model, tokenizer=tokenizer, device="cpu")
 
     @pytest.mark.parametrize("kind", ["Marian", "BART", "learned"])
-    def test_beyond_the_positions_are_refused_or_cut(self, tokenizer, kind):
+    def test_learned_positions_limit_sources(self, tokenizer, kind):
         overrides = {"position_embedding": "learned", "max_position_embeddings": POSITIONS}
         model = random_translator(**overrides) if kind == "learned" else random_model(kind, len(tokenizer))
         pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
@@ -395,63 +416,65 @@ class TestLongTexts:
         expected = tokenizer.decode(model.generate(**cut, **SHORT)[0], skip_special_tokens=True)
         with pytest.warns(UserWarning, match=f"2 of 4 texts were cut to {POSITIONS} tokens"):
             answers = pipe(self.MIXED, batch_size=4, truncation=True, **SHORT)
-        assert said(answers) == [
-            said(pipe(TEXTS[:1], **SHORT))[0],
+        assert texts_of(answers) == [
+            texts_of(pipe(TEXTS[:1], **SHORT))[0],
             expected,
-            said(pipe(TEXTS[1:2], **SHORT))[0],
+            texts_of(pipe(TEXTS[1:2], **SHORT))[0],
             expected,
         ]
 
-    @pytest.mark.parametrize("kind", ["ours", "T5"])
-    def test_are_taken_whole_where_positions_have_no_end(self, tokenizer, kind):
+    @pytest.mark.parametrize("kind", ["own", "T5"])
+    def test_unlimited_positions(self, tokenizer, kind):
         pipe = pipeline("seq2seq", model=random_model(kind, len(tokenizer)), tokenizer=tokenizer, device="cpu")
         text = " ".join(TEXTS * 8)
         assert len(tokenizer(text).input_ids) > 512
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             answer = pipe(text, truncation=True, **SHORT)
-        assert said([answer]) == by_hand(pipe.model, tokenizer, text, **SHORT)
+        assert texts_of([answer]) == reference(pipe.model, tokenizer, text, **SHORT)
 
-    def test_beyond_the_tokenizers_limit_are_refused_unless_the_caller_knows_better(self, ours, tokenizer):
-        pipe = self.limited(ours, tokenizer)
-        limit = r"at most 40 tokens \(tokenizer.model_max_length, which max_source_tokens overrules\)"
+    def test_max_source_tokens_overrides_model_max_length(self, own_pipe, tokenizer):
+        pipe = self.limited(own_pipe, tokenizer)
+        limit = r"at most 40 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
         with pytest.raises(ValueError, match=rf"{limit}.*; truncation=True"):
             pipe(self.LONG)
         whole = pipe(self.LONG, max_source_tokens=1000, **SHORT)
-        assert said([whole]) == by_hand(ours.model, tokenizer, self.LONG, **SHORT)
+        assert texts_of([whole]) == reference(own_pipe.model, tokenizer, self.LONG, **SHORT)
 
-    def test_are_cut_to_the_callers_limit(self, ours):
+    def test_max_source_tokens_truncates(self, own_pipe):
         with pytest.warns(UserWarning, match=r"1 of 1 texts were cut to 9 tokens \(max_source_tokens\)"):
-            answer = ours(self.LONG, max_source_tokens=9, **SHORT)
-        ids = [*ours.tokenizer(self.LONG).input_ids[:8], EOS]
-        expected = ours.model.generate(input_ids=torch.tensor([ids]), **SHORT)[0]
-        assert answer["generated_text"] == ours.tokenizer.decode(expected, skip_special_tokens=True)
+            answer = own_pipe(self.LONG, max_source_tokens=9, **SHORT)
+        ids = [*own_pipe.tokenizer(self.LONG).input_ids[:8], EOS]
+        expected = own_pipe.model.generate(input_ids=torch.tensor([ids]), **SHORT)[0]
+        assert answer["generated_text"] == own_pipe.tokenizer.decode(expected, skip_special_tokens=True)
         with pytest.raises(ValueError, match="at most 9 tokens"):
-            ours(self.LONG, max_source_tokens=9, truncation=False)
+            own_pipe(self.LONG, max_source_tokens=9, truncation=False)
 
-    def test_are_not_warned_of_where_none_is_cut(self, ours, tokenizer, capfd):
+    def test_no_warning_without_truncation(self, own_pipe, tokenizer, capfd):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            ours(TEXTS, max_source_tokens=200, **SHORT)
+            own_pipe(TEXTS, max_source_tokens=200, **SHORT)
         with pytest.raises(ValueError, match="index 0"):
-            self.limited(ours, tokenizer)(self.LONG)
+            self.limited(own_pipe, tokenizer)(self.LONG)
         assert "indexing errors" not in capfd.readouterr().err
 
-    def test_are_cut_to_no_less_than_a_token(self, ours):
-        with pytest.raises(ValueError, match="max_source_tokens must leave room for more than 1 special tokens, got 1"):
-            ours(self.LONG, max_source_tokens=1, **SHORT)
+    def test_limit_must_exceed_the_special_tokens(self, own_pipe):
+        with pytest.raises(
+            ValueError, match="max_source_tokens must be greater than the number of special tokens, 1, got 1"
+        ):
+            own_pipe(self.LONG, max_source_tokens=1, **SHORT)
 
-    def test_have_no_end_where_positions_are_computed(self, tokenizer):
-        """M2M100 and NLLB say how many positions they have at first."""
+    def test_computed_positions_are_unlimited(self, tokenizer):
+        """max_position_embeddings of M2M100 and NLLB is only the initial size of the table."""
         stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
         sizes = {"vocab_size": len(tokenizer), "d_model": 16, "max_position_embeddings": 16}
         config = M2M100Config(**sizes, **stacks, **FEED_FORWARD, **IDS)
         model = M2M100ForConditionalGeneration(config).eval()
         pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
-        assert said([pipe(self.LONG, **SHORT)]) == by_hand(pipe.model, tokenizer, self.LONG, **SHORT)
+        assert texts_of([pipe(self.LONG, **SHORT)]) == reference(pipe.model, tokenizer, self.LONG, **SHORT)
 
-    def test_end_earlier_where_positions_count_from_the_padding(self, tokenizer):
-        """RoBERTa's first position is behind that of the padding token."""
+    def test_positions_that_count_from_the_padding_index(self, tokenizer):
+        """RoBERTa's first position follows the padding index."""
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
         special = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": EOS}
         config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes, **special)
@@ -464,52 +487,52 @@ class TestLongTexts:
             assert "generated_text" in pipe(self.LONG, truncation=True, **SHORT)
 
 
-class TestTokensAsTheyCome:
-    def test_are_streamed_for_one_text(self, pipe, capsys):
+class TestStreamer:
+    def test_streams_one_text(self, pipe, capsys):
         expected = pipe(TEXTS[0], **SHORT)
         assert pipe(TEXTS[0], streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True), **SHORT) == expected
         assert capsys.readouterr().out.strip() == expected["generated_text"].strip()
 
-    def test_are_streamed_from_a_thread(self, ours):
-        streamer = TextIteratorStreamer(ours.tokenizer, skip_special_tokens=True, timeout=1200)
-        thread = Thread(target=ours, args=(TEXTS[0],), kwargs={"streamer": streamer, **SHORT})
+    def test_streams_from_a_thread(self, own_pipe):
+        streamer = TextIteratorStreamer(own_pipe.tokenizer, skip_special_tokens=True, timeout=1200)
+        thread = Thread(target=own_pipe, args=(TEXTS[0],), kwargs={"streamer": streamer, **SHORT})
         thread.start()
-        assert "".join(streamer) == ours(TEXTS[0], **SHORT)["generated_text"]
+        assert "".join(streamer) == own_pipe(TEXTS[0], **SHORT)["generated_text"]
         thread.join()
 
-    def test_are_not_streamed_for_several(self, ours):
-        streamer = TextStreamer(ours.tokenizer)
+    def test_several_texts_are_an_error(self, own_pipe):
+        streamer = TextStreamer(own_pipe.tokenizer)
         for texts in (TEXTS[:2], iter(TEXTS)):
             with pytest.raises(ValueError, match="streamer must be None unless"):
-                ours(texts, streamer=streamer)
+                own_pipe(texts, streamer=streamer)
 
 
 class TestErrors:
     @pytest.mark.parametrize(
         "inputs", [None, 5, b"text", {"text": "text"}, object()], ids=["None", "int", "bytes", "dict", "object"]
     )
-    def test_inputs_that_are_no_texts(self, ours, inputs):
+    def test_inputs_must_be_texts(self, own_pipe, inputs):
         with pytest.raises(ValueError, match="inputs must be a string or an iterable of strings, got"):
-            ours(inputs)
+            own_pipe(inputs)
 
     @pytest.mark.parametrize(
-        "bad", ["", " \t\n", None, 3, 1.5, b"text", ["text"], {"content": "x", "role": "user"}], ids=repr
+        "invalid", ["", " \t\n", None, 3, 1.5, b"text", ["text"], {"content": "x", "role": "user"}], ids=repr
     )
     @pytest.mark.parametrize("place", [0, 2])
-    def test_a_bad_text_in_a_list(self, ours, bad, place, monkeypatch):
-        masks = spy_on_generate(ours.model, monkeypatch)
-        texts = [*TEXTS[:place], bad, *TEXTS[:3]]
-        with pytest.raises(ValueError, match=re.escape(f"index {place} is {bad!r}.")):
-            ours(texts, batch_size=2)
-        assert masks == [], "the first batch was generated before the bad text was noticed"
+    def test_invalid_text_is_found_before_generation(self, own_pipe, invalid, place, monkeypatch):
+        masks = spy_on_generate(own_pipe.model, monkeypatch)
+        texts = [*TEXTS[:place], invalid, *TEXTS[:3]]
+        with pytest.raises(ValueError, match=re.escape(f"index {place} is {invalid!r}.")):
+            own_pipe(texts, batch_size=2)
+        assert masks == [], "the first batch was generated before the invalid text was noticed"
 
-    def test_a_text_without_words_or_characters(self, ours):
+    def test_blank_and_non_unicode_texts(self, own_pipe):
         with pytest.raises(ValueError, match="index 0 is ''"):
-            ours("")
+            own_pipe("")
         with pytest.raises(ValueError, match="texts must be Unicode, but the one at index 1"):
-            ours(["a", "\ud800"])
+            own_pipe(["a", "\ud800"])
         with pytest.raises(ValueError, match=r"index 0 is \{'text'"):
-            list(ours(Dataset.from_dict({"text": TEXTS})))
+            list(own_pipe(Dataset.from_dict({"text": TEXTS})))
 
     @pytest.mark.parametrize(
         "option",
@@ -517,6 +540,7 @@ class TestErrors:
             {"truncation": "longest_first"},
             {"max_source_tokens": 0},
             {"max_source_tokens": True},
+            {"max_batch_tokens": 0},
             {"return_key": ""},
             {"return_key": "score"},
             {"return_key": 3},
@@ -527,35 +551,35 @@ class TestErrors:
         ],
         ids=str,
     )
-    def test_an_option(self, ours, option):
+    def test_invalid_option(self, own_pipe, option):
         [(name, value)] = option.items()
         with pytest.raises(ValueError, match=f"{name} must be .*got {value!r}"):
-            ours(TEXTS, **option)
+            own_pipe(TEXTS, **option)
 
-    def test_an_option_that_generate_does_not_know(self, ours):
+    def test_unknown_generate_option(self, own_pipe):
         with pytest.raises(ValueError, match="num_beam"):
-            ours(TEXTS, num_beam=3)
+            own_pipe(TEXTS, num_beam=3)
 
-    def test_a_model_without_encoder_or_head(self, tokenizer):
+    def test_model_must_be_an_encoder_decoder_with_a_head(self, tokenizer):
         gpt = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1))
         for model in (gpt, RandomTransformerModel(tiny_config())):
             with pytest.raises(ValueError, match=f"model must be .*got {type(model).__name__}"):
                 Seq2SeqPipeline(model, tokenizer)
 
-    def test_no_tokenizer(self, ours):
+    def test_tokenizer_is_required(self, own_pipe):
         with pytest.raises(ValueError, match="tokenizer must be"):
-            Seq2SeqPipeline(ours.model)
+            Seq2SeqPipeline(own_pipe.model)
 
 
-WITHOUT_THE_PACKAGE = """
+WITHOUT_PACKAGE = """
 import json, sys
 
-class Refuse:
+class BlockPackage:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "modeling_random_transformer":
             raise ImportError(f"{name} is not installed here")
 
-sys.meta_path.insert(0, Refuse())
+sys.meta_path.insert(0, BlockPackage())
 from transformers import pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
@@ -572,7 +596,7 @@ print(json.dumps(results))
 
 
 class TestSaving:
-    def test_writes_the_file_and_names_it(self, pipe, tmp_path):
+    def test_saves_the_pipeline_file(self, pipe, tmp_path):
         pipe.save_pretrained(tmp_path)
         assert (tmp_path / "pipeline_random_transformer.py").read_bytes() == Path(module.__file__).read_bytes()
         assert json.loads((tmp_path / "config.json").read_text())["custom_pipelines"] == {
@@ -583,7 +607,7 @@ class TestSaving:
             }
         }
 
-    def test_code_from_a_folder_leaves_the_registered_task_alone(self, tokenizer, tmp_path, monkeypatch):
+    def test_remote_code_does_not_replace_the_registered_task(self, tokenizer, tmp_path, monkeypatch):
         monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
         monkeypatch.setattr(sys, "path", [*sys.path])
         pipe = pipeline("seq2seq", model=random_model("BART", len(tokenizer)), tokenizer=tokenizer, device="cpu")
@@ -596,15 +620,15 @@ class TestSaving:
         assert own(TEXTS, **SHORT) == pipe(TEXTS, **SHORT)
 
     @pytest.mark.slow
-    def test_serves_an_environment_without_the_package(self, tokenizer, tmp_path):
+    def test_runs_without_the_package(self, tokenizer, tmp_path):
         expected = {}
-        for kind in ("ours", "Marian"):
+        for kind in ("own", "Marian"):
             pipe = pipeline("seq2seq", model=random_model(kind, len(tokenizer)), tokenizer=tokenizer, device="cpu")
             pipe.save_pretrained(tmp_path / kind)
             answers = pipe(["the boy reads", "we want"], max_new_tokens=6, num_beams=2)
             expected[str(tmp_path / kind)] = ["transformers_modules", answers, answers]
         done = subprocess.run(
-            [sys.executable, "-c", WITHOUT_THE_PACKAGE, *expected],
+            [sys.executable, "-c", WITHOUT_PACKAGE, *expected],
             cwd=tmp_path,
             env={"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
             capture_output=True,
@@ -615,7 +639,7 @@ class TestSaving:
         assert json.loads(done.stdout.splitlines()[-1]) == expected
 
 
-def test_the_file_that_travels_imports_torch_and_transformers_only():
+def test_pipeline_file_imports_only_torch_and_transformers():
     lines = Path(module.__file__).read_text().splitlines()
     names = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}
     assert names <= {"torch", "transformers"} | set(sys.stdlib_module_names)

@@ -1,4 +1,4 @@
-"""Learning: transformers' Trainer drives the model, saves it, resumes it and generates with it."""
+"""transformers' own Seq2SeqTrainer: training, saving, resuming and generating."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ WORDS = ["<pad>", "<s>", "</s>", *"abcdefgh"]
 
 
 class Reversal(Dataset):
-    """Short strings of letters, to be spelt backwards."""
+    """Short strings of letters and their reversals."""
 
     def __init__(self, tokenizer: RandomTransformerTokenizer, size: int, seed: int):
         generator = torch.Generator().manual_seed(seed)
@@ -73,7 +73,7 @@ def new_trainer(model, tokenizer, folder, **overrides):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
-def test_it_learns_to_reverse(norm_order, tokenizer, tmp_path):
+def test_a_trained_model_reverses_strings(norm_order, tokenizer, tmp_path):
     model = new_model(norm_order=norm_order)
     trainer = new_trainer(model, tokenizer, tmp_path, max_steps=300, label_smoothing_factor=0.1)
     trainer.train()
@@ -96,7 +96,7 @@ LEARNING = {
 
 
 @pytest.mark.parametrize("options", LEARNING)
-def test_the_loss_falls(options, tokenizer, tmp_path):
+def test_the_loss_decreases(options, tokenizer, tmp_path):
     trainer = new_trainer(new_model(), tokenizer, tmp_path, max_steps=30, **LEARNING[options])
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -104,7 +104,7 @@ def test_the_loss_falls(options, tokenizer, tmp_path):
 
 
 def test_accumulated_batches_equal_one_large_batch(tokenizer, tmp_path):
-    """Whatever the split, a step's loss is the mean over all its tokens."""
+    """The loss of a step is the mean over all of its tokens, however they are split."""
     losses = []
     for size, accumulated in ((32, 1), (8, 4)):
         trainer = new_trainer(
@@ -121,7 +121,7 @@ def test_accumulated_batches_equal_one_large_batch(tokenizer, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-def test_a_resumed_run_ends_like_an_uninterrupted_one(tokenizer, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(tokenizer, tmp_path):
     options = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
     whole = new_trainer(new_model(dropout=0.1), tokenizer, tmp_path / "whole", **options)
     whole.train()

@@ -1,35 +1,55 @@
-"""Where parallel text comes from: two aligned files, a TSV, a JSONL, or whatever `datasets` loads. Read as a stream."""
+"""Sources of parallel text: two aligned files, a TSV or JSONL file, or a dataset of the `datasets` library."""
 
 import json
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
 from datasets import Dataset, IterableDataset
 
-from .report import Report
+from ..utils.text import decode_line
 
-# A line's number, and its two sides or what is wrong with it.
-Line = tuple[int, str, str] | tuple[int, str]
-WITHOUT_PARTNER = "without a partner"  # a line beyond the end of the other file
+# Reasons for which a line is invalid.
+EMPTY = "with an empty source or target"
+NOT_A_PAIR = "without exactly one source and one target"
+NOT_UTF8 = "not UTF-8"
+UNALIGNED = "beyond the end of the other file"
+
+
+@dataclass(slots=True)
+class ParallelLine:
+    """A source text and its translation; `number` is the line's position in the corpus, counted from 1."""
+
+    number: int
+    source: str
+    target: str
+
+
+@dataclass(slots=True)
+class InvalidLine:
+    """A line that holds no pair of texts, and the reason."""
+
+    number: int
+    reason: str
+
+
+Line = ParallelLine | InvalidLine
 
 
 @dataclass(frozen=True)
 class ParallelText:
-    """Where a corpus is. Give two aligned text files, or one file of both sides.
+    """Parallel text in two aligned files, or in one file with both sides.
 
     Args:
-        source: a text file with one source a line; or a `.tsv` file with source and target in two columns; or a
-            `.jsonl` (`.json`) file with an object a line.
-        target: the text file aligned with the first; `None` for the other two kinds.
-        source_key: the name of the source in a JSON object.
-        target_key: the name of the target in a JSON object.
+        source: a text file with one source per line; or a `.tsv` file with the columns source and target; or a
+            `.jsonl` (`.json`) file with one object per line.
+        target: the text file with the translations, line by line; `None` for a `.tsv` or `.jsonl` file.
+        source_key: key of the source in a JSON object.
+        target_key: key of the target in a JSON object.
 
     Raises:
-        ValueError: a file is missing, or `target` is missing or too many for the kind of the first.
+        ValueError: a file is missing, or `target` does not match the format of `source`.
     """
 
     source: Path
@@ -42,49 +62,44 @@ class ParallelText:
             path = getattr(self, name)
             if path is not None and not Path(path).is_file():
                 raise ValueError(f"{name} must be a file, got {path}.")
-        if self._in_one_file() != (self.target is None):
+        if self._is_single_file() != (self.target is None):
             raise ValueError(
-                "a .tsv or .jsonl file holds both sides and takes no target, any other takes one, "
+                "target must be given with a text file and omitted with a .tsv or .jsonl file, "
                 f"got source={self.source} and target={self.target}."
             )
 
     def __str__(self) -> str:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
 
-    def _in_one_file(self) -> bool:
+    def _is_single_file(self) -> bool:
         return Path(self.source).suffix in (".tsv", ".json", ".jsonl")
 
     def lines(self) -> Iterator[Line]:
-        """Every line as its number (from 1), source and target; or, if it is broken, its number and how."""
+        """Read the corpus line by line."""
         if self.target is not None:
-            yield from _aligned_lines(Path(self.source), Path(self.target))
-        elif Path(self.source).suffix == ".tsv":
-            yield from _parsed_lines(Path(self.source), _split_tabs)
-        else:
-            yield from _parsed_lines(Path(self.source), partial(_split_json, keys=(self.source_key, self.target_key)))
+            return _read_aligned(Path(self.source), Path(self.target))
+        if Path(self.source).suffix == ".tsv":
+            return _read_tsv(Path(self.source))
+        return _read_jsonl(Path(self.source), (self.source_key, self.target_key))
 
-    def stamp(self) -> str:
-        """Sizes and times of the files, by which a cache knows a corpus that has changed."""
+    def fingerprint(self) -> str:
+        """Sizes and modification times of the files: a cache key that changes with the corpus."""
         files = [Path(path) for path in (self.source, self.target) if path is not None]
         return str([(path.stat().st_size, path.stat().st_mtime_ns) for path in files])
-
-    def check(self) -> Report:
-        """Read everything once and report what is broken."""
-        return _check(self)
 
 
 @dataclass(frozen=True)
 class DatasetText:
-    """A corpus that `datasets` has loaded, from the hub, a folder or anywhere.
+    """Parallel text in a dataset of the `datasets` library.
 
     Args:
-        dataset: rows, memory-mapped or streamed.
-        source_key: the column of the sources, or the name of their language in a `translation` column.
+        dataset: a memory-mapped or streaming dataset.
+        source_key: the column of the sources, or their language code in a `translation` column.
         target_key: the same for the targets.
-        name: what reports call the corpus.
+        name: name of the corpus in reports and error messages.
 
     Raises:
-        ValueError: the dataset has no such columns.
+        ValueError: the dataset does not have these columns.
     """
 
     dataset: Dataset | IterableDataset
@@ -104,79 +119,60 @@ class DatasetText:
         return self.name
 
     def lines(self) -> Iterator[Line]:
-        """Every row as its number (from 1), source and target; or, if it is broken, its number and how."""
+        """Read the dataset row by row."""
         for number, row in enumerate(self.dataset, start=1):
-            sides = row.get("translation", row)
-            source, target = (sides.get(key) for key in (self.source_key, self.target_key))
+            texts = row.get("translation", row)
+            source, target = texts.get(self.source_key), texts.get(self.target_key)
             if isinstance(source, str) and isinstance(target, str):
-                yield _not_empty(number, source, target)
+                yield _require_content(number, source, target)
             else:
-                yield number, "not of two sides"
+                yield InvalidLine(number, NOT_A_PAIR)
 
-    def stamp(self) -> str:
-        """What the library calls this state of the dataset."""
+    def fingerprint(self) -> str:
+        """The fingerprint that `datasets` computes; the name for a streaming dataset, which has none."""
         return str(self.dataset._fingerprint) if isinstance(self.dataset, Dataset) else self.name
-
-    def check(self) -> Report:
-        """Read everything once and report what is broken."""
-        return _check(self)
 
 
 Corpus = ParallelText | DatasetText
 
 
-def _check(text: Corpus) -> Report:
-    report = Report(str(text))
-    for line in text.lines():
-        report.lines += 1
-        if len(line) == 2:
-            report.add(line[1], line[0])
-    return report
+def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Line]:
+    with source_path.open("rb") as sources, target_path.open("rb") as targets:
+        for number, (source, target) in enumerate(zip_longest(sources, targets), start=1):
+            if source is None or target is None:
+                yield InvalidLine(number, UNALIGNED)
+            else:
+                yield _decode_pair(number, source, target)
 
 
-def _aligned_lines(source: Path, target: Path) -> Iterator[Line]:
-    for number, sides in enumerate(zip_longest(_raw_lines(source), _raw_lines(target)), start=1):
-        if None in sides:
-            yield number, WITHOUT_PARTNER
-        else:
-            yield _pair(number, sides)
-
-
-def _parsed_lines(path: Path, split: Callable[[bytes], tuple[bytes, bytes] | None]) -> Iterator[Line]:
-    for number, line in enumerate(_raw_lines(path), start=1):
-        sides = split(line)
-        yield (number, "not of two sides") if sides is None else _pair(number, sides)
-
-
-def _raw_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, without the byte-order mark that some editors put in front."""
+def _read_tsv(path: Path) -> Iterator[Line]:
     with path.open("rb") as lines:
-        for number, line in enumerate(lines):
-            yield line if number else line.removeprefix(BOM_UTF8)
+        for number, line in enumerate(lines, start=1):
+            columns = line.rstrip(b"\r\n").split(b"\t")
+            yield _decode_pair(number, *columns) if len(columns) == 2 else InvalidLine(number, NOT_A_PAIR)
 
 
-def _split_tabs(line: bytes) -> tuple[bytes, bytes] | None:
-    sides = line.rstrip(b"\r\n").split(b"\t")
-    return (sides[0], sides[1]) if len(sides) == 2 else None
+def _read_jsonl(path: Path, keys: tuple[str, str]) -> Iterator[Line]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                source, target = (row[key].encode("utf-8", "surrogatepass") for key in keys)
+            # Not JSON, nested too deeply for the parser, a missing key, or a value that is not a string.
+            except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+                yield InvalidLine(number, NOT_A_PAIR)
+            else:
+                yield _decode_pair(number, source, target)
 
 
-def _split_json(line: bytes, keys: tuple[str, str]) -> tuple[bytes, bytes] | None:
+def _decode_pair(number: int, source: bytes, target: bytes) -> Line:
     try:
-        row = json.loads(line)
-        sides = tuple(row[key].encode("utf-8", "surrogatepass") for key in keys)
-    # Not JSON, nested too deeply to be parsed, no such key, or no text under it.
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return None
-    return sides[0], sides[1]
+        return _require_content(number, decode_line(source, "source", number), decode_line(target, "target", number))
+    except ValueError:
+        return InvalidLine(number, NOT_UTF8)
 
 
-def _pair(number: int, sides: tuple[bytes, bytes]) -> Line:
-    try:
-        source, target = (side.rstrip(b"\r\n").decode("utf-8") for side in sides)
-    except UnicodeDecodeError:
-        return number, "not UTF-8"
-    return _not_empty(number, source, target)
-
-
-def _not_empty(number: int, source: str, target: str) -> Line:
-    return (number, source, target) if source.strip() and target.strip() else (number, "with an empty side")
+def _require_content(number: int, source: str, target: str) -> Line:
+    if source.strip() and target.strip():
+        return ParallelLine(number, source, target)
+    return InvalidLine(number, EMPTY)

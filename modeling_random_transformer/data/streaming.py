@@ -1,4 +1,4 @@
-"""Batches by a budget of tokens from a corpus that is read as it comes, for when no copy of it fits on the disk."""
+"""Token-budget batches from a corpus that is streamed, for corpora too large for a tokenized copy on disk."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -13,70 +13,70 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from .batches import TokenBudgetSampler
-from .corpus import check_choice, refuse_or_drop, tokenize
-from .report import Report
-from .sources import Corpus, DatasetText, Line
+from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
+from .tokenization import TOO_LONG, tokenize_batch
+from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 Row = dict[str, Any]
-READ_AT_ONCE = 1000
+LINES_PER_CHUNK = 1000
 
 
 class TokenBudgetStream(IterableDataset):
-    """An endless stream of batches, epoch after epoch, each batch a list of rows of token ids.
+    """An endless stream of batches, epoch after epoch; each batch is a list of tokenized rows.
 
-    `buffer_pairs` pairs at a time are tokenised, sorted by length, cut into batches and shuffled like a corpus of their
-    own (`TokenBudgetSampler`). Memory holds one buffer, and the next one with `num_workers`. Every process reads the
-    whole stream and takes its share of the batches, so that every pair is seen once an epoch and all processes are in
-    step. The batches do not depend on `num_workers`.
+    `buffer_pairs` pairs at a time are tokenized, sorted by length, cut into batches and shuffled, as
+    `TokenBudgetSampler` does with a whole corpus. Memory holds one buffer, and the next one with `num_workers`. Every
+    process reads the whole stream and takes its share of the batches, so that each pair is seen once per epoch and all
+    processes take the same number of steps. The batches do not depend on `num_workers`.
 
     Args:
-        text: the corpus.
-        tokenizer: ends every text with its end token.
-        max_tokens: the most padded source and target tokens in a batch.
-        buffer_pairs: pairs that are shuffled and sorted among themselves.
-        max_source_length: longer sources, in tokens, are dropped; none when `None`.
+        corpus: the parallel text.
+        tokenizer: a tokenizer that appends its end token to every text.
+        max_tokens: the maximum number of source and target tokens in a batch, including padding.
+        buffer_pairs: number of pairs in a buffer.
+        max_source_length: longer sources, in tokens, are skipped; `None` for no limit.
         max_target_length: the same for targets.
-        on_broken: `"refuse"` broken lines when they are met, or `"drop"` them.
-        process_index: which process this is.
-        num_processes: how many share out the batches.
-        seed: fixes the order.
-        pad_to_multiple_of: what the collator rounds the lengths of a batch up to.
-        num_workers: processes that read and tokenize, ahead of what is asked for; 0 to do so in this process. Of a
-            streamed data set one does, as `datasets` would give each worker other files.
+        on_invalid: `"error"` to raise an error at an invalid line, `"skip"` to leave it out.
+        process_index: index of this process.
+        num_processes: number of processes that the batches are distributed over.
+        seed: determines the order.
+        pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
+        num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
+            streaming dataset, since `datasets` would give each worker different files.
 
     Raises:
-        ValueError: an argument is not one, a line is broken and refused, a pair is longer than the budget, or an epoch
-            has fewer pairs than there are processes.
+        ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
+            `max_tokens`, or an epoch has fewer pairs than there are processes.
     """
 
     def __init__(
         self,
-        text: Corpus,
+        corpus: Corpus,
         tokenizer: PreTrainedTokenizerBase,
         max_tokens: int,
         *,
         buffer_pairs: int = 100_000,
         max_source_length: int | None = None,
         max_target_length: int | None = None,
-        on_broken: str = "refuse",
+        on_invalid: str = "error",
         process_index: int = 0,
         num_processes: int = 1,
         seed: int = 0,
         pad_to_multiple_of: int = 1,
         num_workers: int = 0,
     ):
-        check_choice(on_broken)
+        check_on_invalid(on_invalid)
         if buffer_pairs < num_processes:
             raise ValueError(f"buffer_pairs must be at least num_processes={num_processes}, got {buffer_pairs}.")
-        self.text, self.tokenizer, self.max_tokens = text, tokenizer, max_tokens
+        self.corpus, self.tokenizer, self.max_tokens = corpus, tokenizer, max_tokens
         self.buffer_pairs = buffer_pairs
         self.limits = (max_source_length or np.inf, max_target_length or np.inf)
-        self.on_broken = on_broken
+        self.on_invalid = on_invalid
         self.process_index, self.num_processes, self.seed = process_index, num_processes, seed
         self.pad_to_multiple_of = pad_to_multiple_of
-        streamed = isinstance(text, DatasetText) and isinstance(text.dataset, datasets.IterableDataset)
-        self.num_workers = min(num_workers, 1) if streamed else num_workers
-        self.report = Report(str(text))  # of the last epoch, or of this one so far
+        streaming = isinstance(corpus, DatasetText) and isinstance(corpus.dataset, datasets.IterableDataset)
+        self.num_workers = min(num_workers, 1) if streaming else num_workers
+        self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one so far
 
     def __iter__(self) -> Iterator[list[Row]]:
         if get_worker_info() is not None:
@@ -86,9 +86,7 @@ class TokenBudgetStream(IterableDataset):
 
     def epoch(self, number: int) -> Iterator[list[Row]]:
         """This process's batches of one epoch."""
-        empty = True
         for index, rows in enumerate(self._buffers()):
-            empty = False
             (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
             sources, targets = ([row[f"{side}_length"] for row in rows] for side in ("source", "target"))
             batches = TokenBudgetSampler(
@@ -96,88 +94,87 @@ class TokenBudgetStream(IterableDataset):
             )
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
-        if empty:
-            raise ValueError(f"{self.report}; there is nothing to train on.")
+        raise_if_empty(self.report)
 
     def _buffers(self) -> Iterator[list[Row]]:
-        """Buffers of pairs, the last joined with the one before where it alone is too small to be shared out."""
-        rows, held = self._rows(), None
+        """Buffers of pairs; a last buffer with fewer pairs than processes is merged into the previous one."""
+        rows, previous = self._rows(), None
         while buffer := list(islice(rows, self.buffer_pairs)):
-            if held is not None and len(buffer) >= self.num_processes:
-                yield held
-                held = None
-            held = buffer if held is None else held + buffer
-        if held is not None:
-            yield held
+            if previous is not None and len(buffer) >= self.num_processes:
+                yield previous
+                previous = None
+            previous = buffer if previous is None else previous + buffer
+        if previous is not None:
+            yield previous
 
     def _rows(self) -> Iterator[Row]:
-        self.report = Report(str(self.text))
+        self.report = ValidationReport(str(self.corpus))
         for chunk in self._chunks():
             self.report.lines += chunk.lines
-            for line, problem in chunk.broken:
-                self.report.add(problem, line)
-                refuse_or_drop(self.report, self.on_broken)
-            for index, line in enumerate(chunk.numbers):
+            for line in chunk.invalid:
+                self.report.add(line.reason, line.number)
+                raise_if_invalid(self.report, self.on_invalid)
+            for index, number in enumerate(chunk.numbers):
                 row = {name: values[index] for name, values in chunk.columns.items()}
                 if row["source_length"] > self.limits[0] or row["target_length"] > self.limits[1]:
-                    self.report.add("over-long", line)  # dropped, whatever on_broken says of lines that are broken
+                    self.report.add(TOO_LONG, number)  # skipped for any value of on_invalid
                 else:
                     yield row
 
     def _chunks(self) -> Iterable["_Chunk"]:
         options: dict[str, Any] = {}
         if self.num_workers:
-            # Enough for the next buffer, which is thus ready when the one before has been used.
-            chunks = -(-self.buffer_pairs // (READ_AT_ONCE * self.num_workers))
-            options = {"prefetch_factor": max(2, chunks), "worker_init_fn": _use_one_thread}
+            # Prefetch a whole buffer, so that it is ready when the current one is used up.
+            chunks = -(-self.buffer_pairs // (LINES_PER_CHUNK * self.num_workers))
+            options = {"prefetch_factor": max(2, chunks), "worker_init_fn": _disable_tokenizer_threads}
         return DataLoader(
-            _Chunks(self.text, self.tokenizer),
+            _Chunks(self.corpus, self.tokenizer),
             batch_size=None,
-            collate_fn=_unchanged,
+            collate_fn=_identity,
             num_workers=self.num_workers,
-            generator=torch.Generator(),  # or it would draw from the one that dropout draws from
+            generator=torch.Generator(),  # the default generator would change the random state of dropout
             **options,
         )
 
 
 @dataclass
 class _Chunk:
-    """Successive lines of a corpus: how many, the broken ones, and numbers and token ids of the others."""
+    """Consecutive lines of a corpus: their count, the invalid ones, and line numbers and token ids of the others."""
 
     lines: int
-    broken: list[tuple[int, str]]
+    invalid: list[InvalidLine]
     numbers: list[int]
     columns: dict[str, list]
 
 
 class _Chunks(IterableDataset):
-    """The chunks of a corpus in order; each worker of a `DataLoader` tokenizes every n-th of them."""
+    """The chunks of a corpus in order; worker w of n in a `DataLoader` tokenizes chunks w, w + n, w + 2n, …"""
 
-    def __init__(self, text: Corpus, tokenizer: PreTrainedTokenizerBase):
-        self.text, self.tokenizer = text, tokenizer
+    def __init__(self, corpus: Corpus, tokenizer: PreTrainedTokenizerBase):
+        self.corpus, self.tokenizer = corpus, tokenizer
 
     def __iter__(self) -> Iterator[_Chunk]:
-        lines = self.text.lines()
-        chunks = iter(lambda: list(islice(lines, READ_AT_ONCE)), [])
+        lines = self.corpus.lines()
+        chunks = iter(lambda: list(islice(lines, LINES_PER_CHUNK)), [])
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return map(self._tokenized, islice(chunks, first, None, step))
+        return map(self._tokenize, islice(chunks, first, None, step))
 
-    def _tokenized(self, lines: list[Line]) -> _Chunk:
-        good = [line for line in lines if len(line) == 3]
-        sides = {"source": [source for _, source, _ in good], "target": [target for _, _, target in good]}
+    def _tokenize(self, lines: list[Line]) -> _Chunk:
+        valid = [line for line in lines if isinstance(line, ParallelLine)]
+        texts = {"source": [line.source for line in valid], "target": [line.target for line in valid]}
         return _Chunk(
             lines=len(lines),
-            broken=[line for line in lines if len(line) == 2],
-            numbers=[number for number, _, _ in good],
-            columns=tokenize(sides, self.tokenizer) if good else {},
+            invalid=[line for line in lines if isinstance(line, InvalidLine)],
+            numbers=[line.number for line in valid],
+            columns=tokenize_batch(texts, self.tokenizer) if valid else {},
         )
 
 
-def _unchanged(chunk: Any) -> Any:
+def _identity(chunk: Any) -> Any:
     return chunk
 
 
-def _use_one_thread(worker: int) -> None:  # noqa: ARG001
-    """Threads of the tokenizer do not outlast a fork; it warns of that unless told not to use any."""
+def _disable_tokenizer_threads(worker: int) -> None:  # noqa: ARG001
+    """The tokenizer's threads do not survive a fork; without this setting, it prints a warning about it."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

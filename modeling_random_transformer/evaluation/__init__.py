@@ -1,10 +1,29 @@
-"""BLEU and chrF++ for translations, computed by sacrebleu, as `evaluate` metrics and for transformers' Seq2SeqTrainer.
+"""BLEU and chrF++ of translations: sacrebleu's scores in one call, in the Trainer and as `evaluate` metrics.
 
-Both metrics lie in this folder and are found without the Hub: `load_metric("bleu")`, or `evaluate.load` with the path
-of the folder `bleu`. They need the extra `train`; importing this package does not.
+The functions need the extra `train`; importing this package does not.
 """
 
-from .scoring import METRICS, load_metric, score
-from .trainer_metrics import translation_metrics
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .scores import METRICS, check_choice, require_extra, score, translation_metrics
 
 __all__ = ["METRICS", "load_metric", "score", "translation_metrics"]
+
+
+def load_metric(name: str) -> Any:
+    """Load `"bleu"` or `"chrf"` (chrF++) as an `evaluate.Metric`, without network access and without files.
+
+    Its `compute(predictions=…, references=…, **options)` returns what `score` returns for this metric. `evaluate.load`
+    with the path of the folder `bleu` or `chrf` loads the same metrics, by way of its cache.
+
+    Raises:
+        ValueError: there is no such metric.
+        ImportError: the extra `train` is not installed.
+    """
+    check_choice("name", name, METRICS)
+    with require_extra():
+        from . import metrics
+    # evaluate creates a folder for every metric, which a metric that keeps its texts in memory does not use.
+    with TemporaryDirectory() as folder:
+        return getattr(metrics, name.capitalize())(cache_dir=folder, keep_in_memory=True)

@@ -1,16 +1,17 @@
-"""Training a translator from nothing: the paper's recipe on transformers' Trainer and Accelerate."""
+"""Training translation models from scratch: the paper's recipe on transformers' Trainer and Accelerate."""
 
 from ..data.batches import TokenBudgetSampler
-from ..data.corpus import load_pairs, tokenize_pairs
-from ..data.report import Report
 from ..data.sources import DatasetText, ParallelText
 from ..data.streaming import TokenBudgetStream
+from ..data.tokenization import tokenize_pairs
+from ..data.validation import ValidationReport, load_pairs, validate
 from .arguments import DataArguments, ModelArguments
 from .averaging import average_weights, load_average
 from .checkpoints import is_complete, newest_complete
 from .loss import SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments, paper_peak_rate
-from .run import Result, train_translation
+from .result import RunResult
+from .run import train_translation
 from .trainer import TranslationTrainer
 
 __all__ = [
@@ -18,13 +19,13 @@ __all__ = [
     "DatasetText",
     "ModelArguments",
     "ParallelText",
-    "Report",
-    "Result",
+    "RunResult",
     "SmoothedCrossEntropy",
     "TokenBudgetSampler",
     "TokenBudgetStream",
     "TranslationTrainer",
     "TranslationTrainingArguments",
+    "ValidationReport",
     "average_weights",
     "is_complete",
     "load_average",
@@ -33,4 +34,5 @@ __all__ = [
     "paper_peak_rate",
     "tokenize_pairs",
     "train_translation",
+    "validate",
 ]

@@ -1,5 +1,6 @@
-"""What `examples/train_translation.py` can be told about its data and its model, beside the recipe itself."""
+"""Command-line arguments for the data and the model; `recipe.py` has those for training."""
 
+import warnings
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -10,58 +11,82 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, DatasetText, ParallelText
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
+DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
 @dataclass
 class DataArguments:
-    """Where the parallel text is, and what to do with lines that are broken.
+    """The parallel text, and the treatment of invalid lines.
 
-    Each of the sets, for training, validation and test, is two aligned files, one file of both sides, or a split of a
-    dataset that `datasets.load_dataset` finds.
+    The training, validation and test sets are each given as two aligned text files, as one .tsv or .jsonl file, or as a
+    split of a dataset for `datasets.load_dataset`.
     """
 
-    source_file: str | None = field(default=None, metadata={"help": "Training sources, one a line, UTF-8."})
-    target_file: str | None = field(default=None, metadata={"help": "Their translations, line by line."})
-    train_file: str | None = field(default=None, metadata={"help": "Both in one .tsv or .jsonl file instead."})
+    source_file: str | None = field(default=None, metadata={"help": "Training sources: UTF-8 text, one per line."})
+    target_file: str | None = field(
+        default=None, metadata={"help": "Training targets, aligned with source_file by line."}
+    )
+    train_file: str | None = field(default=None, metadata={"help": "Training pairs in one .tsv or .jsonl file."})
     validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources."})
     validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets."})
-    validation_file: str | None = field(default=None, metadata={"help": "Both in one .tsv or .jsonl file instead."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one .tsv or .jsonl file."})
     test_source_file: str | None = field(default=None, metadata={"help": "Test sources."})
     test_target_file: str | None = field(default=None, metadata={"help": "Test targets."})
-    test_file: str | None = field(default=None, metadata={"help": "Both in one .tsv or .jsonl file instead."})
-    dataset_name: str | None = field(default=None, metadata={"help": "What `load_dataset` takes: a name or a folder."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "The dataset's configuration."})
-    train_split: str | None = field(default="train", metadata={"help": "The dataset's split to train on."})
-    validation_split: str | None = field(default=None, metadata={"help": "Its split to validate on."})
-    test_split: str | None = field(default=None, metadata={"help": "Its split to test on."})
-    source_key: str = field(default="source", metadata={"help": "The source's name in a JSON object or a dataset."})
-    target_key: str = field(default="target", metadata={"help": "The target's name in a JSON object or a dataset."})
-    streaming: bool = field(default=False, metadata={"help": "Read the training set as it comes, keep no copy."})
-    buffer_pairs: int = field(default=100_000, metadata={"help": "Pairs shuffled among themselves when streaming."})
-    on_broken: str = field(default="refuse", metadata={"help": "'refuse' broken lines, or 'drop' them."})
-    max_source_length: int = field(default=256, metadata={"help": "Longer training sources, in tokens, are dropped."})
-    max_target_length: int = field(default=256, metadata={"help": "Longer training targets, in tokens, are dropped."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes to tokenise with."})
+    test_file: str | None = field(default=None, metadata={"help": "Test pairs in one .tsv or .jsonl file."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Dataset name or folder for `datasets.load_dataset`."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    train_split: str | None = field(default="train", metadata={"help": "Split of the dataset to train on."})
+    validation_split: str | None = field(default=None, metadata={"help": "Split of the dataset to validate on."})
+    test_split: str | None = field(default=None, metadata={"help": "Split of the dataset to test on."})
+    source_key: str = field(default="source", metadata={"help": "JSON key or dataset column of the source."})
+    target_key: str = field(default="target", metadata={"help": "JSON key or dataset column of the target."})
+    streaming: bool = field(default=False, metadata={"help": "Stream the training set instead of caching it on disk."})
+    buffer_pairs: int = field(default=100_000, metadata={"help": "Shuffle buffer of a stream, in pairs."})
+    on_invalid: str = field(default="error", metadata={"help": "Treatment of invalid lines: 'error' or 'skip'."})
+    on_broken: str | None = field(default=None, metadata={"help": "Deprecated: use on_invalid."})
+    max_source_length: int = field(
+        default=256, metadata={"help": "Skip training pairs with a longer source, in tokens."}
+    )
+    max_target_length: int = field(
+        default=256, metadata={"help": "Skip training pairs with a longer target, in tokens."}
+    )
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Number of tokenization processes."})
 
     def __post_init__(self) -> None:
+        self._replace_deprecated()
         for name in ("max_source_length", "max_target_length"):
             if getattr(self, name) < 2:
-                raise ValueError(f"{name} must be at least 2, a token and the end, got {getattr(self, name)}.")
+                raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
         if not self.has("train"):
             raise ValueError(
-                "source_file and target_file, train_file, or dataset_name must be given to train, got none of them."
+                "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )
 
+    def _replace_deprecated(self) -> None:
+        """Translate `on_broken` and its values `"refuse"` and `"drop"` into `on_invalid`."""
+        if self.on_broken is not None:
+            self.on_invalid = self.on_broken
+        if self.on_broken is not None or self.on_invalid in DEPRECATED_ON_INVALID:
+            self.on_invalid = DEPRECATED_ON_INVALID.get(self.on_invalid, self.on_invalid)
+            warnings.warn(
+                f"on_broken and its values 'refuse' and 'drop' are deprecated: use on_invalid={self.on_invalid!r}.",
+                FutureWarning,
+                stacklevel=4,
+            )
+            self.on_broken = None
+
     def has(self, split: str) -> bool:
-        """Whether there is a set for `"train"`, `"validation"` or `"test"`."""
+        """Whether the split `"train"`, `"validation"` or `"test"` is given."""
         return self._file_text(split) is not None or self._dataset_split(split) is not None
 
     def text(self, split: str) -> Corpus | None:
-        """The set for `"train"`, `"validation"` or `"test"`; `None` where none is named.
+        """The corpus of the split `"train"`, `"validation"` or `"test"`; `None` if it is not given.
 
         Raises:
-            ValueError: a file is missing, the files named do not belong together, or there is no such dataset.
+            ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
         return self._file_text(split) or self._dataset_text(split)
 
@@ -70,9 +95,9 @@ class DataArguments:
         source, target = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
         single = getattr(self, f"{split}_file")
         if single is not None and (source or target):
-            raise ValueError(f"{split}_file stands in for {prefix}source_file and {prefix}target_file, got both kinds.")
+            raise ValueError(f"{split}_file must be unset with {prefix}source_file and {prefix}target_file, got both.")
         if (source is None) != (target is None):
-            raise ValueError(f"{prefix}source_file and {prefix}target_file belong together, got one of them.")
+            raise ValueError(f"{prefix}source_file and {prefix}target_file must be given together, got one of them.")
         if single is None and source is None:
             return None
         return ParallelText(
@@ -90,79 +115,75 @@ class DataArguments:
         try:
             dataset = load_dataset(self.dataset_name, self.dataset_config_name, split=name, streaming=streaming)
         except (OSError, ValueError) as error:
-            asked = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
-            raise ValueError(f"{asked} and {split}_split={name!r} must name a dataset: {error}") from error
+            requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
+            raise ValueError(f"{requested} and {split}_split={name!r} must name a dataset: {error}") from error
         return DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")
 
 
 @dataclass
 class ModelArguments:
-    """The tokenizer and the sizes of the model, or the saved translator to go on from."""
+    """The tokenizer and the architecture for training from scratch, or the model to fine-tune."""
 
-    tokenizer: str | None = field(default=None, metadata={"help": "A saved tokenizer; one is trained if unset."})
+    tokenizer: str | None = field(default=None, metadata={"help": "Folder of a saved tokenizer; default: train one."})
     vocab_size: int | None = field(
-        default=None, metadata={"help": f"Entries of a tokenizer that is trained; unset, {VOCAB_SIZE}."}
+        default=None, metadata={"help": f"Vocabulary size of the trained tokenizer; default: {VOCAB_SIZE}."}
     )
     preset: str | None = field(
-        default=None, metadata={"help": f"A preset of RandomTransformerConfig; unset, {PRESET}."}
+        default=None, metadata={"help": f"Preset of RandomTransformerConfig; default: {PRESET}."}
     )
     config_overrides: str = field(
-        default="", metadata={"help": 'Fields that differ from the preset: "d_model=256,dropout=0.2".'}
+        default="", metadata={"help": 'Configuration fields that override the preset: "d_model=256,dropout=0.2".'}
     )
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "A saved translator to train further, instead of random weights."}
-    )
-    lora_rank: int | None = field(
-        default=None, metadata={"help": "Leave its weights as they are and train an adapter of this rank (LoRA)."}
-    )
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Saved model to fine-tune."})
+    lora_rank: int | None = field(default=None, metadata={"help": "LoRA rank; the base model is frozen."})
     lora_alpha: int | None = field(
-        default=None, metadata={"help": "The adapter's output is scaled by this over the rank; unset, twice the rank."}
+        default=None, metadata={"help": "LoRA scaling: the update is multiplied by alpha / rank; default: 2 · rank."}
     )
-    lora_dropout: float = field(default=0.0, metadata={"help": "Dropout rate on the adapter's input."})
+    lora_dropout: float = field(default=0.0, metadata={"help": "Dropout rate on the input of the LoRA layers."})
     lora_target_modules: str = field(
-        default="", metadata={"help": 'Layers to adapt, such as "q_proj,v_proj,fc1"; unset, peft\'s default.'}
+        default="", metadata={"help": 'Modules to adapt, such as "q_proj,v_proj,fc1"; default: those of peft.'}
     )
 
     def __post_init__(self) -> None:
         if self.model_name_or_path is not None:
-            self._check_saved()
+            self._check_fine_tuning()
         elif self.lora_rank is not None:
-            raise ValueError(f"lora_rank needs model_name_or_path, a translator to adapt, got {self.lora_rank} alone.")
+            raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} alone.")
         if self.lora_rank is None:
-            self._refuse_adapters_options()
+            self._check_no_lora_options()
         for name in ("lora_rank", "lora_alpha"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
 
-    def _refuse_adapters_options(self) -> None:
+    def _check_no_lora_options(self) -> None:
         for name in ("lora_alpha", "lora_dropout", "lora_target_modules"):
             value = getattr(self, name)
             if value != getattr(type(self), name):
                 raise ValueError(f"{name} must be unset without lora_rank, got {value!r}.")
 
-    def _check_saved(self) -> None:
-        """A saved translator has its tokenizer and its sizes; what may be changed are rates of dropout."""
+    def _check_fine_tuning(self) -> None:
+        """A saved model has a tokenizer and an architecture; only the dropout rates can be changed."""
         for name in ("tokenizer", "vocab_size", "preset"):
             value = getattr(self, name)
             if value is not None:
                 raise ValueError(f"{name} must be unset with model_name_or_path, which has its own, got {value!r}.")
-        sizes = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
-        if sizes:
+        fixed = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
+        if fixed:
             raise ValueError(
-                f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(sizes)}."
+                f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(fixed)}."
             )
 
     @property
     def lora_targets(self) -> list[str] | None:
-        """The layers to adapt; `None` leaves them to peft."""
+        """The modules to adapt; `None` selects peft's default."""
         return [name.strip() for name in self.lora_target_modules.split(",") if name.strip()] or None
 
     def config(self, vocab_size: int, **special_ids: int) -> RandomTransformerConfig:
         """The model's configuration.
 
         Raises:
-            ValueError: the preset or an override is not one; the message names it.
+            ValueError: the preset or an override is invalid; the message names it.
         """
         overrides = parse_overrides(self.config_overrides)
         return RandomTransformerConfig.from_preset(
@@ -171,10 +192,10 @@ class ModelArguments:
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
-    """`"d_model=256,norm_order=pre"` → `{"d_model": 256, "norm_order": "pre"}`.
+    """Parse `"d_model=256,norm_order=pre"` into `{"d_model": 256, "norm_order": "pre"}`.
 
     Raises:
-        ValueError: a part has no `=`, or names no field of the configuration.
+        ValueError: a part has no `=` or does not name a field of the configuration.
     """
     types = {entry.name: entry.type for entry in fields(RandomTransformerConfig)}
     overrides = {}
@@ -183,11 +204,11 @@ def parse_overrides(text: str) -> dict[str, Any]:
         name, value = name.strip(), value.strip()
         if not equals or name not in types:
             raise ValueError(f"config_overrides must be like 'd_model=256,dropout=0.2', got {part!r}.")
-        overrides[name] = value if types[name] is str else _value(value)  # position_embedding may be "none"
+        overrides[name] = value if types[name] is str else _parse_value(value)  # position_embedding may be "none"
     return overrides
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

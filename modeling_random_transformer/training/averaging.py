@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints' weights, the model that the paper evaluates (6.1)."""
+"""Checkpoint averaging (paper 6.1)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "
 
 
 def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
-    """The mean of several checkpoints' weights, name by name, summed in float64 and given in their own dtype.
+    """The mean of the weights of several checkpoints, summed in float64 and returned in the dtype of the weights.
 
     Args:
-        checkpoints: folders with `model.safetensors`, with several such files and their index, or with an adapter's.
+        checkpoints: folders with `model.safetensors`, with shards and their index, or with the weights of an adapter.
 
     Raises:
-        ValueError: there is no checkpoint, or they do not hold the same names and shapes.
+        ValueError: there is no checkpoint, or their names and shapes differ.
     """
     if not checkpoints:
         raise ValueError("checkpoints must name at least one folder, got none.")
@@ -29,46 +29,46 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
     for folder in checkpoints[1:]:
         weights = _load(Path(folder))
         if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in total.items()}:
-            raise ValueError(f"checkpoints must hold weights of the same names and shapes, {folder} has others.")
+            raise ValueError(f"checkpoints must have the same names and shapes, but those of {folder} differ.")
         for name, weight in weights.items():
             total[name] += weight
     return {name: (weight / len(checkpoints)).to(first[name].dtype) for name, weight in total.items()}
 
 
 def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> PreTrainedModel:
-    """Put the mean of several checkpoints' weights into a model of their configuration; returns the model.
+    """Load the mean of the weights of several checkpoints into a model of their configuration; returns the model.
 
-    Checkpoints of an adapter go into the model that has one; what is averaged are its factors.
+    Checkpoints of an adapter are loaded into a model with this adapter; the mean is that of the LoRA factors.
 
     Raises:
-        ValueError: the checkpoints are another model's or another adapter's, or differ among themselves.
+        ValueError: the checkpoints do not fit the model or its adapter, or differ from each other.
     """
     if checkpoints and (Path(checkpoints[0]) / ADAPTER).exists():
         return _load_adapter(model, average_weights(checkpoints), checkpoints[0])
-    missing, unexpected = model.load_state_dict(_shared_out(average_weights(checkpoints), model), strict=False)
+    missing, unexpected = model.load_state_dict(_to_shards(average_weights(checkpoints), model), strict=False)
     tied = set(model.all_tied_weights_keys)
     if unexpected or set(missing) - tied:
         config = type(AutoConfig.from_pretrained(checkpoints[0])).__name__
         raise ValueError(
-            f"checkpoints must fit the model, {type(model).__name__}: {config} in {checkpoints[0]} has "
-            f"{sorted(unexpected)} too many and {sorted(set(missing) - tied)} too few."
+            f"checkpoints must fit the model, {type(model).__name__}: {config} in {checkpoints[0]} has unexpected "
+            f"{sorted(unexpected)} and lacks {sorted(set(missing) - tied)}."
         )
     model.tie_weights()
     return model
 
 
 def _load_adapter(model: PreTrainedModel, weights: dict[str, Tensor], folder: str | Path) -> PreTrainedModel:
-    from peft import set_peft_model_state_dict  # whoever has an adapter has peft
+    from peft import set_peft_model_state_dict  # installed if there is an adapter
 
     loaded: Any = set_peft_model_state_dict(model, weights)
     unexpected = loaded.unexpected_keys
     if unexpected:
-        raise ValueError(f"checkpoints must fit the model's adapter: {folder} has {sorted(unexpected)} too many.")
+        raise ValueError(f"checkpoints must fit the model's adapter: {folder} has unexpected {sorted(unexpected)}.")
     return model
 
 
-def _shared_out(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
-    """Of each weight that several processes share out, this process's part."""
+def _to_shards(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
+    """Replace each weight that the model shards with the shard of this process."""
     parameters = model.state_dict()
     for name, weight in weights.items():
         held = parameters.get(name)

@@ -1,28 +1,36 @@
-"""Checkpoints that are whole or do not count.
+"""Atomic checkpoints.
 
-The library's Trainer writes a checkpoint file by file and resumes from the folder with the highest number, whether or
-not the process was killed while it was being written. Here a checkpoint counts from the moment a marker is in it, and
-the marker is written last, after everything else has reached the disk.
+transformers' Trainer writes a checkpoint file by file and resumes from the folder with the highest step, even if the
+process was killed while writing it. Here a checkpoint is complete once it contains a marker file, which is written
+last, after all other files are synced to disk.
 """
 
+import errno
 import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
+from ..utils.errors import first_line
+
 MARKER, STATE = "complete.json", "trainer_state.json"
+STREAM_REPORT = "stream_report.json"  # of a streamed training set, up to the step of the checkpoint
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def all_checkpoints(run: str | os.PathLike) -> list[Path]:
-    """The folders of a run's checkpoints, complete or not, oldest step first."""
+    """The checkpoint folders of a run, complete or not, in the order of their steps."""
     folders = [path for path in Path(run).glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
     return sorted(folders, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The optimizer step after which a checkpoint was written."""
+    """The optimizer step of a checkpoint."""
     match = _NAME.fullmatch(checkpoint.name)
     if match is None:
         raise ValueError(f"checkpoint must be a folder named checkpoint-STEP, got {checkpoint}.")
@@ -30,7 +38,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Whether every file that was written is there in its full size."""
+    """Whether every file listed in the marker exists with its full size."""
     try:
         sizes = json.loads((checkpoint / MARKER).read_text())
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
@@ -39,18 +47,18 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def newest_complete(run: str | os.PathLike) -> Path | None:
-    """The newest checkpoint of a run that can be resumed from; `None` if there is none."""
+    """The newest complete checkpoint of a run; `None` if there is none."""
     complete = [path for path in all_checkpoints(run) if is_complete(path)]
     return complete[-1] if complete else None
 
 
 def is_last(checkpoint: Path, max_steps: int, epochs: float) -> bool:
-    """Whether training ended with this checkpoint: it is of the last step, or training stopped early there.
+    """Whether training ended with this checkpoint, at the last step or by early stopping.
 
     Args:
         checkpoint: a complete checkpoint.
-        max_steps: the steps of the run; -1 if it counts epochs.
-        epochs: the epochs of a run that counts them.
+        max_steps: the steps of the run; -1 if `epochs` determines its length.
+        epochs: the epochs of the run if `max_steps` is -1.
     """
     state = json.loads((checkpoint / STATE).read_text())
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
@@ -65,26 +73,26 @@ def is_last(checkpoint: Path, max_steps: int, epochs: float) -> bool:
 
 
 def best_of(checkpoint: Path) -> Path | None:
-    """The best checkpoint of a run until this one, in the same folder; `None` if none was chosen."""
+    """The best checkpoint of the run at the time of this one; `None` if none was selected."""
     best = json.loads((checkpoint / STATE).read_text())["best_model_checkpoint"]
     return None if best is None else checkpoint.parent / Path(best).name
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Make a checkpoint count: put its files on the disk, then the marker, in one step."""
+    """Sync the files of a checkpoint to disk, then add the marker atomically."""
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
     for path in files:
-        _to_disk(path)
+        _sync(path)
     sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
-    unfinished = checkpoint / f"{MARKER}.tmp"
-    unfinished.write_text(json.dumps(sizes, indent=2))
-    _to_disk(unfinished)
-    os.replace(unfinished, checkpoint / MARKER)
-    _to_disk(checkpoint)
+    temporary = checkpoint / f"{MARKER}.tmp"
+    temporary.write_text(json.dumps(sizes, indent=2))
+    _sync(temporary)
+    os.replace(temporary, checkpoint / MARKER)
+    _sync(checkpoint)
 
 
 def remove_incomplete(run: str | os.PathLike) -> list[Path]:
-    """Clear away what killed runs left half-written; returns what was removed."""
+    """Remove the checkpoints that killed processes left incomplete; returns their folders."""
     incomplete = [path for path in all_checkpoints(run) if not is_complete(path)]
     for path in incomplete:
         shutil.rmtree(path)
@@ -92,18 +100,51 @@ def remove_incomplete(run: str | os.PathLike) -> list[Path]:
 
 
 def keep_newest(run: str | os.PathLike, limit: int | None, also: set[Path]) -> None:
-    """Remove the oldest complete checkpoints beyond `limit`, but none of those in `also`."""
+    """Keep the newest `limit` complete checkpoints and those in `also`; remove the others."""
     if limit is None or limit <= 0:
         return
     complete = [path for path in all_checkpoints(run) if is_complete(path)]
     for path in complete[:-limit]:
         if path.resolve() not in also:
-            # Without its marker first: a kill in the middle must not leave half a checkpoint that counts.
+            # The marker first: a process killed in between leaves an incomplete checkpoint, not a damaged one.
             (path / MARKER).unlink()
             shutil.rmtree(path)
 
 
-def _to_disk(path: Path) -> None:
+@contextmanager
+def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
+    """A temporary folder to save to; at the end, its files are moved into `folder`, the tokenizer last.
+
+    Args:
+        folder: the destination.
+        is_writer: whether this process creates and moves the files; exactly one process of a run does.
+
+    Raises:
+        OSError: saving failed; the message names the folder.
+    """
+    temporary = folder / ".unfinished"
+    if is_writer:
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+    try:
+        yield temporary
+        if is_writer:
+            for path in sorted(temporary.iterdir(), key=lambda path: path.name == "tokenizer.json"):
+                os.replace(path, folder / path.name)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise save_error(f"files could not be saved in {folder}", folder, error) from error
+    finally:
+        if is_writer:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_error(message: str, folder: str | os.PathLike, error: Exception) -> OSError:
+    """An `OSError` with a message, its cause and the free disk space."""
+    code = getattr(error, "errno", None) or errno.EIO
+    free = shutil.disk_usage(folder).free // 2**20
+    return OSError(code, f"{message} ({first_line(error)}; {free} MiB free)")
+
+
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -10,12 +10,12 @@ from ..ops_random_transformer import smoothed_cross_entropy
 class SmoothedCrossEntropy:
     """Cross-entropy with label smoothing, averaged over all target tokens of an optimizer step.
 
-    A target is `1 - smoothing` on the right token and `smoothing` spread evenly over the vocabulary. Labels of -100 are
-    left out, from the count too.
+    A target distribution is `1 - smoothing` on the label plus `smoothing` spread evenly over the vocabulary. Labels of
+    -100 are ignored and not counted.
 
     Args:
-        smoothing: the share that is spread, 0 to 1; the paper's 0.1.
-        overwrite: put the gradient where the logits are, for callers who need them no more.
+        smoothing: the probability that is spread, in [0, 1); 0.1 in the paper.
+        overwrite: store the gradient in the memory of the logits, which are not usable afterwards.
     """
 
     def __init__(self, smoothing: float = 0.1, overwrite: bool = False):
@@ -30,8 +30,8 @@ class SmoothedCrossEntropy:
         Args:
             outputs: the model's output, with logits `[batch, target_len, vocab_size]`.
             labels: `[batch, target_len]`.
-            num_items_in_batch: target tokens of the whole step, over all its batches and devices; those of this batch
-                when `None`.
+            num_items_in_batch: target tokens of the step, over all batches and devices; those of this batch when
+                `None`.
         """
         logits = outputs["logits"]
         return smoothed_cross_entropy(logits, labels, self.smoothing, num_items_in_batch, overwrite=self.overwrite)

@@ -1,7 +1,7 @@
-"""The manifest of a run: what determines its result, how far it got, and one run at a time in an output folder.
+"""The manifest of a run, and the lock on its output folder.
 
-The manifest is a JSON file in the output folder. A run that is resumed compares it with its arguments and data: values
-that change the result must stay the same, others may change and are recorded in its history.
+The manifest is a JSON file in the output folder with the inputs and the progress of the run. A resumed run compares its
+arguments and data with it: values that determine the result must be equal; other values may change, which is recorded.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from .recipe import TranslationTrainingArguments
 logger = logging.getLogger(__name__)
 
 MANIFEST, LOCK = "training_manifest.json", ".training.lock"
-# Training arguments that determine the weights of every step.
+# Training arguments that determine the weights.
 RECIPE = (
     "adam_beta1",
     "adam_beta2",
@@ -53,11 +53,11 @@ RECIPE = (
     "warmup_steps",
     "weight_decay",
 )
-# Those that determine which step is the best, or after which training stops early.
+# Training arguments that determine the best checkpoint and early stopping.
 SELECTION = ("eval_steps", "eval_strategy", "greater_is_better", "length_penalty", "metric_for_best_model", "num_beams")
-# Those that may only grow: training continues.
+# Training arguments that may only increase, to extend the run.
 LENGTHS = ("max_steps", "num_train_epochs")
-# Those that may change: the history of the manifest records it.
+# Training arguments that may change; the history in the manifest records changes.
 FREE = (
     "eval_steps",
     "eval_strategy",
@@ -74,15 +74,15 @@ FREE = (
 
 @dataclass
 class Manifest:
-    """What a run is made of and how far it got.
+    """The inputs and the progress of a run.
 
     Args:
-        fixed: the values that determine the result, by the name of their argument.
+        fixed: the values that determine the result, by argument name.
         free: the values that may change when the run is resumed.
-        tokenizer: the digest of the `tokenizer.json` that the run trained.
-        history: for each call that changed values, the step it resumed from and the values before and after.
-        finished: what is known of the finished model; `None` while it is trained.
-        scores: for each scored set, what was scored and the metrics.
+        tokenizer: digest of the `tokenizer.json` that the run trained.
+        history: for each call with changed values, the step that it resumed from and the old and new values.
+        finished: facts about the final model; `None` until it is saved.
+        scores: for each scored set, the evaluation settings and the metrics.
     """
 
     fixed: dict[str, Any]
@@ -94,7 +94,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """The manifest in an output folder; `None` if there is none.
+        """The manifest in a folder; `None` if there is none.
 
         Raises:
             ValueError: the file is damaged.
@@ -112,36 +112,36 @@ class Manifest:
         write_atomically(folder / MANIFEST, [json.dumps(asdict(self), indent=2).encode()])
 
     def finish(self, folder: Path, **facts: Any) -> None:
-        """Record that the final model is in the folder."""
+        """Record that the final model is saved."""
         files = {path.name: file_digest(path) for path in sorted(folder.glob("*.safetensors"))}
         self.finished = {"files": files, **facts}
         self.write(folder)
 
     def is_finished(self, folder: Path) -> bool:
-        """Whether the final model is in the folder, with the weights that were saved."""
+        """Whether the folder contains the final model with the recorded weights."""
         if self.finished is None:
             return False
         files = self.finished["files"]
         return all((folder / name).is_file() and file_digest(folder / name) == digest for name, digest in files.items())
 
-    def score_of(self, split: str, scored: dict[str, Any]) -> dict[str, Any] | None:
-        """The metrics of a set, if exactly this set was scored with exactly this search."""
+    def score_of(self, split: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """The metrics of a set if it was scored with the same evaluation settings, else `None`."""
         entry = self.scores.get(split)
-        return entry["metrics"] if entry is not None and entry["scored"] == scored else None
+        return entry["metrics"] if entry is not None and entry["scored"] == settings else None
 
 
 def open_manifest(folder: Path, fixed: dict[str, Any], free: dict[str, Any]) -> Manifest:
-    """The manifest of the run in a folder: that of the earlier call if there is something to resume, else a new one.
+    """Open the manifest in a folder, or create one if there is nothing to resume.
 
     Raises:
-        ValueError: values that determine the result differ from those of the earlier call; the message lists them.
+        ValueError: values that determine the result have changed; the message lists them.
     """
-    # Compared as they read after having been written.
+    # Compared after a JSON round trip, like the values in the file.
     fixed, free = json.loads(json.dumps([fixed, free]))
     earlier, newest = Manifest.read(folder), newest_complete(folder)
     finished = earlier is not None and earlier.is_finished(folder)
     if not (finished or newest):
-        # Nothing to resume: the run starts again, with the tokenizer of the earlier call if it is of the same run.
+        # Nothing to resume: start from scratch, but keep the tokenizer of an earlier call with the same values.
         same = earlier is not None and earlier.fixed == fixed
         manifest = Manifest(fixed, free, tokenizer=earlier.tokenizer if earlier is not None and same else None)
     elif earlier is None:
@@ -167,15 +167,15 @@ def _check_same(folder: Path, earlier: dict[str, Any], now: dict[str, Any]) -> N
     different = [f"{name}: was {earlier.get(name)}, now {now.get(name)}" for name in names if name not in longer]
     if different:
         raise ValueError(
-            f"output_dir must be new, or that of a run with the same arguments and data, got {folder} with others "
-            f"({'; '.join(different)})."
+            f"output_dir must be new or contain a run with the same arguments and data, got {folder} with different "
+            f"ones ({'; '.join(different)})."
         )
 
 
 def fixed_values(
-    data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments, texts: dict[str, Corpus]
+    data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments, corpora: dict[str, Corpus]
 ) -> dict[str, Any]:
-    """What determines the result of a run, by the name of the argument; fingerprints stand for files."""
+    """The values that determine the result, by argument name; files are represented by fingerprints."""
     names = [*RECIPE]
     if args.average_last > 1 or selects(args):
         names += ["save_steps", "save_strategy"]
@@ -183,62 +183,65 @@ def fixed_values(
         names += SELECTION
     values = {name: _plain(getattr(args, name)) for name in names}
     values |= {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
-    # As many batches make a step on more devices with less accumulation.
+    # More devices with less accumulation have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
-    values |= {name: getattr(data, name) for name in ("max_source_length", "max_target_length", "on_broken")}
-    if data.streaming:
-        values["buffer_pairs"] = data.buffer_pairs
-    values["training set"] = fingerprint(texts["train"])
-    if selects(args) and "validation" in texts:
-        values["validation set"] = fingerprint(texts["validation"])
+    values |= {name: getattr(data_args, name) for name in ("max_source_length", "max_target_length", "on_invalid")}
+    if data_args.streaming:
+        values["buffer_pairs"] = data_args.buffer_pairs
+    values["training set"] = fingerprint(corpora["train"])
+    if selects(args) and "validation" in corpora:
+        values["validation set"] = fingerprint(corpora["validation"])
     start = args.resume_from_checkpoint
     if isinstance(start, str) and not Path(start).resolve().is_relative_to(Path(args.output_dir).resolve()):
         values["resume_from_checkpoint"] = str(Path(start).resolve())
-    return {**values, **_start(model)}
+    return {**values, **_initial_model(model_args)}
 
 
 def free_values(args: TranslationTrainingArguments, version: str) -> dict[str, Any]:
-    """What may change when a run is resumed."""
+    """The values that may change when a run is resumed."""
     values = {name: _plain(getattr(args, name)) for name in (*FREE, *LENGTHS)}
     return {**values, "random-transformer": version}
 
 
 def selects(args: TranslationTrainingArguments) -> bool:
-    """Whether evaluation decides about the result."""
+    """Whether evaluation affects the result."""
     return args.load_best_model_at_end or args.early_stopping_patience is not None or args.save_strategy == "best"
 
 
-def _start(model: ModelArguments) -> dict[str, Any]:
-    """The architecture and its tokenizer, or the fingerprint of the saved model."""
-    if model.model_name_or_path is not None:
-        values = {name: getattr(model, name) for name in vars(ModelArguments()) if name.startswith("lora_")}
-        overrides = parse_overrides(model.config_overrides)
+def _initial_model(model_args: ModelArguments) -> dict[str, Any]:
+    """The architecture and the tokenizer, or the fingerprint of the saved model."""
+    if model_args.model_name_or_path is not None:
+        values = {name: getattr(model_args, name) for name in vars(ModelArguments()) if name.startswith("lora_")}
+        overrides = parse_overrides(model_args.config_overrides)
         values |= {name: overrides.get(name) for name in DROPOUTS}
-        return {**values, "model_name_or_path": _folder_digest(model.model_name_or_path, "*.safetensors", "*.json")}
+        return {
+            **values,
+            "model_name_or_path": _folder_digest(model_args.model_name_or_path, "*.safetensors", "*.json"),
+        }
     values = {"tokenizer": None}
-    vocab_size = model.vocab_size or VOCAB_SIZE
-    if model.tokenizer is not None:
-        values["tokenizer"] = _folder_digest(model.tokenizer, "tokenizer*", "*.spm", "vocab*", "*merges*")
-    config = model.config(vocab_size)
+    vocab_size = model_args.vocab_size or VOCAB_SIZE
+    if model_args.tokenizer is not None:
+        values["tokenizer"] = _folder_digest(model_args.tokenizer, "tokenizer*", "*.spm", "vocab*", "*merges*")
+    config = model_args.config(vocab_size)
     fields = vars(RandomTransformerConfig)["__annotations__"]
     return {**values, **{name: _plain(getattr(config, name)) for name in fields if hasattr(config, name)}}
 
 
 def fingerprint(text: Corpus) -> Any:
-    """A digest of a corpus: of the content of its files, or what `datasets` calls the state of a dataset."""
+    """A digest of a corpus: of the content of its files, or the fingerprint of a dataset."""
     if isinstance(text, DatasetText):
-        return f"{text.name} {text.stamp()} {text.source_key} {text.target_key}"
+        return f"{text.name} {text.fingerprint()} {text.source_key} {text.target_key}"
     files = " ".join(file_digest(Path(path)) for path in (text.source, text.target) if path is not None)
-    # Names of keys matter in JSON only.
+    # Keys matter in JSON only.
     return f"{files} {text.source_key} {text.target_key}" if Path(text.source).suffix in (".json", ".jsonl") else files
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make this the only run in an output folder; the lock ends with the process, however it ends.
+    """Lock an output folder; the lock is released when the process ends for any reason.
 
     Raises:
-        ValueError: another run is in the folder.
+        ValueError: another run uses the folder.
     """
     lock = FileLock(folder / LOCK)
 
@@ -257,7 +260,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """The value of an enumeration, or the value itself."""
+    """The value of an enumeration member, or the argument itself."""
     return getattr(value, "value", value)
 
 
@@ -270,7 +273,7 @@ def file_digest(path: Path) -> str:
 
 
 def _folder_digest(name: str, *patterns: str) -> str:
-    """A digest of files in a folder; the name itself where it is not a folder but a model of the Hub."""
+    """A digest of files in a folder; the name itself if it is a model on the Hub."""
     if not Path(name).is_dir():
         return name
     files = {path.name: file_digest(path) for pattern in patterns for path in sorted(Path(name).glob(pattern))}

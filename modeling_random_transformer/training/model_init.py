@@ -1,4 +1,4 @@
-"""What a run starts from: random weights, a saved translator, or one whose weights stay and that gets an adapter."""
+"""The model that a run trains: a new one, a saved one, or a frozen saved one with a LoRA adapter."""
 
 import json
 from pathlib import Path
@@ -21,83 +21,106 @@ from .recipe import TranslationTrainingArguments
 if TYPE_CHECKING:
     from peft import PeftModel
 
-Network = Union[RandomTransformerForConditionalGeneration, "PeftModel"]
+TrainableModel = Union[RandomTransformerForConditionalGeneration, "PeftModel"]
 
 
-def check_start(model: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """Refuse a start that cannot be made, which takes no time, before a corpus is read, which may take long.
+def check_arguments(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """Check everything about the initial model that can be checked before the corpus is read.
 
     Raises:
-        ValueError: arguments exclude each other, peft is missing, or the folder holds no translator, another
-            architecture or a tokenizer that is not the model's.
+        ValueError: the arguments exclude each other, peft is not installed, or the folder has no model, a model of
+            another architecture or a tokenizer that does not fit the model.
     """
-    if model.lora_rank is not None:
-        if args.tp_size * args.fsdp_size > 1:
-            sizes = f"tp_size={args.tp_size} and fsdp_size={args.fsdp_size}"
-            raise ValueError(
-                f"lora_rank must be unset where weights are shared out, got {model.lora_rank} with {sizes}."
-            )
-        if not is_peft_available():
-            raise ValueError(f"lora_rank={model.lora_rank} needs peft: pip install 'random-transformer[adapters]'.")
-    _check_output(model, Path(args.output_dir))
-    _check_resumed(args.resume_from_checkpoint, Path(args.output_dir))
-    if model.model_name_or_path is not None:
-        _check_saved(model.model_name_or_path, parse_overrides(model.config_overrides))
-    elif model.tokenizer is not None:
-        with reraise_as_value_error(f"tokenizer must be a folder with a saved tokenizer, got {model.tokenizer!r}"):
-            model.config(len(AutoTokenizer.from_pretrained(model.tokenizer)))
+    if model_args.lora_rank is not None:
+        _check_lora(model_args.lora_rank, args)
+    _check_output_dir(model_args, Path(args.output_dir))
+    if isinstance(args.resume_from_checkpoint, str):
+        _check_resume_from_checkpoint(args.resume_from_checkpoint, Path(args.output_dir))
+    if model_args.model_name_or_path is not None:
+        _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
+    elif model_args.tokenizer is not None:
+        with reraise_as_value_error(f"tokenizer must be a folder with a saved tokenizer, got {model_args.tokenizer!r}"):
+            model_args.config(len(AutoTokenizer.from_pretrained(model_args.tokenizer)))
     else:
-        model.config(VOCAB_SIZE if model.vocab_size is None else model.vocab_size)
+        model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
 
 
-def _check_output(model: ModelArguments, output: Path) -> None:
-    """Refuse to write over the start, or beside results of another kind, which would be loaded together with ours."""
-    start = model.model_name_or_path
-    if start is not None and Path(start).resolve().is_relative_to(output.resolve()):
+def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:
+    if args.tp_size * args.fsdp_size > 1:
+        sizes = f"tp_size={args.tp_size} and fsdp_size={args.fsdp_size}"
+        raise ValueError(f"lora_rank must be unset for sharded weights, got {rank} with {sizes}.")
+    if not is_peft_available():
+        raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
+
+
+def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
+    """Check that the output overwrites neither the initial model nor results of another kind.
+
+    A folder with an adapter and full weights would be loaded as both.
+    """
+    initial = model_args.model_name_or_path
+    if initial is not None and Path(initial).resolve().is_relative_to(output.resolve()):
         raise ValueError(
-            f"output_dir must differ from model_name_or_path and not hold it, as it stays as it is, got {output} and "
-            f"{start}."
+            f"output_dir must differ from model_name_or_path and not contain it, got {output} and {initial}."
         )
     for folder in (output, *filter(is_complete, all_checkpoints(output))):
         adapter = folder / "adapter_config.json"
         rank = json.loads(adapter.read_bytes()).get("r") if adapter.is_file() else None
-        if rank != model.lora_rank and (adapter.is_file() or any(folder.glob("*.safetensors"))):
-            found = "all weights of a model" if rank is None else f"an adapter of rank {rank}"
+        if rank != model_args.lora_rank and (adapter.is_file() or any(folder.glob("*.safetensors"))):
+            found = "the full weights of a model" if rank is None else f"an adapter of rank {rank}"
             raise ValueError(
-                f"output_dir must be new, or that of an earlier try of this run, got {folder} with {found}."
+                f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {found}."
             )
 
 
-def _check_resumed(start: str | bool | None, output: Path) -> None:
-    """Check the checkpoint that is named to resume from."""
-    if not isinstance(start, str):
-        return
-    checkpoint = Path(start)
-    needed = ("trainer_state.json", "optimizer.pt", "scheduler.pt")
-    missing = [name for name in needed if not (checkpoint / name).exists()]
+def _check_resume_from_checkpoint(name: str, output: Path) -> None:
+    checkpoint = Path(name)
+    required = ("trainer_state.json", "optimizer.pt", "scheduler.pt")
+    missing = [file for file in required if not (checkpoint / file).exists()]
     if missing or ((checkpoint / MARKER).exists() and not is_complete(checkpoint)):
         found = f"without {', '.join(missing)}" if missing else "with incomplete files"
-        raise ValueError(f"resume_from_checkpoint must be the folder of a complete checkpoint, got {start!r} {found}.")
+        raise ValueError(f"resume_from_checkpoint must be the folder of a complete checkpoint, got {name!r} {found}.")
     newest = newest_complete(output)
     if checkpoint.resolve().parent == output.resolve() and newest is not None and newest.name != checkpoint.name:
         raise ValueError(
             f"resume_from_checkpoint must be the newest checkpoint of output_dir, {newest.name}, or one of another "
-            f"run, got {start!r}."
+            f"run, got {name!r}."
         )
 
 
-def check_checkpoint(checkpoint: Path, network: Network) -> None:
-    """Check that a checkpoint is of this architecture.
+def _check_saved_model(folder: str, overrides: dict[str, Any]) -> None:
+    if Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file():
+        raise ValueError(
+            f"model_name_or_path must contain a full model, got {folder!r} with an adapter: merge it first "
+            "(docs/small_models.md)."
+        )
+    with reraise_as_value_error(f"model_name_or_path must contain a saved model, got {folder!r}"):
+        config = AutoConfig.from_pretrained(folder)
+    if not isinstance(config, RandomTransformerConfig):
+        raise ValueError(
+            f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
+            f"got {folder!r} of type {config.model_type!r}."
+        )
+    RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})  # validates the overrides
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
+    with reraise_as_value_error(f"model_name_or_path must contain the model's tokenizer, got {folder!r}"):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    check_tokenizer(tokenizer, config)
+
+
+def check_checkpoint(checkpoint: Path, model: TrainableModel) -> None:
+    """Check that a checkpoint has the architecture of the model.
 
     Raises:
-        ValueError: it is of another; the message lists the differences.
+        ValueError: it has another one; the message lists the differences.
     """
     if not (checkpoint / "config.json").is_file():
-        return  # of an adapter, or of weights that are divided over processes
-    with reraise_as_value_error(f"resume_from_checkpoint must hold a model, got {checkpoint}"):
+        return  # an adapter, or weights that are partitioned over processes
+    with reraise_as_value_error(f"resume_from_checkpoint must contain a model, got {checkpoint}"):
         saved = AutoConfig.from_pretrained(checkpoint)
     fields = vars(RandomTransformerConfig)["__annotations__"]
-    values = {name: (getattr(saved, name, None), getattr(network.config, name, None)) for name in fields}
+    values = {name: (getattr(saved, name, None), getattr(model.config, name, None)) for name in fields}
     different = [f"{name}: was {was}, now {now}" for name, (was, now) in values.items() if was != now]
     if different:
         raise ValueError(
@@ -106,85 +129,68 @@ def check_checkpoint(checkpoint: Path, network: Network) -> None:
         )
 
 
-def _check_saved(folder: str, overrides: dict[str, Any]) -> None:
-    if Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file():
-        raise ValueError(
-            f"model_name_or_path must hold a whole model, got {folder!r} with an adapter: merge it first "
-            "(docs/small_models.md)."
-        )
-    with reraise_as_value_error(f"model_name_or_path must hold a saved translator, got {folder!r}"):
-        config = AutoConfig.from_pretrained(folder)
-    if not isinstance(config, RandomTransformerConfig):
-        raise ValueError(
-            f"model_name_or_path must hold a model of type {RandomTransformerConfig.model_type!r}, "
-            f"got {folder!r} of type {config.model_type!r}."
-        )
-    RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})  # refuses what no model can have
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"model_name_or_path must hold plain weights to be trained, got quantised ones in {folder!r}.")
-    with reraise_as_value_error(f"model_name_or_path must hold the translator's tokenizer, got {folder!r}"):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    check_tokenizer(tokenizer, config)
-
-
-def starting_network(
-    model: ModelArguments, args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
-) -> Network:
-    """The network to train, with the settings of its search.
+def build_model(
+    model_args: ModelArguments, args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
+) -> TrainableModel:
+    """The model to train, with the generation settings of evaluation.
 
     Raises:
-        ValueError: the configuration refuses an argument, or the saved weights are not whole.
+        ValueError: the configuration is invalid, or saved weights are incomplete.
     """
-    set_seed(args.seed)  # the weights depend on the seed alone, not on what was drawn before
-    network = _random(model, tokenizer) if model.model_name_or_path is None else _saved(model)
-    network.generation_config.update(max_length=network.config.max_position_embeddings, **args.search)
+    set_seed(args.seed)  # random weights depend on the seed alone, not on earlier random numbers
+    model = _new_model(model_args, tokenizer) if model_args.model_name_or_path is None else _saved_model(model_args)
+    model.generation_config.update(max_length=model.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
-        network = _share_out(network, args)
-    return network if model.lora_rank is None else _with_adapter(network, model.lora_rank, model)
+        model = _sharded(model, args)
+    return model if model_args.lora_rank is None else _with_adapter(model, model_args.lora_rank, model_args)
 
 
-def _random(model: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> RandomTransformerForConditionalGeneration:
+def _new_model(
+    model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase
+) -> RandomTransformerForConditionalGeneration:
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    config = model.config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
+    config = model_args.config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
     return RandomTransformerForConditionalGeneration(config)
 
 
-def _saved(model: ModelArguments) -> RandomTransformerForConditionalGeneration:
-    """The translator in the folder, in float32 whatever it was saved in: updates of half precision get lost."""
-    folder = model.model_name_or_path
-    options = {**parse_overrides(model.config_overrides), "dtype": torch.float32, "output_loading_info": True}
-    with reraise_as_value_error(f"model_name_or_path must hold whole weights, got {folder!r}"):
-        network, info = RandomTransformerForConditionalGeneration.from_pretrained(folder, **options)
+def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:
+    """The saved model in float32, whatever its dtype: half precision would round small updates to zero."""
+    folder = model_args.model_name_or_path
+    options = {**parse_overrides(model_args.config_overrides), "dtype": torch.float32, "output_loading_info": True}
+    with reraise_as_value_error(f"model_name_or_path must contain complete weights, got {folder!r}"):
+        model, info = RandomTransformerForConditionalGeneration.from_pretrained(folder, **options)
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"]))
-        raise ValueError(f"model_name_or_path must hold all weights, got {folder!r} without {missing}.")
-    network.generation_config.max_new_tokens = None  # the length is given by max_length
-    return network
+        raise ValueError(f"model_name_or_path must contain all weights, got {folder!r} without {missing}.")
+    model.generation_config.max_new_tokens = None  # max_length is the limit
+    return model
 
 
-def _with_adapter(network: RandomTransformerForConditionalGeneration, rank: int, model: ModelArguments) -> "PeftModel":
-    """The network with an adapter (LoRA, Hu et al. 2021), of which alone the weights are trained."""
+def _with_adapter(
+    model: RandomTransformerForConditionalGeneration, rank: int, model_args: ModelArguments
+) -> "PeftModel":
+    """The frozen model with a trainable adapter (LoRA, Hu et al. 2021)."""
     from peft import LoraConfig, TaskType, get_peft_model
 
-    options = LoraConfig(
+    config = LoraConfig(
         task_type=TaskType.SEQ_2_SEQ_LM,
         r=rank,
-        lora_alpha=2 * rank if model.lora_alpha is None else model.lora_alpha,
-        lora_dropout=model.lora_dropout,
-        target_modules=model.lora_targets,
+        lora_alpha=2 * rank if model_args.lora_alpha is None else model_args.lora_alpha,
+        lora_dropout=model_args.lora_dropout,
+        target_modules=model_args.lora_targets,
     )
-    if Path(network.name_or_path).is_dir():  # what the adapter's folder says of it is to hold wherever it is read
-        network.name_or_path = str(Path(network.name_or_path).resolve())
-    return get_peft_model(network, options)
+    if Path(model.name_or_path).is_dir():  # the saved adapter refers to its base model from any working directory
+        model.name_or_path = str(Path(model.name_or_path).resolve())
+    return get_peft_model(model, config)
 
 
-def _share_out(
-    network: RandomTransformerForConditionalGeneration, args: TranslationTrainingArguments
+def _sharded(
+    model: RandomTransformerForConditionalGeneration, args: TranslationTrainingArguments
 ) -> RandomTransformerForConditionalGeneration:
-    """The same weights, each process with its part of them. transformers splits a model as it loads it."""
+    """The same weights, one shard per process. transformers shards a model only when it loads one."""
     folder = Path(args.output_dir) / "initial"
     if args.process_index == 0:
-        network.save_pretrained(folder)
+        model.save_pretrained(folder)
     PartialState().wait_for_everyone()
     sizes = DistributedConfig(tp_size=args.tp_size, fsdp_size=args.fsdp_size)
     return RandomTransformerForConditionalGeneration.from_pretrained(folder, distributed_config=sizes)

@@ -1,4 +1,4 @@
-"""The paper's training recipe (section 5) as the defaults of transformers' `Seq2SeqTrainingArguments`."""
+"""The paper's training recipe (section 5) as defaults of transformers' `Seq2SeqTrainingArguments`."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,108 +10,116 @@ from transformers import Seq2SeqTrainingArguments
 
 
 def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
-    """The learning rate at the end of the warm-up, d_model^-0.5 · warmup_steps^-0.5 (paper 5.3)."""
+    """The learning rate at the end of warm-up, d_model^-0.5 · warmup_steps^-0.5 (paper 5.3)."""
     return (d_model * warmup_steps) ** -0.5
 
 
-# Arguments of the library that have no effect here, and what takes their place.
-NO_EFFECT = {
+# Arguments of `Seq2SeqTrainingArguments` that have no effect here, with the reason.
+UNSUPPORTED = {
     "per_device_train_batch_size": "max_tokens_per_batch sets the batch size",
     "auto_find_batch_size": "max_tokens_per_batch sets the batch size",
-    "train_sampling_strategy": "batches always hold pairs of similar length",
-    "sortish_sampler": "batches always hold pairs of similar length",
-    "dataloader_drop_last": "an epoch always has every pair",
-    "generation_num_beams": "num_beams sets the beams",
-    "generation_config": "num_beams and length_penalty set the search",
+    "train_sampling_strategy": "batches are always grouped by length",
+    "sortish_sampler": "batches are always grouped by length",
+    "dataloader_drop_last": "an epoch always contains every pair",
+    "generation_num_beams": "num_beams sets the number of beams",
+    "generation_config": "num_beams and length_penalty configure beam search",
 }
-AT_LEAST_ONE = ("average_last", "num_beams", "tp_size", "fsdp_size")
+POSITIVE = ("average_last", "num_beams", "tp_size", "fsdp_size")
 
 
 @dataclass
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` whose defaults are the paper's, and what the library has no argument for."""
+    """`Seq2SeqTrainingArguments` with the paper's hyperparameters as defaults, and the arguments that it lacks."""
 
     learning_rate: float | None = field(
         default=None,
-        metadata={"help": "Peak learning rate; unset, the paper's d_model^-0.5 · warmup_steps^-0.5."},
+        metadata={"help": "Peak learning rate; default: the paper's d_model^-0.5 · warmup_steps^-0.5 (5.3)."},
     )
     lr_scheduler_type: str = field(
         default="inverse_sqrt",
-        metadata={"help": "Linear warm-up, then falling with the square root of the step (paper 5.3)."},
+        metadata={"help": "Learning rate schedule; default: linear warm-up, then step^-0.5 (paper 5.3)."},
     )
     warmup_steps: float = field(
-        default=4000, metadata={"help": "Steps until the peak (paper 5.3); below 1, a share of max_steps."}
+        default=4000, metadata={"help": "Warm-up steps (paper 5.3); a value below 1 is a fraction of max_steps."}
     )
-    optim: str = field(default="adamw_torch_fused", metadata={"help": "Adam, as weight_decay is 0 (paper 5.3)."})
-    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's second decay rate (paper 5.3)."})
-    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (paper 5.3)."})
-    label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing (paper 5.4)."})
-    max_steps: int = field(default=100_000, metadata={"help": "Optimizer steps (paper 5.2); -1 to count epochs."})
+    optim: str = field(
+        default="adamw_torch_fused", metadata={"help": "Optimizer; with weight_decay=0, AdamW is Adam (paper 5.3)."}
+    )
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's β2 (paper 5.3)."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's ε (paper 5.3)."})
+    label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing factor (paper 5.4)."})
+    max_steps: int = field(
+        default=100_000, metadata={"help": "Optimizer steps (paper 5.2); -1 to train for num_train_epochs."}
+    )
     max_tokens_per_batch: int = field(
         default=4096,
-        metadata={"help": "Padded source and target tokens in a batch, per device and accumulation step."},
+        metadata={"help": "Token budget of a batch: padded source and target tokens per device and accumulation step."},
     )
     average_last: int = field(
         default=5,
         metadata={
-            "help": "The final model is the mean of so many last checkpoints (paper 6.1); 1 for the last alone. With "
-            "load_best_model_at_end it is the best checkpoint instead."
+            "help": "Number of last checkpoints to average into the final model (paper 6.1); 1 uses the "
+            "last one. With load_best_model_at_end, the final model is the best checkpoint."
         },
     )
     early_stopping_patience: int | None = field(
         default=None,
-        metadata={"help": "Stop after so many evaluations in which metric_for_best_model does not get better."},
+        metadata={"help": "Stop after this many consecutive evaluations without improvement of metric_for_best_model."},
     )
-    num_beams: int = field(default=4, metadata={"help": "Beams in evaluation (paper 6.1)."})
+    num_beams: int = field(default=4, metadata={"help": "Beam size in evaluation (paper 6.1)."})
     length_penalty: float = field(default=0.6, metadata={"help": "Length penalty in evaluation (paper 6.1)."})
-    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Most pairs in a batch of evaluation."})
-    predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate by translating, for BLEU."})
-    save_strategy: str = field(default="steps", metadata={"help": "When to save: 'no', 'steps', 'epoch' or 'best'."})
+    per_device_eval_batch_size: int = field(
+        default=32, metadata={"help": "Maximum number of pairs in an evaluation batch."}
+    )
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Generate translations in evaluation, to compute BLEU."}
+    )
+    save_strategy: str = field(
+        default="steps", metadata={"help": "When to save a checkpoint: 'no', 'steps', 'epoch' or 'best'."}
+    )
     save_steps: float = field(default=1000, metadata={"help": "Steps between checkpoints."})
     save_total_limit: int | None = field(
         default=None,
-        metadata={"help": "Checkpoints to keep; unset, as many as are averaged."},
+        metadata={"help": "Number of checkpoints to keep; default: average_last."},
     )
-    tp_size: int = field(
-        default=1, metadata={"help": "Devices that share out each weight matrix (tensor parallelism)."}
-    )
-    fsdp_size: int = field(
-        default=1, metadata={"help": "Devices that share out the weights and the data (FSDP2, by transformers)."}
-    )
+    tp_size: int = field(default=1, metadata={"help": "Tensor-parallel degree."})
+    fsdp_size: int = field(default=1, metadata={"help": "Number of FSDP2 shards (transformers' implementation)."})
     ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "Whether DDP looks for weights without a gradient: this model has none."}
+        default=False, metadata={"help": "Whether DDP searches for unused parameters; this model has none."}
     )
     logging_nan_inf_filter: bool = field(
         default=False,
-        metadata={"help": "A loss that is not finite stops the run, so there is nothing to filter."},
+        metadata={"help": "Filter non-finite losses from the log; here such a loss stops the run."},
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Where there is nothing to copy to, pinned memory is of no use, and PyTorch says so with every loader.
+        # The samplers distribute whole batches evenly. Accelerate would also repeat pairs to equalize batch sizes.
+        self.accelerator_config.even_batches = False
+        # Without an accelerator, pinned memory has no use and PyTorch warns about it for every loader.
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False
-        for name, least in {"max_tokens_per_batch": 2, **dict.fromkeys(AT_LEAST_ONE, 1)}.items():
+        for name, least in {"max_tokens_per_batch": 2, **dict.fromkeys(POSITIVE, 1)}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
-            raise ValueError(f"learning_rate must be positive, or unset for the paper's, got {self.learning_rate}.")
+            raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
         self._check_length()
-        for name, instead in NO_EFFECT.items():
+        for name, instead in UNSUPPORTED.items():
             if getattr(self, name, _default(name)) != _default(name):
                 raise ValueError(f"{name} must be unset, as {instead}, got {getattr(self, name)}.")
         if self.fp16 and self.device.type == "cpu":
-            raise ValueError("fp16 must be unset on a CPU, where bf16 is available, got True.")
+            raise ValueError("fp16 must be False on a CPU, which supports bf16, got True.")
         if self.tp_size * self.fsdp_size > 1:
             if version.parse(transformers.__version__) < version.parse("5.23"):
                 raise ValueError(
-                    "tp_size and fsdp_size must be 1 with transformers older than 5.23, whose Trainer cannot share out "
+                    "tp_size and fsdp_size must be 1 with transformers older than 5.23, whose Trainer cannot shard "
                     f"weights, got {self.tp_size} and {self.fsdp_size} with transformers {transformers.__version__}."
                 )
-            self.save_only_model = True  # transformers can save weights that it shared out, but no optimizer for them
+            self.save_only_model = True  # transformers cannot save the optimizer of sharded weights
         if self.average_last > 1 and getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
             raise ValueError(
-                f"average_last must be 1 with DeepSpeed ZeRO-3, whose weights are not whole, got {self.average_last}."
+                f"average_last must be 1 with DeepSpeed ZeRO-3, which partitions the weights, got {self.average_last}."
             )
         if self.early_stopping_patience is not None:
             self._check_early_stopping(self.early_stopping_patience)
@@ -123,19 +131,19 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             )
 
     @property
-    def search(self) -> dict[str, Any]:
-        """What `generate()` is told of the search; a length penalty has no meaning for one beam."""
+    def generation_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of `generate()` for evaluation; one beam has no length penalty."""
         return {"num_beams": self.num_beams} | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
 
     def peak_rate(self, d_model: int) -> float:
-        """The learning rate at the end of the warm-up: the argument, or the paper's if it is unset."""
+        """The learning rate at the end of warm-up: `learning_rate`, or the paper's if it is unset."""
         if self.learning_rate is not None:
             return self.learning_rate
-        # At least one step: the paper's formula has no rate without a warm-up.
+        # At least one step: the paper's formula is undefined without warm-up.
         return paper_peak_rate(d_model, max(1, self.get_warmup_steps(self.max_steps)))
 
     def _check_length(self) -> None:
-        """Check the arguments that set the length of the run."""
+        """Check the arguments that determine the number of steps."""
         if self.max_steps != -1 and (self.max_steps < 1 or self.max_steps != int(self.max_steps)):
             raise ValueError(f"max_steps must be a positive integer, or -1 to count epochs, got {self.max_steps}.")
         if self.max_steps != -1 and self.num_train_epochs != _default("num_train_epochs"):
@@ -147,22 +155,22 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"num_train_epochs must be positive, got {self.num_train_epochs}.")
         if self.max_steps == -1 and self.learning_rate is None and 0 < self.warmup_steps < 1:
             raise ValueError(
-                f"warmup_steps must be a number of steps where max_steps and learning_rate are unset, got "
+                f"warmup_steps must be 0 or at least 1 if max_steps and learning_rate are unset, got "
                 f"{self.warmup_steps}."
             )
 
     def _check_early_stopping(self, patience: int) -> None:
         if patience < 1:
             raise ValueError(f"early_stopping_patience must be at least 1, got {patience}.")
-        self.restore_callback_states_from_checkpoint = True  # how many evaluations in a row were not better
+        self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
         if self.eval_strategy == "no" or self.metric_for_best_model is None:
             raise ValueError(
-                "early_stopping_patience needs eval_strategy and metric_for_best_model, such as 'bleu' or 'loss', "
+                "early_stopping_patience requires eval_strategy and metric_for_best_model, such as 'bleu' or 'loss', "
                 f"got {self.eval_strategy.value!r} and {self.metric_for_best_model!r}."
             )
 
 
 def _default(name: str) -> Any:
-    """The default of an argument; `None` where this version of transformers does not have it."""
+    """The default of an argument; `None` if the installed transformers does not have it."""
     entry = TranslationTrainingArguments.__dataclass_fields__.get(name)
     return None if entry is None else entry.default

@@ -1,10 +1,12 @@
-"""`Seq2SeqTrainer` with the paper's recipe, batches by tokens, and checkpoints that survive anything."""
+"""`Seq2SeqTrainer` with the paper's recipe, token-budget batches and atomic checkpoints."""
 
-import errno
+import copy
+import json
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,20 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
-from ..data.corpus import lengths_of
 from ..data.streaming import TokenBudgetStream
-from ..translation.texts import Translator
-from .checkpoints import all_checkpoints, is_complete, keep_newest, mark_complete, newest_complete, remove_incomplete
+from ..data.tokenization import lengths_of
+from ..translation import longest_target
+from .checkpoints import (
+    STREAM_REPORT,
+    all_checkpoints,
+    is_complete,
+    keep_newest,
+    mark_complete,
+    newest_complete,
+    remove_incomplete,
+    save_error,
+)
 from .loss import SmoothedCrossEntropy
-from .progress import TranslationProgress
 from .recipe import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -40,27 +50,31 @@ logger = logging.getLogger(__name__)
 class TranslationTrainer(Seq2SeqTrainer):
     """Trains an encoder-decoder on pairs of token ids.
 
-    What it adds to `Seq2SeqTrainer`: batches by a budget of tokens instead of a number of pairs; label smoothing over
-    the tokens of a whole step; a loss that is not finite stops the run; a checkpoint counts once it is complete, and
-    `train(resume_from_checkpoint=True)` goes on from the newest that is, or starts anew where there is none.
+    Differences from `Seq2SeqTrainer`: batches have a token budget instead of a number of pairs; label smoothing is
+    averaged over the tokens of an optimizer step; a non-finite loss stops the run; checkpoints are atomic, and
+    `train(resume_from_checkpoint=True)` resumes from the newest complete one or, without any, starts at step 0.
 
     Args:
-        model: the model; its configuration gives `d_model` for the paper's learning rate.
-        args: the recipe.
-        train_dataset: rows of `input_ids` and `labels`, with their numbers of tokens in `source_length` and
-            `target_length`; or a `TokenBudgetStream`.
-        processing_class: the tokenizer, which pads.
+        model: the model; the paper's learning rate depends on `d_model` in its configuration.
+        args: the training arguments; the trainer uses a copy.
+        train_dataset: rows of `input_ids` and `labels`, with their lengths in `source_length` and `target_length`; or a
+            `TokenBudgetStream`.
+        processing_class: the tokenizer, used for padding.
         **kwargs: the other arguments of `Seq2SeqTrainer`.
     """
 
     compute_metrics: Callable[..., dict[str, Any]] | None
 
     def __init__(self, model: PreTrainedModel, args: TranslationTrainingArguments, **kwargs: Any):
-        if args.learning_rate is None:
+        if args.learning_rate is None:  # not only assigned: DeepSpeed's configuration copies the value
             args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
+        else:
+            args = copy.copy(args)
+        # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.
+        self.checkpoint_limit, args.save_total_limit = args.save_total_limit, None
         if args.n_gpu > 1:
             logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", args.n_gpu)
-            args._n_gpu = 1  # as transformers does to keep the model out of DataParallel
+            args._n_gpu = 1  # prevents DataParallel, as transformers itself does
         self.padding_multiple = padding_multiple(args.device)
         kwargs.setdefault(
             "data_collator",
@@ -76,19 +90,19 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
-        self.tokens_in_step: Tensor | int = 0
         self._unchecked: list[_MicroBatch] = []
         self._batch_losses: list[Tensor] = []
+        self.throughput = _Throughput()
         self._replace_progress_bar()
 
     # Batches
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of `max_tokens_per_batch`, shared out over the processes."""
+        """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
         if self.train_dataset is None:
-            raise ValueError("train_dataset must be given to train, got None.")
+            raise ValueError("train_dataset must be given for training, got None.")
         if isinstance(self.train_dataset, TokenBudgetStream):
-            # Each process takes its own share of the stream, so there is nothing left for Accelerate to share out.
+            # The stream itself distributes the batches over the processes.
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
         source_lengths, target_lengths = lengths_of(self.train_dataset).T
         sampler = TokenBudgetSampler(
@@ -99,7 +113,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
             pad_to_multiple_of=self.padding_multiple,
         )
-        self.add_callback(_ChooseEpoch(sampler))
+        self.add_callback(_SetEpoch(sampler))
         return self._loader(
             self.train_dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers
         )
@@ -108,7 +122,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
-            raise ValueError("eval_dataset must be given to evaluate, got None.")
+            raise ValueError("eval_dataset must be given for evaluation, got None.")
         return self._sorted_loader(self.eval_dataset[dataset] if isinstance(dataset, str) else dataset)
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
@@ -128,11 +142,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self._loader(dataset, sampler, "evaluation")
 
     def _data_parallel_size(self) -> int:
-        """The number of processes with batches of their own: the ranks of a tensor-parallel group share theirs."""
+        """The number of processes with different batches; a tensor-parallel group shares one batch."""
         return self.accelerator.num_processes // self.get_tp_size()
 
     def _loader(self, dataset: Dataset, sampler: Sampler, description: str, **options: Any) -> DataLoader:
-        """Batches of the sampler, distributed over the processes without padding them to one number of pairs."""
+        """Batches of the sampler, distributed over the processes."""
         collator = self.data_collator
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
@@ -146,18 +160,15 @@ class TranslationTrainer(Seq2SeqTrainer):
             pin_memory=self.args.dataloader_pin_memory,
             **options,
         )
-        settings = self.accelerator.dataloader_config
-        even, settings.even_batches = settings.even_batches, False
-        try:
-            return self.accelerator.prepare(loader)
-        finally:
-            settings.even_batches = even
+        return self.accelerator.prepare(loader)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
-        """The batches of a step and their target tokens; also counts all tokens, for the throughput."""
+        """The batches of a step and their number of target tokens; also counts all tokens for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        # A tensor on the device: a number would make the CPU wait for it.
-        self.tokens_in_step = sum(batch["attention_mask"].sum() + batch["labels"].ne(-100).sum() for batch in batches)
+        # The sum stays a tensor on the device: reading it would synchronize.
+        self.throughput.tokens += sum(
+            batch["attention_mask"].sum() + batch["labels"].ne(-100).sum() for batch in batches
+        )
         return batches, num_items
 
     # Evaluation
@@ -172,15 +183,15 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """Evaluate every pair once; predictions and labels are in the order of the data set.
 
-        The loss is the mean over the target tokens of the data set, whatever the batches are. Batches that are not
-        concatenated (`eval_do_concat_batches=False`, `batch_eval_metrics=True`) stay in the order of evaluation.
+        The loss is the mean over the target tokens of the data set and does not depend on the batches. Batches that are
+        not concatenated (`eval_do_concat_batches=False`, `batch_eval_metrics=True`) stay in the order of evaluation.
         """
-        # Accelerate's sampler, which takes a process's share of the batches, holds the one of all batches.
+        # Accelerate's sampler selects the batches of this process from the sampler of all batches.
         shard: Any = dataloader.batch_sampler
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self.gather_function = self._gather_rows
         self._batch_losses = []
-        if self.is_fsdp_enabled:  # generate() does not recognize Accelerate's FSDP2
+        if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
             self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
         compute_metrics = self.compute_metrics
         if compute_metrics is not None and self.args.eval_do_concat_batches and not self.args.batch_eval_metrics:
@@ -199,9 +210,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         return output._replace(predictions=predictions, label_ids=labels)
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Loss, predictions and labels of a batch; also keeps its loss, by tokens, for the loss of the data set.
+        """Loss, predictions and labels of a batch; also stores the batch's summed loss and token count.
 
-        The longest output is that of translation (paper 6.1).
+        The output length has the same limit as in translation (paper 6.1).
         """
         options = self._generation_options(inputs)
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
@@ -211,7 +222,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss, predictions, labels
 
     def _gather_rows(self, tensors: Any) -> Any:
-        """The rows of all processes, which may have different numbers of them."""
+        """The rows of all processes, whose batch sizes may differ."""
 
         def gather(tensor: Tensor) -> Tensor:
             sizes = self._gather_shards(torch.tensor(len(tensor), device=tensor.device)).tolist()
@@ -222,22 +233,22 @@ class TranslationTrainer(Seq2SeqTrainer):
         return recursively_apply(gather, tensors)
 
     def _gather_shards(self, tensor: Tensor) -> Tensor:
-        """A tensor of the same shape on all processes, stacked; of a tensor-parallel group's equal ones the first."""
+        """Stack a tensor that has the same shape on all processes, once per tensor-parallel group."""
         return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
 
     def _mean_loss(self, num_batches: int) -> float:
-        """The loss per target token. Batches that are there a second time, after the first ones, do not count."""
+        """The loss per target token over the first `num_batches` batches; the ones after these are repetitions."""
         by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)[:num_batches]
         loss, tokens = by_batch.cpu().double().sum(dim=0).tolist()
         return loss / tokens if tokens else 0.0
 
     def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The options of `evaluate` and `predict`, with the limit on the outputs of a batch unless they have one."""
+        """The generation options of `evaluate` and `predict`, with a default limit on the output length."""
         options = dict(getattr(self, "_gen_kwargs", {}))
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
             longest = int(inputs["attention_mask"].sum(dim=1).max())
-            limit = Translator(self.model, self.processing_class).longest_target(longest)
-            options |= {"max_length": 1 + limit, "max_new_tokens": None}  # one more for the start token
+            limit = longest_target(longest, self.model.config)
+            options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
         return options
 
     # Loss
@@ -246,8 +257,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """One batch forward and backward.
 
         Raises:
-            FloatingPointError: the loss of a batch of the step before is not finite; the message names the step and
-                the batch. Reading the loss of this step would make the CPU wait for the device.
+            FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
+                Reading the loss of the current step would synchronize with the device.
         """
         loss = super().training_step(model, inputs, num_items_in_batch)
         step = self.state.global_step + 1
@@ -256,7 +267,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss
 
     def _check_losses(self, before: int) -> None:
-        """Raise if a loss of a step earlier than `before` is not finite; waits for the device to compute them."""
+        """Raise if a loss of a step earlier than `before` is not finite; synchronizes with the device."""
         checked = [batch for batch in self._unchecked if batch.step < before]
         if not checked:
             return
@@ -278,16 +289,16 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _advice(self) -> str:
         return (
-            "Lower learning_rate, lengthen warmup_steps or set max_grad_norm; the newest checkpoint is "
+            "Decrease learning_rate, increase warmup_steps or set max_grad_norm; the newest checkpoint is "
             f"{newest_complete(self.args.output_dir)}."
         )
 
     # Checkpoints
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train. `resume_from_checkpoint=True` goes on from the newest complete checkpoint, if there is one."""
+        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one."""
         if resume_from_checkpoint is True:
-            self._refuse_to_resume_parts()
+            self._check_resumable()
             if self.is_world_process_zero():
                 remove_incomplete(self.args.output_dir)
             self.accelerator.wait_for_everyone()
@@ -299,54 +310,50 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._check_weights()
         return output
 
-    def _refuse_to_resume_parts(self) -> None:
-        """Where transformers splits the model itself it cannot save the optimizer, and training would start cold."""
+    def _check_resumable(self) -> None:
+        """Raise if transformers shards the model: it cannot save the state of its optimizer."""
         newest = newest_complete(self.args.output_dir)
         if getattr(self, "is_distributed_loading_by_transformers", False) and newest is not None:
             raise ValueError(
-                f"output_dir must be new with tp_size or fsdp_size above 1, which cannot go on after a stop, got one "
-                f"with {newest}. Accelerate's FSDP2 can (examples/accelerate/fsdp2.yaml)."
+                f"output_dir must be new with tp_size or fsdp_size above 1, which cannot be resumed, got one with "
+                f"{newest}. Accelerate's FSDP2 can be resumed (examples/accelerate/fsdp2.yaml)."
             )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self._check_losses(before=self.state.global_step + 1)
         self._check_weights()
-        limit, self.args.save_total_limit = self.args.save_total_limit, None  # old ones go once the new one counts
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
+                if isinstance(self.train_dataset, TokenBudgetStream):
+                    (folder / STREAM_REPORT).write_text(json.dumps(asdict(self.train_dataset.report)))
                 mark_complete(folder)
         except Exception as error:
-            raise self._unsaved(folder, error) from error
-        finally:
-            self.args.save_total_limit = limit
+            shutil.rmtree(folder, ignore_errors=True)
+            newest = newest_complete(self.args.output_dir)
+            left = f"{newest} is complete" if newest else "there is no earlier one"
+            message = f"checkpoint {folder} could not be saved, {left}"
+            raise save_error(message, self.args.output_dir, error) from error
         if self.args.should_save:
             best = self.state.best_model_checkpoint
-            keep_newest(self.args.output_dir, limit, also=set() if best is None else {Path(best).resolve()})
+            keep_newest(
+                self.args.output_dir, self.checkpoint_limit, also=set() if best is None else {Path(best).resolve()}
+            )
         self.accelerator.wait_for_everyone()
 
     def _check_weights(self) -> None:
-        """Raise if weights are not finite, as after a loss on another process or a gradient that is not."""
+        """Raise if weights are not finite, for example after a non-finite gradient or a loss on another process."""
         trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
         bad = [name for name, weight in trained if not _local(weight).isfinite().all()]
         if bad:
             raise FloatingPointError(
-                f"the weights are not finite after step {self.state.global_step}, {bad[0]} first. {self._advice()}"
+                f"the weights are not finite after step {self.state.global_step}, first {bad[0]}. {self._advice()}"
             )
 
-    def _unsaved(self, folder: Path, error: Exception) -> OSError:
-        """Clear away half a checkpoint and say what is left."""
-        shutil.rmtree(folder, ignore_errors=True)
-        code = getattr(error, "errno", None) or errno.EIO
-        newest = newest_complete(self.args.output_dir)
-        left = f"{newest} is complete and can be resumed from" if newest else "there is no earlier one"
-        free = shutil.disk_usage(self.args.output_dir).free // 2**20
-        return OSError(code, f"checkpoint {folder} could not be saved ({error}; {free} MiB free); {left}")
-
     def last_checkpoints(self, count: int) -> list[Path]:
-        """The newest complete checkpoints, at most `count` of them, oldest first."""
+        """The last `count` complete checkpoints, or fewer, oldest first."""
         return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
 
     # Progress
@@ -355,11 +362,49 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.pop_callback(ProgressCallback) is None:
             self.remove_callback(PrinterCallback)
         if not self.args.disable_tqdm:
-            self.add_callback(TranslationProgress(self))
+            self.add_callback(_ProgressBar(self.throughput))
 
 
-class _ChooseEpoch(TrainerCallback):
-    """Tells the sampler its epoch, also when batches are skipped to resume in the middle of one."""
+class _Throughput:
+    """Tokens since the last reading, and their number per second."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start counting."""
+        self.tokens: Tensor | int = 0  # on the device until it is read
+        self.since = time.perf_counter()
+
+    def read(self) -> float:
+        """Tokens per second of this process since the last reading; synchronizes with the device."""
+        rate = float(self.tokens) / max(time.perf_counter() - self.since, 1e-9)
+        self.reset()
+        return rate
+
+
+class _ProgressBar(ProgressCallback):
+    """The library's progress bar with loss, learning rate and throughput instead of printed log entries."""
+
+    def __init__(self, throughput: _Throughput):
+        super().__init__()
+        self.throughput = throughput
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        self.throughput.reset()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        if logs is not None and "loss" in logs and self.training_bar is not None:
+            rate = self.throughput.read() * args.world_size
+            loss, learning_rate = float(logs["loss"]), float(logs["learning_rate"])
+            self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
+        else:
+            super().on_log(args, state, control, logs=logs, **kwargs)
+
+
+class _SetEpoch(TrainerCallback):
+    """Sets the epoch of the sampler, also when a run resumes within an epoch."""
 
     def __init__(self, sampler: TokenBudgetSampler):
         self.sampler = sampler
@@ -370,7 +415,7 @@ class _ChooseEpoch(TrainerCallback):
 
 @dataclass
 class _MicroBatch:
-    """A batch whose loss may still be computed on the device, and its optimizer step, from 1."""
+    """A batch whose loss may not be computed yet, and its optimizer step, counted from 1."""
 
     step: int
     loss: Tensor
@@ -382,7 +427,7 @@ def _local(weight: Tensor) -> Tensor:
 
 
 def _select(rows: Any, positions: np.ndarray) -> Any:
-    """The rows at these positions of an array, or of each array of a tuple."""
+    """The rows at these positions, of an array or of each array in a tuple."""
     if isinstance(rows, (tuple, list)):
         return type(rows)(_select(part, positions) for part in rows)
     return None if rows is None else rows[positions]

@@ -1,19 +1,20 @@
-"""Translating with a trained model: a list, a stream that never ends, or a file shared out over many processes.
+"""Translation of a list, a stream or a file with a trained model.
 
     translate(["hello world"], model, tokenizer)                 # → ["hola mundo"]
     for line in translate_stream(read_lines(file), model, tokenizer): ...
-    translate_file("big.en", "big.es", model, tokenizer)         # after a kill, the same call goes on
+    translate_file("big.en", "big.es", model, tokenizer)         # sharded over processes; the same call resumes
 
-Any model of transformers' `AutoModelForSeq2SeqLM` does, with its tokenizer.
+All three are front ends of `Seq2SeqPipeline` and take any model of `AutoModelForSeq2SeqLM`.
 """
 
+from ..pipeline_random_transformer import longest_target
 from ..utils.text import read_lines
 from .files import translate_file
 from .lines import encode_lines, one_line
-from .texts import Translator, longest_target, translate, translate_stream
+from .streams import TranslationOptions, translate, translate_stream
 
 __all__ = [
-    "Translator",
+    "TranslationOptions",
     "encode_lines",
     "longest_target",
     "one_line",

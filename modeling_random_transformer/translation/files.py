@@ -1,8 +1,8 @@
-"""Translation of a whole file by one process or many, that goes on where it stopped.
+"""Translation of a whole file by one or more processes, resumable after an interruption.
 
-The input is cut into chunks of so many lines. Each finished chunk becomes a part, a file in the folder
-`<output>.parts`, and a manifest beside the parts says what they are parts of. When all are there, they become the
-output. Every file appears complete or not at all, so that a kill at any moment leaves nothing half done behind.
+The input is divided into chunks of lines. Each finished chunk is a part, a file in the folder `<output>.parts`,
+together with a manifest that describes the job. The output is written when all parts exist. All files are written
+atomically, so an interruption at any time leaves only complete files.
 """
 
 import hashlib
@@ -21,16 +21,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import source_limit
-from ..utils.checks import check_positive
+from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
 from ..utils.files import write_atomically
 from ..utils.text import decode_line, read_lines
 from .lines import encode_lines
-from .texts import CHUNK_SIZE, Translator, progress_bar
+from .streams import TranslationOptions, progress_bar, translate_chunk
 
-SECONDS_BETWEEN_LOOKS = 0.1
-# What a configuration tells about where it has been, which makes no other model.
-HISTORY = ("_from_model_config", "_name_or_path", "architectures", "auto_map", "dtype", "transformers_version")
+POLLING_INTERVAL = 0.1  # seconds
+# Fields of a configuration that do not affect the model.
+PROVENANCE = ("_from_model_config", "_name_or_path", "architectures", "auto_map", "dtype", "transformers_version")
 
 
 def translate_file(
@@ -44,41 +43,41 @@ def translate_file(
     progress: bool | None = None,
     **options: Any,
 ) -> None:
-    """Translate a file of UTF-8, a text a line, into another: line n of the output translates line n of the input.
+    """Translate a UTF-8 file with one text per line; line n of the output translates line n of the input.
 
-    Under `accelerate launch` (or `torchrun`) every process calls this. The chunks are dealt out to them in turn; the
-    processes need a file system in common. When one of them returns, the output is complete.
+    Under `accelerate launch` (or `torchrun`), every process calls this function. Chunks are distributed over the
+    processes, which need a shared file system. When any of them returns, the output is complete.
 
-    After a kill the same call goes on behind the chunks that are finished, with any number of processes, and gives
-    the same output as without the kill. What decides about the output must be the same: the input, the model, the
-    tokenizer and the options. How large batches are, and where the model runs, may change. Let no two calls write the
-    same output at a time.
+    After an interruption, the same call resumes with the unfinished chunks, with any number of processes, and produces
+    the same output. Input, model, tokenizer and options must be the same; `max_batch_tokens` and the device may
+    differ. Two calls must not write the same output concurrently.
 
     Args:
         input_file: the file to translate; only a line feed ends a line.
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
-        chunk_size: lines of a chunk: sorted by length together, and lost when a process is killed before the last.
-        restart: translate from the first line again. Of the folder `<output>.parts`, only the files that its manifest
-            lists are deleted.
-        progress: draw a progress bar on stderr, which counts the lines that fall to the first process; `None` draws it
-            if there is time to look at it.
-        **options: those of `translate`. Sampling is the same after a kill if there is a `seed`.
+        chunk_size: lines that are sorted by length together, and lost if the process is killed before the last one.
+        restart: discard the parts of an earlier call. In `<output>.parts`, only files listed in its manifest are
+            deleted.
+        progress: show a progress bar on stderr, which counts the lines of the first process; `None` shows it after a
+            delay.
+        **options: those of `translate`. Sampling is reproducible after an interruption only with a `seed`.
 
     Raises:
-        ValueError: an argument is not allowed, a line is not UTF-8 or too long for the model, the parts of an
-            earlier call are of something else, or their manifest is damaged.
+        ValueError: an argument is invalid, a line is not UTF-8 or too long for the model, the parts of an earlier call
+            belong to a different job, or their manifest is damaged.
         OSError: a file cannot be read or written.
     """
-    from accelerate import PartialState  # not at the top: texts are translated without it
+    from accelerate import PartialState  # optional for translating texts
 
     check_positive(chunk_size=chunk_size)
-    translator = Translator(model, tokenizer, **options)
+    settings = TranslationOptions.from_kwargs(**options)
+    pipe = settings.pipeline(model, tokenizer)
     source, parts = Path(input_file), Parts(Path(output_file))
-    # The state stays, and a later trainer finds it: only processes that share the work on CPUs are told to be on them.
+    # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
     state = PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
-    job, missing = first_process_decides(lambda: begin(source, parts, translator, chunk_size, restart))
+    job, missing = first_process_decides(lambda: begin(source, parts, pipe, settings, chunk_size, restart))
 
     mine = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
@@ -86,9 +85,10 @@ def translate_file(
     with progress_bar(lines, progress if state.is_main_process else False, done) as bar:
         for number in mine:
             texts = read_chunk(source, job, number)
-            parts.write(number, translator(texts, job.first_line(number), bar.update))
+            first = number * chunk_size
+            parts.write(number, translate_chunk(pipe, texts, settings.seed, first, "line", bar.update))
     if state.is_main_process:
-        # No barrier: those of the backends give up waiting after some minutes.
+        # Not a barrier, because the backends' barriers time out after some minutes.
         wait_until(lambda: not parts.missing(job))
         parts.join(job)
     wait_until(lambda: not parts.manifest.exists())
@@ -96,26 +96,22 @@ def translate_file(
 
 @dataclass(frozen=True)
 class Job:
-    """What is translated with what: the manifest of the parts."""
+    """The content of the manifest: input, model and options of a translation."""
 
     lines: int
     sha256: str  # of the input
-    starts: list[int]  # the byte at which each chunk begins
+    starts: list[int]  # byte offset of each chunk
     chunk_size: int  # in lines
-    model: str  # the fingerprint of model and tokenizer
+    model: str  # fingerprint of model and tokenizer
     options: dict[str, Any]
 
-    def first_line(self, number: int) -> int:
-        """The number of a chunk's first line, counted from 1."""
-        return number * self.chunk_size + 1
-
     def lines_of(self, number: int) -> int:
-        """How many lines a chunk has: all the same number, but for the last."""
+        """The number of lines of a chunk; only the last chunk may be shorter."""
         return min(self.chunk_size, self.lines - number * self.chunk_size)
 
     @classmethod
     def read(cls, manifest: Path) -> "Job":
-        """The job of a manifest; raises a one-line `ValueError` where the file is not one."""
+        """Read a manifest; raises a one-line `ValueError` if it is damaged."""
         try:
             content = json.loads(manifest.read_bytes())
         except (ValueError, RecursionError) as error:
@@ -124,23 +120,23 @@ class Job:
             raise ValueError(f"{manifest} must hold a JSON object, got {type(content).__name__}. {DAMAGED}")
         for field, (is_valid, allowed) in MANIFEST.items():
             if not is_valid(content.get(field)):
-                found = reprlib.repr(content.get(field))
-                raise ValueError(f"{field} in {manifest} must be {allowed}, got {found}. {DAMAGED}")
+                value = reprlib.repr(content.get(field))
+                raise ValueError(f"{field} in {manifest} must be {allowed}, got {value}. {DAMAGED}")
         return cls(**{field: content[field] for field in MANIFEST})
 
-    def refuse_if_different(self, earlier: "Job", folder: Path) -> None:
+    def check_resumes(self, earlier: "Job", folder: Path) -> None:
         """Raise a `ValueError` unless the parts of `earlier` are parts of this job."""
-        mine = Job(**json.loads(json.dumps(asdict(self))))  # as it reads after having been written
-        if earlier == mine:
+        current = Job(**json.loads(json.dumps(asdict(self))))  # normalized as by writing and reading
+        if earlier == current:
             return
-        differences = [name for name in ("chunk_size", "model") if getattr(earlier, name) != getattr(mine, name)]
-        if (earlier.sha256, earlier.lines) != (mine.sha256, mine.lines):
+        differences = [name for name in ("chunk_size", "model") if getattr(earlier, name) != getattr(current, name)]
+        if (earlier.sha256, earlier.lines) != (current.sha256, current.lines):
             differences.append("input")
-        before, now = earlier.options, mine.options
+        before, now = earlier.options, current.options
         differences += [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
         raise ValueError(
-            f"{folder} holds the beginnings of a translation that differs in {', '.join(differences)}: "
-            "give the same again to go on, or restart to begin anew."
+            f"{folder} must hold the parts of the same translation, got parts of one that differs in "
+            f"{', '.join(differences)}: use the same input, model and options to resume, or restart."
         )
 
 
@@ -148,7 +144,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-# What a manifest holds for each field of a job: the test of a value, and the values allowed in words.
+# The check of each field of a manifest, and a description of the valid values.
 MANIFEST: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lines": (is_count, "an integer of at least 0"),
     "sha256": (lambda value: isinstance(value, str), "a string"),
@@ -161,14 +157,14 @@ DAMAGED = "The manifest is damaged: delete the folder to translate from the firs
 
 
 class Parts:
-    """The folder of finished chunks, `<output>.parts`, which exists as long as the output is not complete.
+    """The folder of finished chunks, `<output>.parts`, which exists until the output is complete.
 
     Raises:
         ValueError: the output cannot be a file.
     """
 
     def __init__(self, output: Path):
-        # Beside what a link leads to: only within a file system can a part become the output.
+        # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
         if not self.output.parent.is_dir() or (self.output.exists() and not self.output.is_file()):
             raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(output)!r}.")
@@ -176,19 +172,19 @@ class Parts:
         self.manifest = self.folder / "manifest.json"
 
     def path(self, number: int) -> Path:
-        """Where the translation of a chunk is as soon as it is finished."""
+        """The file of a finished chunk."""
         return self.folder / f"{number:08}.txt"
 
     def missing(self, job: Job) -> list[int]:
-        """The numbers of the chunks that are not finished."""
+        """The numbers of the unfinished chunks."""
         return [number for number in range(len(job.starts)) if not self.path(number).exists()]
 
     def begin(self, job: Job, restart: bool) -> None:
-        """Create the folder, or use that of an earlier call: for the same job, or for any job after a restart."""
+        """Create the folder, or reuse that of an earlier call for the same job; after `restart`, for any job."""
         if self.manifest.exists():
             earlier = Job.read(self.manifest)
             if not restart:
-                return job.refuse_if_different(earlier, self.folder)
+                return job.check_resumes(earlier, self.folder)
             self.remove_parts(earlier)
             others = [path for path in map(self.path, range(len(job.starts))) if path.exists()]
         else:
@@ -196,17 +192,17 @@ class Parts:
             others = [path for path in self.folder.iterdir() if not self.is_temporary(path)]
         if others:
             raise ValueError(
-                f"{self.folder} must be free for the parts of {self.output.name}, but holds other files, "
-                f"such as {others[0].name}."
+                f"{self.folder} must hold only the parts of {self.output.name}, got other files, such as "
+                f"{others[0].name}."
             )
         return write_atomically(self.manifest, [json.dumps(asdict(job)).encode()], self.folder)
 
     def write(self, number: int, translations: list[str]) -> None:
-        """Finish a chunk."""
+        """Write the part of a finished chunk."""
         write_atomically(self.path(number), encode_lines(translations), self.folder)
 
     def join(self, job: Job) -> None:
-        """Make the output of all parts, then remove the folder: the manifest last, and no file that is not listed."""
+        """Concatenate the parts into the output, then delete them, the manifest last. Other files are kept."""
         paths = map(self.path, range(len(job.starts)))
         write_atomically(self.output, (block for path in paths for block in blocks(path)), self.folder)
         self.remove_parts(job)
@@ -215,7 +211,7 @@ class Parts:
             self.folder.rmdir()
 
     def remove_parts(self, job: Job) -> None:
-        """Delete the parts that a job's manifest lists, and what a kill has left of files being written."""
+        """Delete the parts of a job and the temporary files of interrupted writes."""
         for number in range(len(job.starts)):
             self.path(number).unlink(missing_ok=True)
         for path in self.folder.iterdir():
@@ -223,7 +219,7 @@ class Parts:
                 path.unlink()
 
     def is_temporary(self, path: Path) -> bool:
-        """Whether `write_atomically` has given a file its name here, until it was to be complete."""
+        """Whether a file is a temporary file of `write_atomically` in this folder."""
         name = re.fullmatch(r"(.+)\.[0-9a-f]{8}\.tmp", path.name)
         return name is not None and bool(
             name[1] in (self.output.name, self.manifest.name) or re.fullmatch(r"\d{8,}\.txt", name[1])
@@ -231,7 +227,7 @@ class Parts:
 
 
 def first_process_decides(decide: Callable[[], Any]) -> Any:
-    """What the first process decides, in every process; also what it refuses."""
+    """Call a function in the first process, and return its result, or raise its error, in every process."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
@@ -247,17 +243,19 @@ def first_process_decides(decide: Callable[[], Any]) -> Any:
     return decision
 
 
-def begin(source: Path, parts: Parts, translator: Translator, chunk_size: int, restart: bool) -> tuple[Job, list[int]]:
-    """Look through the whole input, then say what the job is and which of its chunks are not finished."""
+def begin(
+    source: Path, parts: Parts, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int, restart: bool
+) -> tuple[Job, list[int]]:
+    """Check the whole input, then return the job and the numbers of its unfinished chunks."""
     if parts.output.exists() and parts.output.samefile(source):
         raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
-    job = survey(source, translator, chunk_size)
+    job = describe_job(source, pipe, options, chunk_size)
     parts.begin(job, restart)
     return job, parts.missing(job)
 
 
-def survey(source: Path, translator: Translator, chunk_size: int) -> Job:
-    """Describe the job; raises a `ValueError` at the first line that is not UTF-8."""
+def describe_job(source: Path, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int) -> Job:
+    """Read the input once to describe the job; raises a `ValueError` for the first line that is not UTF-8."""
     lines, position, starts, digest = 0, 0, [], hashlib.sha256()
     with open(source, "rb") as file:
         for line in file:
@@ -267,33 +265,33 @@ def survey(source: Path, translator: Translator, chunk_size: int) -> Job:
             position += len(line)
             digest.update(line)
             decode_line(line, str(source), lines)
-    return Job(lines, digest.hexdigest(), starts, chunk_size, fingerprint(translator), plain_options(translator))
+    return Job(lines, digest.hexdigest(), starts, chunk_size, fingerprint(pipe), plain_options(pipe, options))
 
 
 def read_chunk(source: Path, job: Job, number: int) -> list[str]:
-    """The lines of one chunk."""
+    """Read the lines of one chunk."""
     count = job.lines_of(number)
     with open(source, "rb") as file:
         file.seek(job.starts[number])
-        texts = list(islice(read_lines(file, str(source), job.first_line(number)), count))
+        texts = list(islice(read_lines(file, str(source), number * job.chunk_size + 1), count))
     if len(texts) != count:
-        raise ValueError(f"{source} must stay as it is while it is translated, but has become shorter.")
+        raise ValueError(f"{source} must not change during the translation, but has become shorter.")
     return texts
 
 
 def blocks(path: Path, size: int = 2**20) -> Iterator[bytes]:
-    """A file, piece by piece."""
+    """Read a file in blocks."""
     with open(path, "rb") as file:
         while block := file.read(size):
             yield block
 
 
-def fingerprint(translator: Translator) -> str:
-    """A digest of what decides about a translation: weights, configurations, vocabulary, tokens around each text."""
-    model, tokenizer = translator.model, translator.tokenizer
+def fingerprint(pipe: Seq2SeqPipeline) -> str:
+    """A digest of weights, configurations, vocabulary and special tokens."""
+    model, tokenizer = pipe.model, pipe.tokenizer
     described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
     for config in (model.config, model.generation_config):
-        described.append({name: value for name, value in config.to_dict().items() if name not in HISTORY})
+        described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -301,29 +299,29 @@ def fingerprint(translator: Translator) -> str:
     return digest.hexdigest()
 
 
-def plain_options(translator: Translator) -> dict[str, Any]:
-    """The options that decide about a translation, as the manifest holds them.
+def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[str, Any]:
+    """The options that affect a translation, for the manifest.
 
     Raises:
-        ValueError: an option is an object, of which nobody can tell after a kill whether it is the same.
+        ValueError: an option is an object that cannot be compared after an interruption.
     """
-    # The limit in force: to cut there changes nothing in what has been translated without cutting.
-    limit, _ = source_limit(translator.tokenizer, translator.positions, translator.max_source_tokens)
-    options = {
-        **translator.generate_options,
-        "max_new_tokens": translator.max_new_tokens,
+    # The effective limit: truncating longer sources does not change the translation of sources within the limit.
+    limit, _ = source_limit(pipe.tokenizer, pipe.positions, options.max_source_tokens)
+    values = {
+        **options.search_options,
+        "max_new_tokens": options.max_new_tokens,
         "max_source_tokens": limit,
-        "seed": translator.seed,
+        "seed": options.seed,
     }
-    for name, value in options.items():
+    for name, value in values.items():
         try:
             json.dumps(value)
         except TypeError as error:
             raise ValueError(f"{name} must be a plain value for translate_file, got {value!r}.") from error
-    return options
+    return values
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Look again and again; if another process dies, its launcher ends this one too."""
+    """Poll a condition; if another process fails, the launcher ends this one."""
     while not condition():
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(POLLING_INTERVAL)

@@ -1,6 +1,4 @@
-"""Checks of arguments."""
-
-from typing import Any
+"""Whether a tokenizer has the vocabulary of a model."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -25,17 +23,3 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransforme
     tokens, rows = len(tokenizer), config.vocab_size
     if tokens > rows or (config.share_embeddings and not fits(tokens, rows)):
         raise ValueError(f"tokenizer must be the model's, of vocab_size={rows} tokens, got one of {tokens}.")
-
-
-def check_positive(*, or_none: bool = False, **counts: Any) -> None:
-    """Check that each argument is an integer of at least 1.
-
-    Raises:
-        ValueError: one is not; the message names it.
-    """
-    for name, value in counts.items():
-        if or_none and value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            allowed = "None or a positive integer" if or_none else "a positive integer"
-            raise ValueError(f"{name} must be {allowed}, got {value!r}.")

@@ -5,7 +5,9 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,23 +18,37 @@ for noisy in ("torchao", "torch.utils._pytree"):
     logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
+_program: ContextVar[str | None] = ContextVar("program", default=None)
+
+
+@contextmanager
+def program_name(name: str) -> Iterator[None]:
+    """Use this name instead of a script's in the usage and in errors, as `random-transformer VERB` does."""
+    token = _program.set(name)
+    try:
+        yield
+    finally:
+        _program.reset(token)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, without the usage."""
 
     def __init__(self, script: str, description: str | None):
         raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=script, description=description, formatter_class=raw, allow_abbrev=False)
+        super().__init__(
+            prog=_program.get() or script, description=description, formatter_class=raw, allow_abbrev=False
+        )
 
     def error(self, message: str) -> NoReturn:
         print_error(self.prog, message)
         sys.exit(2)
 
 
-def run_script(main: Callable[[], int]) -> NoReturn:
-    """Call `main` and exit with its status, with 130 after SIGINT (Ctrl-C) and 143 after SIGTERM.
+def raise_on_sigterm() -> None:
+    """Raise `SystemExit` with status 143 on SIGTERM, so that `with` and `try` blocks remove partial output.
 
-    SIGTERM is raised as an exception, so that `with` and `try` blocks remove partial output; by default Python exits
-    without running them.
+    By default, Python ends the process without running them.
     """
 
     def stop(number: int, _: Any) -> NoReturn:
@@ -40,6 +56,11 @@ def run_script(main: Callable[[], int]) -> NoReturn:
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
+
+
+def run_script(main: Callable[[], int]) -> NoReturn:
+    """Call `main` and exit with its status, with 130 after SIGINT (Ctrl-C) and 143 after SIGTERM."""
+    raise_on_sigterm()
     try:
         status = main()
     except KeyboardInterrupt:
@@ -49,7 +70,7 @@ def run_script(main: Callable[[], int]) -> NoReturn:
 
 def print_error(script: str, message: str) -> None:
     """Print an error in the format of argparse on stderr."""
-    print(f"{script}: error: {message}", file=sys.stderr)
+    print(f"{_program.get() or script}: error: {message}", file=sys.stderr)
 
 
 def format_error(error: Exception) -> str:

@@ -1,29 +1,28 @@
-"""Batches by a budget of tokens."""
+"""Batch samplers with a token budget."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data.batches import EvaluationSampler
-from modeling_random_transformer.training import TokenBudgetSampler
+from modeling_random_transformer.data.batches import EvaluationSampler, TokenBudgetSampler
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=4, max_size=60)
 
 
-def make(pairs, max_tokens=120, **options):
+def make_sampler(pairs, max_tokens=120, **options):
     sources, targets = zip(*pairs, strict=True)
     return TokenBudgetSampler(sources, targets, max_tokens, **options)
 
 
 @given(pairs=lengths, processes=st.integers(1, 4), epoch=st.integers(0, 3))
-def test_every_pair_once_an_epoch_within_the_budget(pairs, processes, epoch):
-    sampler = make(pairs, num_processes=processes)
+def test_every_pair_occurs_once_per_epoch_within_the_budget(pairs, processes, epoch):
+    sampler = make_sampler(pairs, num_processes=processes)
     sampler.set_epoch(epoch)
     batches = list(sampler)
     counts = np.bincount([index for batch in batches for index in batch], minlength=len(pairs))
     assert counts.min() == 1
-    # Pairs are used twice only where no batch can be split any further.
+    # Pairs occur twice only if no batch can be split further.
     assert counts.sum() - len(pairs) < processes
     assert counts.max() == 1 or max(map(len, batches)) == 1
     assert len(batches) == len(sampler)
@@ -35,8 +34,8 @@ def test_every_pair_once_an_epoch_within_the_budget(pairs, processes, epoch):
 
 
 @given(pairs=lengths, seed=st.integers(0, 9))
-def test_the_seed_and_the_epoch_fix_the_order(pairs, seed):
-    first, second = make(pairs, seed=seed), make(pairs, seed=seed)
+def test_seed_and_epoch_determine_the_order(pairs, seed):
+    first, second = make_sampler(pairs, seed=seed), make_sampler(pairs, seed=seed)
     assert list(first) == list(second)
     first.set_epoch(1)
     again = list(first)
@@ -49,42 +48,42 @@ def test_epochs_and_seeds_differ():
     pairs = [(1 + i % 9, 1 + i % 7) for i in range(200)]
     orders = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
-        sampler = make(pairs, seed=seed)
+        sampler = make_sampler(pairs, seed=seed)
         sampler.set_epoch(epoch)
         orders.append(list(sampler))
     assert orders[0] != orders[1] != orders[2] != orders[0]
-    # Not only the order of the batches: their company changes too.
+    # The contents of the batches change too, not only their order.
     assert {frozenset(batch) for batch in orders[0]} != {frozenset(batch) for batch in orders[1]}
 
 
 @given(pairs=lengths)
-def test_padding_is_what_the_batches_have(pairs):
-    sampler = make(pairs)
+def test_padding_is_the_fraction_of_padding_in_the_batches(pairs):
+    sampler = make_sampler(pairs)
     padded = sum(np.max([pairs[i] for i in batch], axis=0).sum() * len(batch) for batch in sampler)
     assert sampler.padding() == pytest.approx(1 - np.sum(pairs) / padded)
 
 
-def test_sorting_leaves_little_padding():
+def test_sorting_by_length_reduces_padding():
     random = np.random.default_rng(0)
     sources = random.integers(5, 40, 5000)
     pairs = np.stack([sources, np.maximum(1, sources + random.integers(-5, 6, 5000))], axis=1)
-    assert make(pairs.tolist(), max_tokens=4096).padding() < 0.1
+    assert make_sampler(pairs.tolist(), max_tokens=4096).padding() < 0.1
 
 
 @pytest.mark.parametrize(
     ("pairs", "options", "message"),
     [
-        ([(5, 6)], {"num_processes": 2}, "at least a pair for each of 2 processes, got 1"),
-        ([(5, 6), (60, 70)], {}, "max_tokens must hold the longest pair, 130 tokens .* got 120"),
+        ([(5, 6)], {"num_processes": 2}, "at least one pair for each of 2 processes, got 1"),
+        ([(5, 6), (60, 70)], {}, "max_tokens must be at least 130, .* got 120"),
     ],
 )
-def test_what_cannot_be_batched_is_refused(pairs, options, message):
+def test_invalid_arguments_raise_value_error(pairs, options, message):
     with pytest.raises(ValueError, match=message):
-        make(pairs, **options)
+        make_sampler(pairs, **options)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
-def test_batches_of_one_pair_are_repeated_rather_than_split_into_empty_ones(processes):
+def test_batches_of_one_pair_are_repeated_to_fill_all_processes(processes):
     batches = list(TokenBudgetSampler([5, 5, 5, 5, 5], [5, 5, 5, 5, 5], 10, processes))
     assert [len(batch) for batch in batches] == [1] * (-(-5 // processes) * processes)
     assert {index for (index,) in batches} == set(range(5))
@@ -92,9 +91,9 @@ def test_batches_of_one_pair_are_repeated_rather_than_split_into_empty_ones(proc
 
 @given(pairs=lengths)
 def test_batches_are_as_large_as_the_budget_allows(pairs):
-    """The cuts are those of adding pair by pair."""
-    sampler = make(pairs)
-    by_length = sampler._sorted(np.arange(len(pairs)))
+    """Adding one pair after another to a batch gives the same cuts."""
+    sampler = make_sampler(pairs)
+    by_length = sampler._sort(np.arange(len(pairs)))
     expected = [[]]
     for index in by_length.tolist():
         grown = [*expected[-1], index]
@@ -106,8 +105,8 @@ def test_batches_are_as_large_as_the_budget_allows(pairs):
 
 
 @given(pairs=lengths, processes=st.integers(1, 3))
-def test_the_budget_holds_for_lengths_as_they_are_padded(pairs, processes):
-    for batch in make(pairs, num_processes=processes, pad_to_multiple_of=8, max_tokens=128):
+def test_budget_holds_for_padded_lengths(pairs, processes):
+    for batch in make_sampler(pairs, num_processes=processes, pad_to_multiple_of=8, max_tokens=128):
         padded = -(-np.max([pairs[index] for index in batch], axis=0) // 8) * 8
         assert padded.sum() * len(batch) <= 128
 
@@ -117,7 +116,7 @@ def test_the_budget_holds_for_lengths_as_they_are_padded(pairs, processes):
     processes=st.integers(1, 4),
     max_pairs=st.integers(1, 8),
 )
-def test_evaluation_batches_hold_every_pair_and_know_where(pairs, processes, max_pairs):
+def test_evaluation_sampler_contains_every_pair_at_its_position(pairs, processes, max_pairs):
     sources, targets = zip(*pairs, strict=True)
     sampler = EvaluationSampler(sources, targets, 40, max_pairs, processes)
     batches = list(sampler)

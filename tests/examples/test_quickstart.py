@@ -102,7 +102,11 @@ INVALID_FILES = {
     "unequal": ("x\n" * 30, "y\n" * 29, "got 30 in .* and 29 in"),
     "empty": ("", "", "got"),
     "few": ("".join(f"{i}\n" for i in range(5)), "y\n" * 5, "at least 20 different sentences, got 5"),
-    "blank side": ("".join(f"{i}\n" for i in range(30)), "y\n" * 29 + "\n", r"with an empty side \(line 30\)"),
+    "blank side": (
+        "".join(f"{i}\n" for i in range(30)),
+        "y\n" * 29 + "\n",
+        r"empty source or target \(line 30\)",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""`examples/translate.py`, in this process where that will do, and as its users start it where it will not."""
+"""`examples/translate.py` and its `main`: in this process where possible, otherwise in a subprocess."""
 
 import contextlib
 import io
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import translate as example
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -23,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.translation import encode_lines, translate
+from modeling_random_transformer.translation import command, encode_lines, translate
 from tests.helpers.models import tiny_config
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
@@ -55,7 +54,7 @@ def folder(tmp_path_factory, tokenizer):
 
 
 @pytest.fixture(autouse=True)
-def _no_state_left():
+def _reset_state():
     yield
     PartialState._reset_state()
     logging.enable_progress_bar()
@@ -63,11 +62,11 @@ def _no_state_left():
 
 @pytest.fixture
 def run(folder, capsysbinary):
-    """Run the example in this process: its exit status, and the lines on stdout and stderr."""
+    """Run the command in this process; returns the exit status and the lines of stdout and stderr."""
 
     def run(*arguments):
         try:
-            status = example.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
+            status = command.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
         except SystemExit as exit_of_argparse:
             status = exit_of_argparse.code
         captured = capsysbinary.readouterr()
@@ -85,7 +84,7 @@ class Stdin(io.TextIOWrapper):
         return self.typed
 
 
-class TestWhatIsTranslated:
+class TestInputs:
     @pytest.fixture
     def expected(self, model, tokenizer):
         return [line.decode()[:-1] for line in encode_lines(translate(TEXTS, model, tokenizer))]
@@ -97,7 +96,7 @@ class TestWhatIsTranslated:
         expected = translate(["the boy", "el niño"], model, tokenizer, num_beams=2, length_penalty=1.5)
         assert run("the boy", "--num_beams", 2, "el niño", "--length_penalty", 1.5) == (0, expected, [])
 
-    def test_by_an_adapter(self, run, folder, tokenizer, tmp_path):
+    def test_adapter(self, run, folder, tokenizer, tmp_path):
         adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder), LoraConfig(init_lora_weights=False))
         adapted.eval().save_pretrained(tmp_path)
         tokenizer.save_pretrained(tmp_path)
@@ -105,7 +104,7 @@ class TestWhatIsTranslated:
         assert expected != translate(TEXTS, AutoModelForSeq2SeqLM.from_pretrained(folder), tokenizer, progress=False)
         assert run("--model", tmp_path, *TEXTS)[:2] == (0, [line.decode()[:-1] for line in encode_lines(expected)])
 
-    def test_an_adapter_whose_model_is_gone(self, run, folder, tokenizer, tmp_path):
+    def test_adapter_without_its_base_model(self, run, folder, tokenizer, tmp_path):
         shutil.copytree(folder, tmp_path / "base")
         adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base"), LoraConfig())
         adapted.save_pretrained(tmp_path / "adapter")
@@ -115,16 +114,16 @@ class TestWhatIsTranslated:
         assert status == 2
         assert f"an adapter for {tmp_path / 'base'}" in errors[-1]
 
-    def test_weights_that_are_missing(self, run, folder, tmp_path):
+    def test_missing_weights(self, run, folder, tmp_path):
         shutil.copytree(folder, tmp_path / "model")
         weights = load_file(tmp_path / "model" / "model.safetensors")
         weights.pop("model.encoder.layers.0.fc1.bias")
         save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
         status, lines, errors = run("--model", tmp_path / "model", "the boy")
         assert (status, lines) == (2, [])
-        assert "it lacks the weights model.encoder.layers.0.fc1.bias" in errors[-1]
+        assert "got none for model.encoder.layers.0.fc1.bias" in errors[-1]
 
-    def test_another_vocabulary(self, run, folder, tmp_path):
+    def test_tokenizer_of_another_vocabulary(self, run, folder, tmp_path):
         shutil.copytree(folder, tmp_path / "model")
         RandomTransformerTokenizer.train(["a"] * 9, vocab_size=1000).save_pretrained(tmp_path / "model")
         model = RandomTransformerForConditionalGeneration(tiny_config(vocab_size=1000))
@@ -137,41 +136,41 @@ class TestWhatIsTranslated:
         monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(TEXTS).encode()))
         assert run() == (0, expected, [])
 
-    def test_a_file_to_stdout(self, run, expected, tmp_path):
+    def test_file_to_stdout(self, run, expected, tmp_path):
         (tmp_path / "in.txt").write_text("\n".join(TEXTS))
         assert run("--input", tmp_path / "in.txt", "--chunk_size", 2) == (0, expected, [])
 
-    def test_a_file_to_a_file(self, run, expected, tmp_path):
+    def test_file_to_file(self, run, expected, tmp_path):
         (tmp_path / "in.txt").write_text("\n".join(TEXTS))
         assert run("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt") == (0, [], [])
         assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
 
-    def test_stdin_to_a_file(self, run, expected, tmp_path, monkeypatch):
+    def test_stdin_to_file(self, run, expected, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdin", Stdin("\n".join(TEXTS).encode()))
         assert run("--output", tmp_path / "out.txt") == (0, [], [])
         assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
 
-    def test_a_pipe_to_a_file(self, run, expected, tmp_path):
-        """What cannot be read twice is translated as it comes."""
+    def test_named_pipe_to_file(self, run, expected, tmp_path):
+        """A pipe cannot be read twice, so it is translated in a single pass."""
         os.mkfifo(tmp_path / "pipe")
         writer = subprocess.Popen(["sh", "-c", 'printf "%s" "$1" > "$0"', tmp_path / "pipe", "\n".join(TEXTS)])
         assert run("--input", tmp_path / "pipe", "--output", tmp_path / "out.txt") == (0, [], [])
         assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
         writer.wait()
 
-    def test_what_is_typed_is_answered_line_by_line(self, run, expected, monkeypatch):
-        """The answer to a line is there before the next line is read."""
+    def test_interactive_input_is_translated_line_by_line(self, run, expected, monkeypatch):
+        """The translation of a line is written before the next line is read."""
         stdin = Stdin("\n".join(TEXTS).encode(), typed=True)
         lines, read = list(stdin.buffer), []
         monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr(example, "sys", Recorder(stdin, lines, read))
+        monkeypatch.setattr(command, "sys", Recorder(stdin, lines, read))
         status, _, errors = run()
         answers = [line.decode()[:-1] for kind, line in read if kind == "answer"]
         assert (status, answers) == (0, expected)
         assert [kind for kind, _ in read] == ["line", "answer"] * 4
-        assert errors == ["Type a line to translate it; end with Ctrl-D."]
+        assert errors == ["Enter one text per line; end with Ctrl-D."]
 
-    def test_samples(self, run):
+    def test_sampling(self, run):
         sampled = run("--sample", "--seed", 1, *TEXTS)
         assert sampled == run("--sample", "--seed", 1, *TEXTS)
         assert sampled != run("--sample", "--seed", 2, *TEXTS)
@@ -180,18 +179,18 @@ class TestWhatIsTranslated:
 
     def test_dtype(self, run, monkeypatch):
         dtypes = []
-        monkeypatch.setattr(example, "translate_as_it_comes", lambda _, model, *__: dtypes.append(str(model.dtype)))
+        monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: dtypes.append(str(model.dtype)))
         for dtype in ("auto", "float32", "bfloat16"):
             assert run("--dtype", dtype, "the boy") == (0, [], [])
         assert dtypes == ["torch.float32", "torch.float32", "torch.bfloat16"]
 
-    def test_long_sources_are_cut_on_demand(self, run):
+    def test_max_source_tokens_truncates(self, run):
         cut = run("--max_source_tokens", 4, "the the the the", "the the the the the")
         assert cut[1][0] == cut[1][1]
 
 
 class Recorder:
-    """`sys` with a stdin and stdout that write down what happens in which order."""
+    """A replacement of `sys` that records the order of reads and writes."""
 
     def __init__(self, stdin, lines, read):
         self.stdin = self.stdout = self
@@ -211,7 +210,7 @@ class Recorder:
         pass
 
 
-class TestRefusals:
+class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -222,7 +221,7 @@ class TestRefusals:
             (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without."),
             (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
             (["--input", "missing"], "argument --input: must be a file that exists, got 'missing'."),
-            (["--output", "missing/out"], "argument --output: must lie in a folder that exists, got 'missing/out'."),
+            (["--output", "missing/out"], "argument --output: must be in a folder that exists, got 'missing/out'."),
             (["--output", "FOLDER"], "argument --output: must be a file, new or not, got 'FOLDER'."),
             (["--output", "/dev/null"], "argument --output: must be a file, new or not, got '/dev/null'."),
             (["--model", "missing"], "argument --model: must be a folder with a saved model and its tokenizer, got"),
@@ -233,8 +232,8 @@ class TestRefusals:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
-    def test_at_once_in_one_sentence(self, run, folder, monkeypatch, arguments, message):
-        monkeypatch.setattr(example, "run", None)
+    def test_invalid_arguments_are_one_line_errors(self, run, folder, monkeypatch, arguments, message):
+        monkeypatch.setattr(command, "run", None)
         names = {"FOLDER": str(folder), "INPUT": str(folder / "config.json")}
         for name, path in names.items():
             arguments = [argument.replace(name, path) for argument in arguments]
@@ -243,20 +242,20 @@ class TestRefusals:
         assert (status, output, len(errors)) == (2, [], 1)
         assert errors[0].startswith(f"translate.py: error: {message}")
 
-    def test_a_device_that_there_is_not(self, run):
+    def test_unavailable_device(self, run):
         status, _, errors = run("--device", "nonsense", "a")
         assert (status, len(errors)) == (2, 1)
-        assert "--device must be a device of this machine, got nonsense:" in errors[0]
+        assert "--device must be an available device, got nonsense:" in errors[0]
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json"])
-    def test_a_folder_that_is_not_what_it_seems(self, run, folder, tmp_path, name):
+    def test_damaged_folder(self, run, folder, tmp_path, name):
         for path in folder.iterdir():
             (tmp_path / path.name).write_bytes(b"{" if path.name == name else path.read_bytes())
         status, _, errors = run("--model", tmp_path, "a")
         assert status == 2
-        assert f"--model must hold a sequence-to-sequence model and its tokenizer, got {tmp_path}:" in errors[-1]
+        assert f"--model must hold a model and its tokenizer, got {tmp_path}:" in errors[-1]
 
-    def test_bytes_that_are_not_utf8(self, run, tmp_path, monkeypatch):
+    def test_invalid_utf8(self, run, tmp_path, monkeypatch):
         content = b"the boy\n" * 3 + b"the \xff boy\n"
         (tmp_path / "in.txt").write_bytes(content)
         status, output, errors = run("--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
@@ -267,12 +266,12 @@ class TestRefusals:
         assert (status, len(output)) == (2, 3), "the chunk before is translated"
         assert "stdin must be UTF-8 text, but line 4 is not:" in errors[0]
 
-    def test_a_sentence_that_is_not_utf8(self, run):
+    def test_sentence_that_is_not_unicode(self, run):
         status, _, errors = run("the boy", b"\xff".decode(errors="surrogateescape"))
         assert status == 2
-        assert "texts must be Unicode, but text 2 is not:" in errors[0]
+        assert "texts must be Unicode, but the one at index 1 is" in errors[0]
 
-    def test_going_on_with_something_else(self, run, tmp_path, monkeypatch):
+    def test_resume_requires_the_same_options(self, run, tmp_path, monkeypatch):
         (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
         files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
 
@@ -284,7 +283,10 @@ class TestRefusals:
             assert run(*files)[0] == 130
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2
-        assert "out.txt.parts holds the beginnings of a translation that differs in num_beams: " in errors[0]
+        assert (
+            "out.txt.parts must hold the parts of the same translation, got parts of one that differs in num_beams: "
+            in errors[0]
+        )
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
 
 
@@ -304,7 +306,7 @@ def finish(*command):
 
 
 @pytest.mark.slow
-def test_head_has_seen_enough(folder, tmp_path):
+def test_closed_stdout(folder, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(some_texts(2000)))
     arguments = ["--model", folder, "--input", tmp_path / "in.txt", "--num_beams", 1, "--chunk_size", 5]
     process = start(sys.executable, SCRIPT, *arguments, stdout=subprocess.PIPE)
@@ -317,7 +319,7 @@ def test_head_has_seen_enough(folder, tmp_path):
 
 
 @pytest.mark.slow
-class TestFilesByProcesses:
+class TestProcesses:
     OPTIONS = ["--num_beams", 1, "--chunk_size", 3]
 
     @pytest.fixture
@@ -336,15 +338,15 @@ class TestFilesByProcesses:
 
     @pytest.fixture
     def work(self, folder, source, output):
-        """Everything of the command line behind the interpreter or launcher."""
+        """The command line after the interpreter or launcher."""
         return [SCRIPT, "--model", folder, "--input", source, "--output", output, *self.OPTIONS]
 
-    def test_the_output_of_two_is_that_of_one(self, work, source, output, expected):
+    def test_two_processes_give_the_same_output(self, work, source, output, expected):
         finish(*LAUNCHER, *TWO, *SETTINGS, *work)
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]
 
-    def test_one_process_killed_at_random(self, work, source, output, expected):
+    def test_resume_after_random_kills(self, work, source, output, expected):
         draw = random.Random(2017)
         for _ in range(3):
             process = start(sys.executable, *work)
@@ -357,7 +359,7 @@ class TestFilesByProcesses:
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]
 
-    def test_two_processes_killed_together_then_one_goes_on(self, work, output, expected):
+    def test_one_process_resumes_after_two(self, work, output, expected):
         process = start(*LAUNCHER, *TWO, *SETTINGS, *work)
         wait_for_parts(output, 10, process)
         kill_all(process)
@@ -365,7 +367,7 @@ class TestFilesByProcesses:
         assert output.read_bytes() == expected
 
     @pytest.mark.parametrize("processes", [TWO, ["--cpu", "--num_processes", "2"]], ids=["two", "--cpu"])
-    def test_a_killed_launcher_takes_its_processes_along(self, work, output, expected, processes):
+    def test_processes_exit_with_a_killed_launcher(self, work, output, expected, processes):
         process = start(*LAUNCHER, *processes, *SETTINGS, *work)
         wait_for_parts(output, 3, process)
         children = psutil.Process(process.pid).children(recursive=True)
@@ -377,11 +379,11 @@ class TestFilesByProcesses:
         finish(*LAUNCHER, *processes, *SETTINGS, *work)
         assert output.read_bytes() == expected
 
-    def test_several_processes_need_files(self, folder):
+    def test_several_processes_require_files(self, folder):
         process = start(*LAUNCHER, *TWO, *SETTINGS, SCRIPT, "--model", folder, "the boy")
         errors = process.communicate(timeout=1200)[1].decode()
         assert process.returncode != 0
-        assert "--input and --output must both be files to be shared by 2 processes." in errors
+        assert "--input and --output must both be files with 2 processes." in errors
 
 
 def parts_of(output):
@@ -391,7 +393,7 @@ def parts_of(output):
 
 
 def wait_for_parts(output, more, process):
-    """Wait until there are so many parts more than now."""
+    """Wait for this number of additional parts."""
     before = len(parts_of(output))
     while len(parts_of(output)) < before + more:
         assert process.poll() is None, process.stderr.read().decode()[-3000:]
@@ -399,7 +401,7 @@ def wait_for_parts(output, more, process):
 
 
 def kill_all(process):
-    """As when the machine loses its power."""
+    """Kill a process and its children, as a power failure would."""
     family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     for member in family:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -407,7 +409,7 @@ def kill_all(process):
     process.communicate()
 
 
-def test_a_full_disk_behind_stdout(folder):
+def test_full_disk_at_stdout(folder):
     with open("/dev/full", "wb") as full:
         process = start(sys.executable, SCRIPT, "--model", folder, "--device", "cpu", "the boy", stdout=full)
         errors = process.communicate(timeout=120)[1].decode().splitlines()
@@ -432,7 +434,7 @@ def test_a_full_disk_behind_stdout(folder):
         ("tokenizer.json", "model", 7, "model is not valid"),
     ],
 )
-def test_a_damaged_field_is_named(run, folder, tmp_path, name, field, value, reason):
+def test_error_names_the_damaged_field(run, folder, tmp_path, name, field, value, reason):
     shutil.copytree(folder, tmp_path / "model")
     file = tmp_path / "model" / name
     file.write_text(json.dumps({**json.loads(file.read_bytes()), field: value}))

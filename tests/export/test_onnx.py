@@ -91,7 +91,7 @@ def test_without_a_cache(exported):
     options = {"max_new_tokens": 12, "num_beams": 3, "use_cache": False}
     assert torch.equal(engine.generate(**inputs, **options), model.generate(**inputs, **options))
     assert engine(**inputs, decoder_input_ids=random_ids(3, 4), use_cache=False).past_key_values is None
-    with pytest.raises(ValueError, match=r"cache_implementation must be None or 'dynamic'.* got 'static'"):
+    with pytest.raises(ValueError, match=r"cache_implementation must be None or 'dynamic' for ONNX.* got 'static'"):
         engine.generate(**inputs, cache_implementation="static")
 
 

@@ -1,4 +1,4 @@
-"""What each process of a run on many devices does: twenty steps, whose losses the first process writes."""
+"""One process of a run on several devices: trains twenty steps; the first process writes the losses."""
 
 import json
 import sys
@@ -9,20 +9,20 @@ from accelerate import Accelerator
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import run
 
-# Without dropout, which every process draws for itself.
+# Without dropout, whose random numbers differ between processes.
 SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,dropout=0.0"
 OPTIONS = {
     "max_steps": 20,
     "logging_steps": 1,
     "save_steps": 20,
     "per_device_eval_batch_size": 4,
-    "max_tokens_per_batch": 90,  # which makes an even number of batches, so that both runs have the same
+    "max_tokens_per_batch": 90,  # gives an even number of batches, so that both runs have the same ones
     "config_overrides": SIZES,
 }
 
 
 KINDS = {
-    "alone": {"gradient_accumulation_steps": 2},  # with as many batches in a step as two processes have
+    "alone": {"gradient_accumulation_steps": 2},  # as many batches in a step as two processes have
     "ddp": {},
     "fsdp": {"fsdp_size": 2},
     "tp": {"tp_size": 2, "gradient_accumulation_steps": 2},
@@ -32,7 +32,7 @@ KINDS = {
 def main(folder: Path, kind: str) -> None:
     losses = []
 
-    class Noted(TranslationTrainer):
+    class RecordingTrainer(TranslationTrainer):
         def log(self, logs: dict, *args: object, **kwargs: object) -> None:
             if "loss" in logs and self.is_world_process_zero():
                 losses.append(logs["loss"])
@@ -40,9 +40,9 @@ def main(folder: Path, kind: str) -> None:
 
     import modeling_random_transformer.training.run as module
 
-    module.TranslationTrainer = Noted
+    module.TranslationTrainer = RecordingTrainer
     if kind == "tp":
-        # Accelerate asks for devices of one kind by name and leaves CPUs out; nothing else depends on it here.
+        # Accelerate supports tensor parallelism on listed device types only, without CPUs; nothing else depends on it.
         Accelerator.multi_device = True
     result = run(folder, kind, **KINDS[kind], **OPTIONS)
     if losses:

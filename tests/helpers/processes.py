@@ -1,4 +1,4 @@
-"""Starting a script on several processes of this machine, and a script in a process that has imported it already."""
+"""Run a script on several processes, or in a process that has already imported the package."""
 
 import multiprocessing
 import os
@@ -24,14 +24,14 @@ def run_on_two_processes(script: Path, *arguments: str) -> subprocess.CompletedP
 
 
 def with_tests_on_path() -> dict[str, str]:
-    """An environment in which a script finds the package and the modules beside the tests."""
+    """An environment in which scripts import the package and the test helpers from this repository."""
     return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def start_imported(script: Path, *arguments: str, imports: tuple[str, ...]) -> BaseProcess:
-    """Run a script in a child of a server process that has imported these modules, which takes seconds, once.
+    """Run a script in a child of a fork server, which imports these modules only once.
 
-    The first call in a process says what the server imports.
+    The first call in a process determines the imports of the server.
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads must not fork
     server = multiprocessing.get_context("forkserver")

@@ -1,4 +1,4 @@
-"""A small corpus with what trips an evaluation up: letters of many scripts, empty lines, spaces in odd places."""
+"""A small corpus with edge cases of scoring: several scripts, empty lines, repeated and trailing spaces."""
 
 PREDICTIONS = [
     "The old lighthouse keeper writes a letter every evening.",

@@ -1,4 +1,4 @@
-"""A small corpus and the recipe for a run on it."""
+"""A small corpus, and training runs on it."""
 
 import random
 from pathlib import Path
@@ -15,7 +15,7 @@ STEPS = 12
 
 
 def write_corpus(folder: Path) -> None:
-    """Words of letters, and the same words backwards."""
+    """Random words and their reversals."""
     random_words = random.Random(0)
     for name, size in (("train", 120), ("test", 12)):
         words = ["".join(random_words.choices(LETTERS, k=2 + i % 5)) for i in range(size)]

@@ -1,4 +1,4 @@
-"""A random translator whose translations differ and end, and texts for it."""
+"""A random model with varied outputs that end, its tokenizer, and texts."""
 
 import random
 
@@ -19,7 +19,7 @@ WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
 
 
 def some_texts(count: int, seed: int = 0) -> list[str]:
-    """Texts of 1 to 12 words."""
+    """Random texts of 1 to 12 words."""
     draw = random.Random(seed)
     return [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(count)]
 
@@ -29,7 +29,7 @@ def random_tokenizer() -> RandomTransformerTokenizer:
 
 
 def random_translator(seed: int = 0, **overrides) -> RandomTransformerForConditionalGeneration:
-    """A model for that tokenizer; without the bias on the end of a text, few of its translations would end."""
+    """A model for `random_tokenizer`, with a bias on the end token so that most outputs end."""
     options = {"norm_order": "pre", "lm_head_bias": True, "max_position_embeddings": 256, **overrides}
     model = tiny_model(seed, spread=2.0, vocab_size=len(random_tokenizer()), **options)
     with torch.no_grad():

@@ -1,7 +1,7 @@
-"""Load every mutant and print what happened: `python -m tests.robustness`, in the repository's root.
+"""Run all mutants and print a report: `python -m tests.robustness`, in the root of the repository.
 
-Exit code 1 if a crash, code run, silently initialized weights, a worse outcome than MarianMTModel's or less than 95% of
-helpful refusals is found.
+The exit status is 1 after a crash, executed code, silently initialized weights, an outcome worse than that of
+MarianMTModel, or if less than 95% of the errors are helpful.
 """
 
 import os
@@ -15,10 +15,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 import torch  # noqa: E402
 
-from .judgment import judge_all  # noqa: E402
+from .fuzzing import fuzz_all  # noqa: E402
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    report = judge_all(verbose="-v" in sys.argv)
+    report = fuzz_all(verbose="-v" in sys.argv)
     print(report)
     sys.exit(0 if report.passed else 1)

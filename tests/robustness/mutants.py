@@ -1,4 +1,4 @@
-"""Damaged copies of a saved folder: a seeded list of small changes to one file each."""
+"""Mutants of a saved folder: a reproducible list of small changes to one file each."""
 
 import json
 import pickle
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 SEED = 2017
-TRACE = "CODE_WAS_RUN"  # the file that hostile code leaves beside the folder
+TRACE = "CODE_WAS_RUN"  # the file that executed code writes next to the folder
 INDEX = "model.safetensors.index.json"
 SHARD = "model-00001-of-00002.safetensors"
-# How many mutants of each file.
+# The number of mutants of each file.
 COUNTS = {
     "config.json": 420,
     "generation_config.json": 200,
@@ -28,7 +28,7 @@ VALUES: list[Any] = [
     *(None, True, False, -1, 0, 1, 7, 10**12, 1.5, float("inf"), float("nan"), "", "x", "7", "none", "../x"),
     *([], [[]], [1], ["x"], {}, {"x": 1}, "é" * 5000),
 ]
-# Keys that a file may have, though a saved one does not: aliases, the library's own fields, references to code.
+# Optional keys: aliases, fields of transformers, references to code.
 EXTRA_KEYS = {
     "config.json": [
         *(
@@ -97,7 +97,7 @@ EXTRA_KEYS = {
     ],
     "tokenizer.json": ["unknown"],
 }
-# References to a module of the folder that leaves a trace if it is imported.
+# References to a module of the folder that writes a file if it is imported.
 HOSTILE: dict[str, list[Any]] = {
     "config.json": [
         {"auto_map": {"AutoConfig": "hostile.Hostile", "AutoModelForSeq2SeqLM": "hostile.Hostile"}},
@@ -112,7 +112,7 @@ HOSTILE: dict[str, list[Any]] = {
         {"tokenizer_class": "Hostile", "auto_map": {"AutoTokenizer": ["hostile.Hostile", None]}},
     ],
 }
-# Names that another architecture has for the same field.
+# Names of the same fields in the configuration of Marian.
 MARIAN_NAMES = {
     "num_heads": "encoder_attention_heads",
     "d_ff": "encoder_ffn_dim",
@@ -120,7 +120,7 @@ MARIAN_NAMES = {
 }
 
 
-class RunsCode:
+class CodeExecutingPickle:
     """An object whose pickle writes a file when it is loaded."""
 
     def __init__(self, trace: str):
@@ -130,8 +130,8 @@ class RunsCode:
         return exec, (f"open({self.trace!r}, 'w').close()",)
 
 
-class NoSuchPlaceError(Exception):
-    """The folder has no such file, key or tensor: a mutant of another architecture's folder."""
+class InapplicableMutationError(Exception):
+    """The folder has no such file, key or tensor."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ class Mutant:
         operation: `"set"` a value of a JSON file, or of the `"header"` of a safetensors file, `"update"` several,
             damage `"bytes"`, `"remove"` the file, or replace it with a `"directory"` or a hostile `"pickle"`.
         path: keys and indices from the top; `("+",)` is a new key.
-        value: what to put there, `"delete"` or `"rename"`; of a new key, the key and its value; of bytes, the kind of
-            damage and its place as a share of the file's length.
+        value: the new value, `"delete"` or `"rename"`; for a new key, the key and its value; for bytes, the kind of
+            damage and its position as a fraction of the file's length.
     """
 
     file: str
@@ -161,23 +161,23 @@ class Mutant:
         return f"{self.file} {self.operation} {'.'.join(map(str, self.path))} {value[:60]}"
 
     @property
-    def hits_one_byte(self) -> bool:
+    def changes_one_byte(self) -> bool:
         return self.operation == "bytes" and self.value[0] in ONE_BYTE
 
     def renamed(self, names: dict[str, str]) -> "Mutant":
-        """The same mutant for an architecture with other names of the configuration's fields."""
+        """The same mutant for an architecture with other field names."""
         path = tuple(names.get(key, key) if self.file == "config.json" else key for key in self.path)
         return Mutant(self.file, self.operation, path, self.value)
 
     def apply(self, folder: Path) -> None:
-        """Change the folder's file.
+        """Change the file in this folder.
 
         Raises:
-            NoSuchPlaceError: there is nothing to change.
+            InapplicableMutationError: the folder has no such file, key or tensor.
         """
         file = folder / self.file
         if not file.exists():
-            raise NoSuchPlaceError(self.file)
+            raise InapplicableMutationError(self.file)
         if self.operation == "remove":
             file.unlink()
         elif self.operation == "directory":
@@ -185,19 +185,21 @@ class Mutant:
             file.mkdir()
         elif self.operation == "pickle":
             file.unlink()
-            (folder / "pytorch_model.bin").write_bytes(pickle.dumps(RunsCode(str(folder.parent / self.value))))
+            (folder / "pytorch_model.bin").write_bytes(
+                pickle.dumps(CodeExecutingPickle(str(folder.parent / self.value)))
+            )
         elif self.operation == "bytes":
-            file.write_bytes(damaged(file.read_bytes(), *self.value))
+            file.write_bytes(damage_bytes(file.read_bytes(), *self.value))
         elif self.operation == "header":
             content = file.read_bytes()
             length = struct.unpack("<Q", content[:8])[0]
-            header = json.dumps(self.changed(json.loads(content[8 : 8 + length]))).encode()
+            header = json.dumps(self.mutated(json.loads(content[8 : 8 + length]))).encode()
             file.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
         else:
-            file.write_text(json.dumps(self.changed(json.loads(file.read_bytes()))))
+            file.write_text(json.dumps(self.mutated(json.loads(file.read_bytes()))))
 
-    def changed(self, content: Any) -> Any:
-        """The JSON value with the change made."""
+    def mutated(self, content: Any) -> Any:
+        """The changed JSON value."""
         if self.operation == "update":
             return {**content, **self.value}
         *parents, last = self.path
@@ -212,15 +214,15 @@ class Mutant:
             elif self.value == "rename":
                 place[f"{last}_"] = place.pop(last)
             else:
-                place[last]  # must be there
+                place[last]  # must exist
                 place[last] = self.value
         except (KeyError, IndexError, TypeError) as error:
-            raise NoSuchPlaceError(self.path) from error
+            raise InapplicableMutationError(self.path) from error
         return content
 
 
-def damaged(content: bytes, kind: str, where: float) -> bytes:
-    """The bytes of a file, changed at this share of its length."""
+def damage_bytes(content: bytes, kind: str, where: float) -> bytes:
+    """The bytes of a file, damaged at this fraction of its length."""
     place = int(where * len(content))
     return {
         "empty": b"",
@@ -242,7 +244,7 @@ def damaged(content: bytes, kind: str, where: float) -> bytes:
     }[kind]
 
 
-# Kinds of damage to one byte, which hit something else in a file with other content.
+# Kinds of damage to one byte, which have another effect in a file with other content.
 ONE_BYTE = ("flip", "not UTF-8", "insert", "drop")
 JSON_DAMAGE = ["empty", "cut", "flip", "not UTF-8", "insert", "drop", "append"]
 JSON_WHOLE = ["nested", "list", "number", "null", "string", "object", "empty"]
@@ -250,7 +252,7 @@ TENSOR_DAMAGE = ["empty", "cut", "cut", "flip", "append", "zeros", "drop", "long
 
 
 def all_mutants(folder: Path, sharded: Path) -> list[Mutant]:
-    """The whole list, the same for the same folders."""
+    """All mutants; deterministic."""
     draw = random.Random(SEED)
     mutants: list[Mutant] = []
     for name, count in COUNTS.items():
@@ -263,7 +265,7 @@ def all_mutants(folder: Path, sharded: Path) -> list[Mutant]:
 
 
 def json_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
-    """So many different mutants of a JSON file: hostile ones, damaged files, then damaged values."""
+    """Distinct mutants of a JSON file: references to code, damaged files, then changed values."""
     content = json.loads(file.read_bytes())
     mutants = [Mutant(file.name, "remove"), Mutant(file.name, "directory")]
     mutants += [Mutant(file.name, "update", (), value) for value in HOSTILE.get(file.name, [])]
@@ -288,7 +290,7 @@ def json_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
 
 
 def tensor_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
-    """So many mutants of a safetensors file: of its bytes, and of single fields of its header."""
+    """Mutants of a safetensors file: of its bytes, and of single fields of its header."""
     content = file.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8 : 8 + length])
@@ -312,7 +314,7 @@ def tensor_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
 
 
 def paths_in(content: Any, path: tuple[Any, ...] = (), width: int = 12) -> Iterator[tuple[Any, ...]]:
-    """The path of every value but the top; of a long list or object, of the first values only."""
+    """The paths of all nested values; of a long list or object, of the first `width` values only."""
     keys = range(len(content)) if isinstance(content, list) else content if isinstance(content, dict) else ()
     wide = len(path) > 1
     for key in list(keys)[: width if wide else None]:
@@ -320,8 +322,8 @@ def paths_in(content: Any, path: tuple[Any, ...] = (), width: int = 12) -> Itera
         yield from paths_in(content[key], (*path, key), width)
 
 
-def copied(folder: Path, target: Path) -> Path:
-    """A copy of a flat folder in the place of an earlier one."""
+def copy_folder(folder: Path, target: Path) -> Path:
+    """Replace `target` by a copy of a flat folder."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
     return target

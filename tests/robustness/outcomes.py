@@ -1,4 +1,4 @@
-"""What loading a damaged folder leads to, through the Auto classes and through `examples/translate.py`."""
+"""Outcomes of loading a damaged folder with the Auto classes and with `translate.py`."""
 
 import contextlib
 import io
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import translate as translate_script
 from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -28,6 +27,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
+from modeling_random_transformer.translation import command
 
 from .mutants import TRACE
 
@@ -38,33 +38,33 @@ import pathlib
 pathlib.Path({trace!r}).write_text("run")
 class Hostile: pass
 """
-# What a loader may raise so that a caller can handle it; strict configurations raise a class of their own.
+# Exceptions of a loader that callers can handle; strict configurations raise their own classes.
 CLEAR = (ValueError, OSError, SafetensorError, RuntimeError)
 CLEAR_NAMES = ("StrictDataclassFieldValidationError", "StrictDataclassClassValidationError")
 SECONDS = 20
 
 
 class Grade(IntEnum):
-    """How well a damaged folder is handled; less is better."""
+    """How well a damaged folder is handled; lower is better."""
 
-    HANDLED = 0  # an error that callers can catch, or a model that works as its files say
-    UNCLEAR = 1  # another class of error while loading
-    REPORTED = 2  # a model with weights that are missing, which the library reports
-    LATE = 3  # an error when the model or the tokenizer is used first
-    SILENT = 4  # weights initialized without a report
-    CRASH = 5  # a panic, a hang, code of the folder run
+    HANDLED = 0  # an exception that callers can handle, or a model that matches its files
+    UNCLEAR = 1  # another exception while loading
+    REPORTED = 2  # missing weights, which transformers reports
+    LATE = 3  # an exception at the first use of model or tokenizer
+    SILENT = 4  # weights initialized_parameters without a report
+    CRASH = 5  # a panic, a hang, or executed code of the folder
 
 
 @dataclass
 class Outcome:
-    """What happened.
+    """The outcome of loading a folder.
 
     Attributes:
         grade: see `Grade`.
-        error: the exception's class, if there was one.
-        message: its message, or what was printed on stderr.
-        status: the exit code of the script.
-        output: the translation's token ids through the Auto classes.
+        error: class of the exception, if any.
+        message: its message, or the output on stderr.
+        status: exit status of the script.
+        output: token ids of the translation with the Auto classes.
     """
 
     grade: Grade
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def save_folders(folder: Path) -> dict[str, Path]:
-    """Undamaged folders, one of each architecture in one file and in shards: `"own"`, `"own-sharded"`, `"marian"` …"""
+    """Save valid folders of both architectures, in one file and sharded: `"own"`, `"own-sharded"`, `"marian"` …"""
     tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=280)
     sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "d_model": 8, "encoder_layers": 1, "decoder_layers": 1}
     common = {**sizes, "max_position_embeddings": 80, "activation_function": "relu", "dropout": 0.1}
@@ -90,7 +90,7 @@ def save_folders(folder: Path) -> dict[str, Path]:
             path = folders[name + suffix] = folder / (name + suffix)
             model.save_pretrained(path, max_shard_size=size)
             tokenizer.save_pretrained(path)
-            if name == "marian":  # the same files for the library's own class
+            if name == "marian":  # the same files for a class of transformers
                 TokenizersBackend(tokenizer_file=str(path / "tokenizer.json")).save_pretrained(path)
                 settings = json.loads((folders["own" + suffix] / "tokenizer_config.json").read_bytes())
                 settings.pop("auto_map", None)
@@ -101,8 +101,8 @@ def save_folders(folder: Path) -> dict[str, Path]:
 
 
 def by_auto_classes(folder: Path, trace: Path) -> Outcome:
-    """Load model and tokenizer as any user of transformers does, then translate one sentence."""
-    with guarded(trace) as outcome:
+    """Load model and tokenizer with the Auto classes, then translate one sentence."""
+    with record_outcome(trace) as outcome:
         library_logging.set_verbosity(logging.CRITICAL)
         model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -110,44 +110,42 @@ def by_auto_classes(folder: Path, trace: Path) -> Outcome:
         inputs = tokenizer(TEXT, return_tensors="pt")
         outcome.output = model.generate(**inputs, max_length=None, max_new_tokens=4, num_beams=2)[0].tolist()
         outcome.grade = Grade.REPORTED if found["missing_keys"] else Grade.HANDLED
-        if initialized(model, folder) - set(found["missing_keys"]):
+        if initialized_parameters(model, folder) - set(found["missing_keys"]):
             outcome.grade = Grade.SILENT
     return outcome
 
 
 def by_script(folder: Path, trace: Path) -> Outcome:
-    """`examples/translate.py` in this process: its exit code and what it prints on stderr."""
+    """Run `translate.py` in this process: its exit status and its output on stderr."""
     loaded: list[Any] = []
-    load = translate_script.load
+    load = command.load
 
-    def recorded(*arguments: Any) -> Any:
+    def record_load(*arguments: Any) -> Any:
         loaded.append(load(*arguments))
         return loaded[-1]
 
-    translate_script.load = recorded
+    command.load = record_load
     try:
-        with guarded(trace) as outcome, captured() as stderr:
+        with record_outcome(trace) as outcome, capture_stderr() as stderr:
             outcome.grade = Grade.LATE
             try:
-                outcome.status = translate_script.main(
-                    ["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT]
-                )
+                outcome.status = command.main(["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
             except SystemExit as end:
                 outcome.status = int(end.code or 0)
             outcome.grade = Grade.HANDLED
-            if outcome.status == 0 and initialized(loaded[0][0], folder):
+            if outcome.status == 0 and initialized_parameters(loaded[0][0], folder):
                 outcome.grade = Grade.SILENT
         if not outcome.message:
             outcome.message = stderr[0]
     finally:
-        translate_script.load = load
+        command.load = load
         PartialState._reset_state()
         library_logging.set_verbosity_warning()
     return outcome
 
 
-def initialized(model: torch.nn.Module, folder: Path) -> set[str]:
-    """Names of parameters that come from none of the folder's files."""
+def initialized_parameters(model: torch.nn.Module, folder: Path) -> set[str]:
+    """Names of the parameters that are in no file of the folder."""
     stored: set[str] = set()
     for file in folder.glob("*.safetensors"):
         stored |= set(load_file(file))
@@ -155,17 +153,22 @@ def initialized(model: torch.nn.Module, folder: Path) -> set[str]:
     return {name for name, parameter in model.named_parameters() if name not in stored and id(parameter) not in tied}
 
 
-def is_helpful(outcome: Outcome, file: str, keys: tuple[str, ...]) -> bool:
-    """Whether a refusal of the script is one line that names the file and, of a damaged field, the field."""
+def is_helpful(outcome: Outcome, folder: Path, file: str, keys: tuple[str, ...]) -> bool:
+    """Whether the script's error is one line that names the file and, if a field is damaged, the field.
+
+    Only the text after the folder counts: the text before it is the same in all errors and contains words such as
+    "model" and "tokenizer", which are fields too.
+    """
     lines = outcome.message.splitlines()
     if outcome.status != 2 or len(lines) != 1 or not lines[0].startswith("translate.py: error: "):
         return False
-    return file in lines[0] and (not keys or any(key in lines[0] for key in keys))
+    reason = lines[0].partition(f", got {folder}: ")[2]
+    return file in reason and (not keys or any(key in reason for key in keys))
 
 
 @contextlib.contextmanager
-def guarded(trace: Path) -> Iterator[Outcome]:
-    """Record an exception as an outcome; a hang, a panic and code that runs are crashes."""
+def record_outcome(trace: Path) -> Iterator[Outcome]:
+    """Record an exception as an outcome; a hang, a panic and executed code are crashes."""
     outcome = Outcome(Grade.UNCLEAR)
     try:
         with time_limit(SECONDS), quiet():
@@ -186,7 +189,7 @@ def guarded(trace: Path) -> Iterator[Outcome]:
 
 
 class TooSlowError(BaseException):
-    """The load does not come to an end."""
+    """Loading does not finish."""
 
 
 @contextlib.contextmanager
@@ -205,17 +208,17 @@ def time_limit(seconds: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without standard output, and without Python's warnings."""
+    """Discard standard output and warnings."""
     verbosity = library_logging.get_verbosity()
     library_logging.disable_progress_bar()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(Binary()):
+    with warnings.catch_warnings(), contextlib.redirect_stdout(StdoutWithBuffer()):
         warnings.simplefilter("ignore")
         yield
     library_logging.set_verbosity(verbosity)
 
 
-class Binary(io.StringIO):
-    """A text stream with a buffer for bytes, as `sys.stdout` has."""
+class StdoutWithBuffer(io.StringIO):
+    """A text stream with a buffer for bytes, like `sys.stdout`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,8 +226,8 @@ class Binary(io.StringIO):
 
 
 @contextlib.contextmanager
-def captured() -> Iterator[list[str]]:
-    """All that is written to stderr, by this process' libraries too; the text is there at the end."""
+def capture_stderr() -> Iterator[list[str]]:
+    """Capture stderr, including that of native libraries; the list gets the text at the end."""
     content: list[str] = []
     saved = os.dup(2)
     with tempfile.TemporaryFile("w+") as file:

@@ -1,4 +1,4 @@
-"""Many threads on one model and one tokenizer: the results of sequential calls, and no state left behind."""
+"""Concurrent calls with one model and one tokenizer give the results of sequential calls and restore all state."""
 
 import copy
 import threading
@@ -39,8 +39,8 @@ def state_of(model, tokenizer):
     return modes, model.generation_config.to_dict(), model.config.to_dict(), tokenizer.padding_side
 
 
-def in_threads(work):
-    """Call `work` with the number of each thread, all starting at once, a few rounds each."""
+def run_in_threads(work):
+    """Call `work` with the number of the thread in several threads at once, for several rounds."""
     barrier = threading.Barrier(THREADS)
 
     def repeated(thread):
@@ -57,13 +57,13 @@ def test_translate(model, tokenizer):
 
     before = copy.deepcopy(state_of(model, tokenizer))
     expected = [[work(thread)] * ROUNDS for thread in range(THREADS)]
-    assert in_threads(work) == expected
+    assert run_in_threads(work) == expected
     assert state_of(model, tokenizer) == before
 
 
 @pytest.mark.filterwarnings("ignore:.*texts were cut")
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_pipeline(model, tokenizer, batch_size):
+def test_pipeline(model, tokenizer, batch_size):
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", batch_size=batch_size)
 
     def work(thread):
@@ -71,12 +71,12 @@ def test_a_pipeline(model, tokenizer, batch_size):
 
     before = copy.deepcopy(state_of(model, tokenizer))
     expected = [[work(thread)] * ROUNDS for thread in range(THREADS)]
-    assert in_threads(work) == expected
+    assert run_in_threads(work) == expected
     assert state_of(model, tokenizer) == before
 
 
-def test_evaluation_mode_lasts_until_the_last_call_ends():
-    """Calls end in any order; a model that shares modules with another one counts as the same."""
+def test_modes_are_restored_after_the_last_call():
+    """Calls may end in any order and may use models that share modules."""
     model = random_translator(dropout=0.5).train()
     model.model.encoder.eval()
     before = [module.training for module in model.modules()]
@@ -89,15 +89,15 @@ def test_evaluation_mode_lasts_until_the_last_call_ends():
     assert [module.training for module in model.modules()] == before
 
 
-def test_evaluation_mode_ends_with_an_error():
+def test_modes_are_restored_after_an_error():
     model = random_translator(dropout=0.5).train()
     with pytest.raises(ValueError, match="wrong"), evaluation_mode(model):
         raise ValueError("wrong")
     assert all(module.training for module in model.modules())
 
 
-def test_a_tokenizer_is_called_by_one_thread_at_a_time(tokenizer, monkeypatch):
-    """Each call sets truncation on the backend, which a call at the same time would then follow."""
+def test_tokenizer_calls_are_serialized(tokenizer, monkeypatch):
+    """Each call changes the truncation of the backend, which would affect concurrent calls."""
     locked = []
 
     def recorded(name):

@@ -1,4 +1,4 @@
-"""The scripts with damaged weights, long lines and signals: a status, one line on stderr, no partial files."""
+"""Scripts with damaged weights, long lines and signals: exit status, one-line errors, no partial files."""
 
 import os
 import signal
@@ -11,7 +11,6 @@ import explorer
 import export_model
 import pytest
 import torch
-import translate as translate_script
 from accelerate import PartialState
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -19,8 +18,9 @@ from transformers.utils import logging
 from tutorials import explorer_command
 from tutorials.report import draw_heat_map
 
-from modeling_random_transformer.conversion.state_dict_mapper import Transfer
-from modeling_random_transformer.translation import Translator
+from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+from modeling_random_transformer.translation import command as translate_command
 from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
@@ -28,7 +28,7 @@ from tests.helpers.models import save_translator
 
 
 @pytest.fixture(autouse=True)
-def _no_state_left():
+def _reset_state():
     yield
     PartialState._reset_state()
     logging.enable_progress_bar()
@@ -42,10 +42,10 @@ def folder(tmp_path):
 
 
 def commands(folder: Path, output: Path) -> dict:
-    """Each script that uses a translator, and its arguments."""
+    """Each script that loads a model, with its arguments."""
     engine = ["--engine", "ctranslate2", "--output", output]
     return {
-        "translate": (translate_script, ["--model", folder, "--device", "cpu", "the cat"]),
+        "translate": (translate_command, ["--model", folder, "--device", "cpu", "the cat"]),
         "explorer": (explorer, [folder, "the cat", "--output", output, "--max_new_tokens", 4]),
         "export_model": (export_model, [folder, *engine]),
     }
@@ -55,12 +55,12 @@ def run(script, arguments) -> int:
     return script.main(list(map(str, arguments)))
 
 
-class TestWeightsThatAreNotFinite:
+class TestNonFiniteWeights:
     @pytest.mark.parametrize("script", ["translate", "explorer", "export_model"])
     @pytest.mark.parametrize(
         ("name", "value"), [("model.encoder.layers.0.fc1.bias", torch.nan), ("model.shared.weight", torch.inf)]
     )
-    def test_are_an_error(self, folder, tmp_path, capsys, script, name, value):
+    def test_nan_and_infinity_are_an_error(self, folder, tmp_path, capsys, script, name, value):
         model = AutoModelForSeq2SeqLM.from_pretrained(folder)
         model.get_parameter(name).data.view(-1)[3] = value
         model.save_pretrained(folder)
@@ -73,7 +73,7 @@ class TestWeightsThatAreNotFinite:
         assert shown.err.endswith(message)
         assert not (tmp_path / "out").exists()
 
-    def test_minus_infinity_forbids_a_token(self, folder, capsys):
+    def test_minus_infinity_excludes_a_token(self, folder, capsys):
         model = AutoModelForSeq2SeqLM.from_pretrained(folder)
         model.lm_head.bias.data[7] = -torch.inf
         model.save_pretrained(folder)
@@ -83,44 +83,44 @@ class TestWeightsThatAreNotFinite:
 
 
 class TestLongLines:
-    def test_have_a_default_limit(self, folder, tmp_path, capsys):
-        """The model's, where the tokenizer has none; with the number of the line."""
+    def test_default_limit(self, folder, tmp_path, capsys):
+        """The limit of the model, if the tokenizer has none. The error names the line."""
         (tmp_path / "in.txt").write_text("the cat\n" + "a dog sees " * 20_000 + "\n")
         arguments = ["--model", folder, "--device", "cpu", "--num_beams", 1, "--input", tmp_path / "in.txt"]
-        assert run(translate_script, arguments) == 2
+        assert run(translate_command, arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("translate.py: error: texts must have at most 64 tokens (tokenizer.model_max_length")
-        assert "but text 2 has" in error
-        assert run(translate_script, [*arguments, "--max_source_tokens", 10]) == 0
+        assert "but the one at line 2 has" in error
+        assert run(translate_command, [*arguments, "--max_source_tokens", 10]) == 0
         assert capsys.readouterr().out.count("\n") == 2
 
-    def test_the_tokenizers_own_limit_comes_first(self, folder, capsys):
+    def test_limit_of_the_tokenizer_has_priority(self, folder, capsys):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         tokenizer.model_max_length = 5
         tokenizer.save_pretrained(folder)
-        assert run(translate_script, ["--model", folder, "--device", "cpu", "a dog " * 9]) == 2
+        assert run(translate_command, ["--model", folder, "--device", "cpu", "a dog " * 9]) == 2
         assert "at most 5 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", '{"lines": "many"}'])
-def test_a_damaged_manifest_is_one_line(folder, tmp_path, capsys, content):
+def test_damaged_manifest_is_a_one_line_error(folder, tmp_path, capsys, content):
     (tmp_path / "in.txt").write_text("the cat\n")
     (tmp_path / "out.txt.parts").mkdir()
     (tmp_path / "out.txt.parts" / "manifest.json").write_text(content)
     files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
     capsys.readouterr()
-    assert run(translate_script, ["--model", folder, "--device", "cpu", *files]) == 2
+    assert run(translate_command, ["--model", folder, "--device", "cpu", *files]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 1
     assert "manifest.json" in errors[0]
 
 
 class TestSignals:
-    """A child process sends itself the signal in the middle of its work."""
+    """A child process sends itself the signal during its work."""
 
     @pytest.fixture(params=[(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
     def stopped(self, request, tmp_path, monkeypatch):
-        """Run a script until `owner.name` is called for the `calls`-th time: what the folder then has more."""
+        """Run a script until the `calls`-th call of `owner.name`; returns the additional files."""
         number, status = request.param
 
         def stopped(script, arguments, owner, name, calls=1):
@@ -140,24 +140,26 @@ class TestSignals:
 
         return stopped
 
-    def test_translate_to_a_file_at_once(self, stopped, folder, tmp_path):
+    def test_translate_in_a_single_pass(self, stopped, folder, tmp_path):
         arguments = ["--model", folder, "--device", "cpu", "--output", tmp_path / "out.txt", "the cat"]
-        assert not stopped(translate_script, arguments, Translator, "generate")
+        assert not stopped(translate_command, arguments, Seq2SeqPipeline, "_forward")
 
-    def test_translate_to_a_file_by_parts(self, stopped, folder, tmp_path):
+    def test_translate_in_parts(self, stopped, folder, tmp_path):
         (tmp_path / "in.txt").write_text("the cat\n" * 3)
         files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         arguments = ["--model", folder, "--device", "cpu", *files, "--chunk_size", 1]
-        left = stopped(translate_script, arguments, Translator, "generate", calls=2)
+        left = stopped(translate_command, arguments, Seq2SeqPipeline, "_forward", calls=3)
         assert left == {"out.txt.parts", "out.txt.parts/manifest.json", "out.txt.parts/00000000.txt"}
 
     def test_convert_fairseq(self, stopped, tmp_path):
         torch.save(checkpoint(), tmp_path / "c.pt")
-        assert not stopped(convert_fairseq, [tmp_path / "c.pt", "--output", tmp_path / "out"], Transfer, "finish")
+        assert not stopped(
+            convert_fairseq, [tmp_path / "c.pt", "--output", tmp_path / "out"], StateDictMapper, "finish"
+        )
 
     def test_convert_marian(self, stopped, tmp_path):
         opus_folder(tmp_path / "opus")
-        assert not stopped(convert_marian, [tmp_path / "opus", "--output", tmp_path / "out"], Transfer, "finish")
+        assert not stopped(convert_marian, [tmp_path / "opus", "--output", tmp_path / "out"], StateDictMapper, "finish")
 
     @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
     def test_convert_torch_transformer(self, stopped, tmp_path):
@@ -167,13 +169,13 @@ class TestSignals:
         torch.save(modules.state_dict(), tmp_path / "c.pt")
         arguments = [tmp_path / "c.pt", "--output", tmp_path / "out", "--num_heads", 2, "--prefix", "transformer."]
         arguments += ["--embedding", "embedding.weight"]
-        assert not stopped(convert_torch_transformer, arguments, Transfer, "finish")
+        assert not stopped(convert_torch_transformer, arguments, StateDictMapper, "finish")
 
     def test_explorer(self, stopped, folder, tmp_path):
         assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explorer"], explorer_command, "render")
 
     def test_export(self, stopped, folder, tmp_path):
-        """When the tokenizer is to be written beside the engine's files."""
+        """The signal arrives before the tokenizer is written."""
         tokenizer = type(AutoTokenizer.from_pretrained(folder))
         script, arguments = commands(folder, tmp_path / "out")["export_model"]
         assert not stopped(script, arguments, tokenizer, "save_pretrained")
@@ -195,6 +197,6 @@ def status_of_child(main) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_dollar_signs_are_no_formula(tmp_path):
+def test_heat_map_labels_may_contain_dollar_signs(tmp_path):
     for tokens in (["$$", "a"], ["$\\frac$", "$x"], ["$", "$"]):
         draw_heat_map(torch.rand(2, 2), rows=tokens, columns=tokens, title="weights", path=tmp_path / "a.png")

@@ -1,11 +1,11 @@
-"""The folder of a translation that was stopped, and the limits of sources and targets."""
+"""The folder of an interrupted translation, and the limits of sources and targets."""
 
 import json
 
 import pytest
 from accelerate import PartialState
 
-from modeling_random_transformer.translation import Translator, files, longest_target, translate, translate_file
+from modeling_random_transformer.translation import files, longest_target, translate, translate_file
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
@@ -30,25 +30,25 @@ def _state_on_cpu():
 
 @pytest.fixture
 def stopped(tmp_path, model, tokenizer, monkeypatch):
-    """A translation that was stopped behind two of its four parts: the function that resumes it."""
+    """A function that resumes a translation which was interrupted after two of four parts."""
     source = tmp_path / "source.txt"
     source.write_text("\n".join(some_texts(16)))
     read = files.read_chunk
 
-    def stop_at_the_third(path, job, number):
+    def interrupt_third_chunk(path, job, number):
         if number == 2:
             raise KeyboardInterrupt
         return read(path, job, number)
 
-    def go_on(**options):
+    def resume(**options):
         translate_file(source, tmp_path / "output.txt", model, tokenizer, **{**OPTIONS, **options})
         return (tmp_path / "output.txt").read_text()
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "read_chunk", stop_at_the_third)
+        patch.setattr(files, "read_chunk", interrupt_third_chunk)
         with pytest.raises(KeyboardInterrupt):
-            go_on()
-    return go_on
+            resume()
+    return resume
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def parts(tmp_path, stopped):  # noqa: ARG001
     return tmp_path / "output.txt.parts"
 
 
-FOREIGN = ("diary.txt", "data.tmp", "00000000.bak", "00000004.txt", "0.txt", "manifest.json.old")
+FOREIGN = ("notes.txt", "data.tmp", "00000000.bak", "00000004.txt", "0.txt", "manifest.json.old")
 
 
 @pytest.mark.parametrize("restart", [True, False])
-def test_files_that_the_manifest_does_not_list_stay(stopped, parts, restart):
-    """Also when the translation is finished. `00000004.txt` would be a fifth part, of four."""
+def test_foreign_files_are_kept(stopped, parts, restart):
+    """Also after the translation is complete. The job has four parts, so `00000004.txt` is foreign."""
     (parts / "folder").mkdir()
     for name in FOREIGN:
         (parts / name).write_text(f"mine: {name}")
@@ -73,14 +73,14 @@ def test_files_that_the_manifest_does_not_list_stay(stopped, parts, restart):
     assert all((parts / name).read_text() == f"mine: {name}" for name in FOREIGN)
 
 
-def test_a_file_in_the_place_of_a_part_is_not_taken_for_one(stopped, parts):
+def test_foreign_file_with_the_name_of_a_part_is_an_error(stopped, parts):
     (parts / "00000004.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"must be free for the parts of output.txt, .* such as 00000004\.txt\.$"):
+    with pytest.raises(ValueError, match=r"must hold only the parts of output.txt, .* such as 00000004\.txt\.$"):
         stopped(restart=True, chunk_size=2)
     assert (parts / "00000004.txt").read_text() == "mine"
 
 
-def test_restart_with_fewer_chunks_deletes_all_earlier_parts(stopped, parts):
+def test_restart_with_fewer_chunks_deletes_all_parts(stopped, parts):
     assert stopped(restart=True, chunk_size=16).count("\n") == 16
     assert not parts.exists()
 
@@ -110,7 +110,7 @@ def changed(**entries):
     ],
 )
 @pytest.mark.parametrize("restart", [True, False])
-def test_a_damaged_manifest_is_one_sentence_and_nothing_is_deleted(stopped, parts, restart, change, message):
+def test_damaged_manifest_is_a_one_line_error_and_files_are_kept(stopped, parts, restart, change, message):
     content = (parts / "manifest.json").read_text()
     (parts / "manifest.json").write_bytes(change(content).encode(errors="surrogateescape"))
     before = {path.name: path.read_bytes() for path in parts.iterdir()}
@@ -124,20 +124,22 @@ def test_a_damaged_manifest_is_one_sentence_and_nothing_is_deleted(stopped, part
 
 
 class TestLimits:
-    def test_one_rule_for_targets(self, model, tokenizer):
+    def test_longest_target_is_source_length_plus_50(self, model):
         """The source's length, rounded up to a multiple of 16, plus 50."""
-        translator = Translator(model, tokenizer)
         for length, limit in ((1, 66), (16, 66), (17, 82), (300, 354)):
-            assert longest_target(length, model.config) == translator.longest_target(length) == limit
+            assert longest_target(length, model.config) == limit
         assert longest_target(300, model.config, max_new_tokens=7) == 7
         learned = random_translator(position_embedding="learned", max_position_embeddings=60).config
         assert longest_target(16, learned) == longest_target(16, learned, max_new_tokens=99) == 60
 
-    def test_the_tokenizers_limit_holds_for_sources(self, model):
+    def test_tokenizer_limits_sources(self, model):
         tokenizer = random_tokenizer()
         tokenizer.model_max_length = 20
         texts = ["the boy", "the" * 40]
-        limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrules\)"
-        with pytest.raises(ValueError, match=rf"{limit}, but text 2 has 41; max_source_tokens cuts it"):
+        limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
+        with pytest.raises(
+            ValueError,
+            match=rf"{limit}, but the one at index 1 has 41; truncation=True or max_source_tokens truncates it",
+        ):
             translate(texts, model, tokenizer, max_new_tokens=2)
         assert len(translate(texts, model, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2

@@ -1,4 +1,4 @@
-"""The command line's words about data and model."""
+"""Arguments for the data and the model."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def files(tmp_path):
     return {name: str(tmp_path / name) for name in ("a.en", "a.es", "a.tsv")}
 
 
-def test_either_kind_of_file(files):
+def test_aligned_files_and_a_single_file(files):
     data = DataArguments(source_file=files["a.en"], target_file=files["a.es"], test_file=files["a.tsv"])
     assert str(data.text("train").target) == files["a.es"]
     assert data.text("test").target is None
@@ -23,18 +23,21 @@ def test_either_kind_of_file(files):
     ("options", "message"),
     [
         ({}, "source_file and target_file, train_file, or dataset_name must be given"),
-        ({"source_file": "a.en"}, "source_file and target_file belong together"),
-        ({"train_file": "a.tsv", "source_file": "a.en", "target_file": "a.es"}, "train_file stands in for"),
+        ({"source_file": "a.en"}, "source_file and target_file must be given together"),
+        (
+            {"train_file": "a.tsv", "source_file": "a.en", "target_file": "a.es"},
+            "train_file must be unset with",
+        ),
         ({"train_file": "missing.tsv"}, r"source must be a file, got missing\.tsv"),
         ({"train_file": "a.tsv", "max_target_length": 1}, "max_target_length must be at least 2"),
     ],
 )
-def test_wrong_data_arguments_are_refused(options, message, files):
+def test_invalid_data_arguments_raise(options, message, files):
     with pytest.raises(ValueError, match=message):
         DataArguments(**{name: files.get(value, value) for name, value in options.items()})
 
 
-def test_overrides():
+def test_config_overrides():
     text = " d_model=64, dropout=0.2,norm_order=pre,share_embeddings=False,final_layer_norm=none"
     assert parse_overrides(text) == {
         "d_model": 64,
@@ -48,17 +51,32 @@ def test_overrides():
 
 
 @pytest.mark.parametrize("text", ["d_model", "d_modle=4", "=3"])
-def test_wrong_overrides_are_refused(text):
+def test_invalid_overrides_raise(text):
     with pytest.raises(ValueError, match="config_overrides must be like"):
         parse_overrides(text)
 
 
-def test_a_wrong_value_is_the_configurations_to_refuse():
+def test_the_configuration_checks_override_values():
     with pytest.raises(ValueError, match="dropout must be a rate"):
         ModelArguments(config_overrides="dropout=2").config(vocab_size=300)
 
 
-def test_the_word_none_is_a_value_of_fields_that_hold_names():
+def test_none_is_a_name_in_string_fields():
     overrides = parse_overrides("position_embedding=none, activation_function=relu, d_k=none, final_layer_norm=True")
     expected = {"position_embedding": "none", "activation_function": "relu", "d_k": None, "final_layer_norm": True}
     assert overrides == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"on_broken": "refuse"}, "error"),
+        ({"on_broken": "drop"}, "skip"),
+        ({"on_broken": "skip"}, "skip"),
+        ({"on_invalid": "drop"}, "skip"),
+    ],
+)
+def test_the_deprecated_names_of_on_invalid_warn(options, expected, files):
+    with pytest.warns(FutureWarning, match=f"deprecated: use on_invalid='{expected}'"):
+        data = DataArguments(train_file=files["a.tsv"], **options)
+    assert (data.on_invalid, data.on_broken) == (expected, None)

@@ -1,4 +1,4 @@
-"""Runs that start from a saved translator: all of its weights trained further, or an adapter for it."""
+"""Fine-tuning a saved model: all weights, or a LoRA adapter."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, MarianTokenizer
 
 from modeling_random_transformer.conversion import convert_marian
-from modeling_random_transformer.data.corpus import tokenize
+from modeling_random_transformer.data.tokenization import tokenize_batch
 from modeling_random_transformer.training import (
     ModelArguments,
     TranslationTrainingArguments,
@@ -19,25 +19,25 @@ from modeling_random_transformer.training import (
 )
 from modeling_random_transformer.training.averaging import ADAPTER
 from modeling_random_transformer.training.checkpoints import all_checkpoints
-from modeling_random_transformer.training.model_init import check_start
+from modeling_random_transformer.training.model_init import check_arguments
 from tests.helpers.marian import ENGLISH, SPANISH, opus_folder
 from tests.helpers.training import STEPS, run, write_corpus
 
-SAVED = {"config_overrides": "", "vocab_size": None}  # its sizes are those of the saved translator
+SAVED = {"config_overrides": "", "vocab_size": None}  # the architecture of the saved model
 LANGUAGES = (("source", "en"), ("target", "es"))
 LORA = {**SAVED, "lora_rank": 2}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A folder with a corpus and, in `base`, a translator that has begun to learn from it."""
+    """A folder with a corpus and, in `base`, a model trained on it."""
     folder = tmp_path_factory.mktemp("corpus")
     write_corpus(folder)
     run(folder, "base")
     return folder
 
 
-def tuned(corpus, output, **options):
+def fine_tune(corpus, output, **options):
     return run(corpus, output, **{"model_name_or_path": str(corpus / "base"), **SAVED, **options})
 
 
@@ -52,15 +52,15 @@ def load(folder):
 
 
 @pytest.mark.slow
-def test_all_weights_go_on_from_the_saved_ones(corpus, tmp_path):
-    still = tuned(corpus, tmp_path / "still", learning_rate=1e-12, average_last=1)
+def test_fine_tuning_starts_from_the_saved_weights(corpus, tmp_path):
+    still = fine_tune(corpus, tmp_path / "still", learning_rate=1e-12, average_last=1)
     torch.testing.assert_close(logits(load(still.folder)), logits(load(corpus / "base")))
-    moved = tuned(corpus, tmp_path / "moved", config_overrides="dropout=0.0")
+    moved = fine_tune(corpus, tmp_path / "moved", config_overrides="dropout=0.0")
     assert load(moved.folder).config.dropout == 0.0
     assert not torch.allclose(logits(load(moved.folder)), logits(load(corpus / "base")), atol=1e-2)
     assert moved.trained == moved.parameters
     card = (moved.folder / "README.md").read_text()
-    assert f"The translator `{corpus / 'base'}` of {moved.parameters:,} parameters, trained further on 120" in card
+    assert f"`{corpus / 'base'}`, {moved.parameters:,} parameters, fine-tuned on 120" in card
 
 
 def test_half_precision_is_trained_in_float32(corpus, tmp_path):
@@ -71,15 +71,15 @@ def test_half_precision_is_trained_in_float32(corpus, tmp_path):
     assert {weight.dtype for weight in load_file(result.folder / "model.safetensors").values()} == {torch.float32}
 
 
-def test_an_adapter_from_files_to_a_scored_folder(corpus, tmp_path):
-    result = tuned(corpus, tmp_path / "out", **LORA)
+def test_a_lora_run_writes_a_scored_adapter(corpus, tmp_path):
+    result = fine_tune(corpus, tmp_path / "out", **LORA)
     assert result.steps == STEPS
     assert 0 < result.trained < result.parameters / 20
     assert not (result.folder / "model.safetensors").exists()
     card = (result.folder / "README.md").read_text()
-    assert f"An adapter (LoRA, rank 2) of {result.trained:,} parameters for the translator `{corpus / 'base'}`" in card
+    assert f"A LoRA adapter (rank 2, {result.trained:,} parameters) of `{corpus / 'base'}`" in card
     assert "library_name: peft" in card
-    # Everything that a user needs is there, and the mean of the last checkpoints is what was saved.
+    # The folder is complete, and the saved adapter is the mean of the last checkpoints.
     model, tokenizer = load(result.folder), AutoTokenizer.from_pretrained(result.folder)
     assert tokenizer.decode(model.generate(**tokenizer("abc", return_tensors="pt"))[0]).startswith("<s>")
     assert not torch.equal(logits(model), logits(load(corpus / "base")))
@@ -88,8 +88,8 @@ def test_an_adapter_from_files_to_a_scored_folder(corpus, tmp_path):
         torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
 
 
-def test_the_adapted_model_keeps_its_weights(corpus, tmp_path):
-    result = tuned(corpus, tmp_path / "out", **LORA, lora_target_modules="fc1, fc2", lora_alpha=8, lora_dropout=0.1)
+def test_the_base_model_of_an_adapter_is_unchanged(corpus, tmp_path):
+    result = fine_tune(corpus, tmp_path / "out", **LORA, lora_target_modules="fc1, fc2", lora_alpha=8, lora_dropout=0.1)
     options = json.loads((result.folder / "adapter_config.json").read_text())
     assert sorted(options["target_modules"]) == ["fc1", "fc2"]
     assert (options["r"], options["lora_alpha"], options["lora_dropout"]) == (2, 8, 0.1)
@@ -99,27 +99,27 @@ def test_the_adapted_model_keeps_its_weights(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_adapter_resumes_where_it_stopped(corpus, tmp_path):
-    whole = tuned(corpus, tmp_path / "whole", **LORA, lora_dropout=0.1)
-    tuned(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1, max_steps=STEPS // 2)
-    parts = tuned(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1)
+def test_a_lora_run_resumes(corpus, tmp_path):
+    whole = fine_tune(corpus, tmp_path / "whole", **LORA, lora_dropout=0.1)
+    fine_tune(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1, max_steps=STEPS // 2)
+    parts = fine_tune(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1)
     assert parts.steps == STEPS
     for name, weight in load_file(parts.folder / ADAPTER).items():
         torch.testing.assert_close(weight, load_file(whole.folder / ADAPTER)[name], rtol=0, atol=0)
 
 
-def test_an_adapter_of_other_layers_is_not_averaged_into_a_model(corpus, tmp_path):
-    first = tuned(corpus, tmp_path / "out", **LORA, max_steps=2)
-    second = tuned(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1")
+def test_averaging_adapters_of_different_modules_raises(corpus, tmp_path):
+    first = fine_tune(corpus, tmp_path / "out", **LORA, max_steps=2)
+    second = fine_tune(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1")
     model = PeftModel.from_pretrained(load(corpus / "base"), second.folder)
-    with pytest.raises(ValueError, match=r"must fit the model's adapter: .* too many"):
+    with pytest.raises(ValueError, match=r"must fit the model's adapter: .* has unexpected"):
         load_average(model, all_checkpoints(first.folder))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("separate_vocabs", [False, True])
-def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
-    """Targets in the target's vocabulary; the tokenizer goes along."""
+def test_fine_tuning_a_converted_marian_model(corpus, separate_vocabs, tmp_path):
+    """Labels use the target vocabulary, and the tokenizer is saved with the model."""
     opus_folder(tmp_path / "opus", separate_vocabs)
     convert_marian(tmp_path / "opus", tmp_path / "base")
     (tmp_path / "en").write_text("\n".join(ENGLISH * 8))
@@ -128,7 +128,7 @@ def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
     result = run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "base"), **SAVED, **files, max_steps=2)
     tokenizer = AutoTokenizer.from_pretrained(result.folder)
     assert isinstance(tokenizer, MarianTokenizer)
-    labels = tokenize({"source": ENGLISH, "target": SPANISH}, tokenizer)["labels"]
+    labels = tokenize_batch({"source": ENGLISH, "target": SPANISH}, tokenizer)["labels"]
     assert tokenizer.batch_decode(labels, skip_special_tokens=True) == SPANISH
     assert result.trained == result.parameters
 
@@ -136,7 +136,7 @@ def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lora_rank": 4}, "lora_rank needs model_name_or_path, a translator to adapt, got 4 alone"),
+        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 alone"),
         ({"model_name_or_path": "m", "lora_alpha": 8}, "lora_alpha must be unset without lora_rank, got 8"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         ({"model_name_or_path": "m", "lora_alpha": 0}, "lora_alpha must be unset without lora_rank, got 0"),
@@ -148,15 +148,15 @@ def test_a_converted_marian_model_goes_on(corpus, separate_vocabs, tmp_path):
         ({"model_name_or_path": "m", "config_overrides": "d_model=8"}, "config_overrides must be of .*, got d_model"),
     ],
 )
-def test_wrong_arguments_are_refused(options, message):
+def test_invalid_arguments_raise(options, message):
     with pytest.raises(ValueError, match=message):
         ModelArguments(**options)
 
 
 @pytest.mark.parametrize("dropout", ["1", "2", "abc"])
-def test_rates_that_no_model_can_have_are_refused(corpus, tmp_path, dropout):
+def test_invalid_dropout_rates_raise(corpus, tmp_path, dropout):
     with pytest.raises(ValueError, match="dropout"):
-        tuned(corpus, tmp_path / "out", config_overrides=f"dropout={dropout}")
+        fine_tune(corpus, tmp_path / "out", config_overrides=f"dropout={dropout}")
     assert not (tmp_path / "out").exists()
 
 
@@ -164,42 +164,42 @@ def test_rates_that_no_model_can_have_are_refused(corpus, tmp_path, dropout):
     ("first", "then", "found"),
     [
         (LORA, {}, "an adapter of rank 2"),
-        ({}, LORA, "all weights of a model"),
+        ({}, LORA, "the full weights of a model"),
         (LORA, {**LORA, "lora_rank": 3}, "an adapter of rank 2"),
     ],
 )
 @pytest.mark.parametrize("save_strategy", ["no", "steps"])
-def test_results_of_two_kinds_do_not_mix(corpus, tmp_path, first, then, found, save_strategy):
-    """An old adapter would be loaded with the new weights, or the new adapter with old ones."""
-    tuned(corpus, tmp_path / "out", **first, max_steps=2, save_strategy=save_strategy, average_last=1)
-    with pytest.raises(ValueError, match=f"output_dir must be new, or .* with {found}"):
-        tuned(corpus, tmp_path / "out", **then, max_steps=2)
+def test_adapters_and_full_models_need_different_folders(corpus, tmp_path, first, then, found, save_strategy):
+    """The old adapter would be loaded with the new weights, or the new adapter with the old weights."""
+    fine_tune(corpus, tmp_path / "out", **first, max_steps=2, save_strategy=save_strategy, average_last=1)
+    with pytest.raises(ValueError, match=f"output_dir must be new or .* with {found}"):
+        fine_tune(corpus, tmp_path / "out", **then, max_steps=2)
 
 
-def test_the_start_is_not_within_the_output(corpus):
-    with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path and not hold it"):
+def test_a_base_model_inside_the_output_raises(corpus):
+    with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path and not contain it"):
         run(corpus, corpus / "base", **SAVED, model_name_or_path=str(corpus / "base" / f"checkpoint-{STEPS}"))
 
 
-def test_quantised_weights_are_not_trained(corpus, tmp_path):
+def test_training_quantized_weights_raises(corpus, tmp_path):
     shutil.copytree(corpus / "base", tmp_path / "base")
     config = json.loads((tmp_path / "base" / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "torchao"}
     (tmp_path / "base" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="must hold plain weights to be trained"):
+    with pytest.raises(ValueError, match="must contain unquantized weights"):
         run(corpus, tmp_path / "out", **SAVED, model_name_or_path=str(tmp_path / "base"))
 
 
-def test_another_architecture_is_refused(corpus, tmp_path):
+def test_another_model_type_raises(corpus, tmp_path):
     BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(tmp_path / "bert")
     AutoTokenizer.from_pretrained(corpus / "base").save_pretrained(tmp_path / "bert")
     with pytest.raises(
-        ValueError, match=r"must hold a model of type 'random_transformer', got '.*bert' of type 'bert'"
+        ValueError, match=r"must contain a model of type 'random_transformer', got '.*bert' of type 'bert'"
     ):
         run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "bert"), **SAVED)
 
 
-def test_another_models_tokenizer_is_refused(corpus, tmp_path):
+def test_a_tokenizer_of_another_model_raises(corpus, tmp_path):
     load(corpus / "base").save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(corpus / "base")
     tokenizer.add_tokens(["more"])
@@ -208,50 +208,50 @@ def test_another_models_tokenizer_is_refused(corpus, tmp_path):
         run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path), **SAVED)
 
 
-def test_weights_that_are_not_whole_are_refused(corpus, tmp_path):
+def test_incomplete_weights_raise(corpus, tmp_path):
     folder = shutil.copytree(corpus / "base", tmp_path / "base")
     weights = load_file(folder / "model.safetensors")
     weights.pop("model.encoder.layers.0.fc1.bias")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"must hold all weights, got .* without model.encoder.layers.0.fc1.bias"):
+    with pytest.raises(ValueError, match=r"must contain all weights, got .* without model.encoder.layers.0.fc1.bias"):
         run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
     half = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(half[: len(half) // 2])
-    with pytest.raises(ValueError, match="model_name_or_path must hold whole weights"):
+    with pytest.raises(ValueError, match="model_name_or_path must contain complete weights"):
         run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
 
 
-def test_the_saved_translator_is_not_written_over(corpus):
+def test_the_base_model_is_not_overwritten(corpus):
     before = (corpus / "base" / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path"):
-        tuned(corpus, corpus / "base", **LORA)
+        fine_tune(corpus, corpus / "base", **LORA)
     assert (corpus / "base" / "model.safetensors").read_bytes() == before
 
 
-def test_what_is_no_translator_is_refused(corpus, tmp_path):
-    with pytest.raises(ValueError, match=r"must hold a saved translator, got '.*nowhere'"):
+def test_a_folder_without_a_full_model_raises(corpus, tmp_path):
+    with pytest.raises(ValueError, match=r"must contain a saved model, got '.*nowhere'"):
         run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "nowhere"), **SAVED)
-    adapter = tuned(corpus, tmp_path / "adapter", **LORA, max_steps=2)
-    with pytest.raises(ValueError, match=r"must hold a whole model, got .* with an adapter: merge it first"):
+    adapter = fine_tune(corpus, tmp_path / "adapter", **LORA, max_steps=2)
+    with pytest.raises(ValueError, match=r"must contain a full model, got .* with an adapter: merge it first"):
         run(corpus, tmp_path / "out", model_name_or_path=str(adapter.folder), **SAVED)
 
 
-def test_an_adapter_finds_its_translator_from_anywhere(corpus, tmp_path, monkeypatch):
+def test_an_adapter_finds_its_base_model_from_any_working_directory(corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(corpus)
     adapter = run(corpus, tmp_path / "adapter", model_name_or_path="base", **LORA, max_steps=2)
     monkeypatch.chdir(tmp_path)
     assert logits(load(adapter.folder)).shape[-1] == 280
 
 
-def test_peft_is_asked_for(corpus, tmp_path, monkeypatch):
+def test_lora_without_peft_raises(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_random_transformer.training.model_init.is_peft_available", lambda: False)
-    with pytest.raises(ValueError, match=r"lora_rank=2 needs peft: pip install 'random-transformer\[adapters\]'"):
-        tuned(corpus, tmp_path / "out", **LORA)
+    with pytest.raises(ValueError, match=r"lora_rank=2 requires peft: pip install 'random-transformer\[adapters\]'"):
+        fine_tune(corpus, tmp_path / "out", **LORA)
 
 
-def test_an_adapter_is_not_shared_out(corpus, tmp_path):
+def test_lora_with_sharded_weights_raises(corpus, tmp_path):
     given = ModelArguments(model_name_or_path=str(corpus / "base"), lora_rank=2)
     recipe = TranslationTrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
     recipe.tp_size = 2
     with pytest.raises(ValueError, match=r"lora_rank must be unset .*, got 2 with tp_size=2 and fsdp_size=1"):
-        check_start(given, recipe)
+        check_arguments(given, recipe)

@@ -1,15 +1,15 @@
-"""The smoothed cross-entropy against its formula and against PyTorch's."""
+"""Label-smoothed cross-entropy, compared with its formula and with PyTorch."""
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from modeling_random_transformer import ops_random_transformer as loss_module
+from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.training import SmoothedCrossEntropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
-def test_the_loss_by_hand(smoothing):
+def test_the_loss_equals_the_formula(smoothing):
     logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
     log_probabilities = logits.log_softmax(-1)
     by_hand = 0.0
@@ -25,13 +25,13 @@ def test_the_loss_by_hand(smoothing):
 @pytest.mark.parametrize("rows_at_a_time", [1, 5, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_loss_and_gradient_are_those_of_pytorch(rows_at_a_time, smoothing, overwrite, monkeypatch):
-    monkeypatch.setattr(loss_module, "CHUNK", rows_at_a_time * 11)
+def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, overwrite, monkeypatch):
+    monkeypatch.setattr(ops, "LOSS_CHUNK_CPU", rows_at_a_time * 11)
     logits = torch.randn(3, 6, 11).mul(5).requires_grad_()
     labels = torch.randint(0, 11, (3, 6)).index_fill(1, torch.tensor([5]), -100)
     theirs = cross_entropy(logits.view(-1, 11), labels.view(-1), label_smoothing=smoothing, reduction="sum") / 24
     (their_gradient,) = torch.autograd.grad(3 * theirs, logits)
-    computed = logits * 1.0  # as a model's are: an operation's output
+    computed = logits * 1.0  # like a model's logits, the output of an operation
     ours = SmoothedCrossEntropy(smoothing, overwrite)({"logits": computed}, labels, torch.tensor(24))
     (our_gradient,) = torch.autograd.grad(3 * ours, logits)
     torch.testing.assert_close(ours, theirs)
@@ -39,18 +39,18 @@ def test_loss_and_gradient_are_those_of_pytorch(rows_at_a_time, smoothing, overw
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_half_precision_gradient_is_the_exact_one_rounded(dtype):
-    """Also over 3,000 tokens, whose reciprocal is no power of two, and where float16 would round to nothing."""
+def test_a_half_precision_gradient_is_the_rounded_exact_gradient(dtype):
+    """3,000 tokens: their reciprocal is not a power of two, and float16 would underflow without loss scaling."""
     logits = torch.randn(2, 4, 50, dtype=dtype)
     labels = torch.randint(0, 50, (2, 4))
     gradients = []
     for precise in (logits.double().requires_grad_(), logits.clone().requires_grad_()):
         loss = SmoothedCrossEntropy(0.1)({"logits": precise}, labels, num_items_in_batch=3000)
-        gradients.append(torch.autograd.grad(loss * 2.0**14, precise)[0])  # as float16's loss is scaled
+        gradients.append(torch.autograd.grad(loss * 2.0**14, precise)[0])  # the loss scale of float16
     torch.testing.assert_close(gradients[1].double(), gradients[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
-def test_the_logits_are_left_as_they_are():
+def test_the_logits_are_not_modified():
     logits = torch.randn(2, 3, 7, requires_grad=True)
     before = logits.detach().clone()
     SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(2, 3, dtype=torch.long)).backward()
@@ -79,8 +79,8 @@ def test_an_empty_batch_has_loss_0(shape):
     assert logits.grad.shape == logits.shape
 
 
-def test_scores_of_minus_infinity():
-    """A token that cannot be: fine where it is not the label, and in rows that do not count."""
+def test_logits_of_minus_infinity():
+    """Excluded tokens are valid unless they are a label of a counted row."""
     logits = torch.randn(2, 3, 7)
     logits[..., 0] = -torch.inf
     labels = torch.tensor([[1, 2, -100], [3, -100, 6]])
@@ -96,7 +96,7 @@ def test_scores_of_minus_infinity():
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("factor", [1, 2])
-def test_several_backward_passes_add_up(factor, overwrite):
+def test_several_backward_passes_accumulate(factor, overwrite):
     leaf = torch.randn(2, 3, 7, requires_grad=True)
     logits = leaf * 1 if overwrite else leaf
     loss = factor * SmoothedCrossEntropy(0.1, overwrite)({"logits": logits}, torch.ones(2, 3, dtype=torch.long))

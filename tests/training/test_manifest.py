@@ -1,4 +1,4 @@
-"""What a second call in the same output folder does: resume, score what is missing, or raise an error."""
+"""A second call in the same output folder resumes the run, scores missing sets, or raises an error."""
 
 import importlib
 import importlib.metadata
@@ -11,12 +11,16 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, Trainer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
-from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.training import ModelArguments, ParallelText, RunResult, TranslationTrainingArguments
+from modeling_random_transformer.training import checkpoints as checkpoints_module
+from modeling_random_transformer.training import preparation as preparation_module
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, locked
+from modeling_random_transformer.training.preparation import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import STEPS, run, write_corpus
 
@@ -25,7 +29,7 @@ VALIDATION = ("validation_source_file", "test.a"), ("validation_target_file", "t
 
 
 class StoppedError(Exception):
-    """Ends a run where it is raised, as a kill would."""
+    """Stops a run."""
 
 
 def stop(*_args, **_kwargs):
@@ -43,8 +47,13 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def copied(finished, tmp_path):
-    """A copy of it that a test may change."""
+    """A copy of the finished run that a test may modify."""
     return shutil.copytree(finished, tmp_path / "copy")
+
+
+def corpus_files(folder):
+    write_corpus(folder)
+    return folder / "train.a", folder / "train.b"
 
 
 def weights(folder):
@@ -63,7 +72,7 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
     assert (result.steps, result.pairs, set(result.scores)) == (STEPS, 120, {"test"})
     after = {path: path.read_bytes() for path in sorted((copied / "out").rglob("*")) if path.is_file()}
     changed = {path.name for path in {*before, *after} if before.get(path) != after.get(path)}
-    assert changed <= {MANIFEST, LOCK}
+    assert changed <= {MANIFEST, LOCK, TOKENIZER_LOCK}
     assert manifest(copied / "out")["history"] == [{"step": STEPS, "changes": {"logging_steps": [4, 1]}}]
 
 
@@ -78,9 +87,7 @@ def test_only_missing_sets_are_scored(copied, monkeypatch):
 
 @pytest.mark.parametrize("stopped_in", ["save", "score", "card"])
 @pytest.mark.parametrize("early", [False, True])
-def test_a_run_stopped_after_its_last_step_ends_with_the_same_weights(
-    stopped_in, early, finished, tmp_path, monkeypatch
-):
+def test_a_run_stopped_after_its_last_step_saves_the_same_weights(stopped_in, early, finished, tmp_path, monkeypatch):
     write_corpus(tmp_path)
     options = {}
     if early:
@@ -96,11 +103,11 @@ def test_a_run_stopped_after_its_last_step_ends_with_the_same_weights(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            *place.get(stopped_in, (run_module, "write_card")), stop_at_the_end if stopped_in == "save" else stop
+            *place.get(stopped_in, (run_module, "write_model_card")), stop_at_the_end if stopped_in == "save" else stop
         )
         with pytest.raises(StoppedError):
             run(tmp_path, "out", **options)
-    assert (tmp_path / "out" / "model.safetensors").exists() == (stopped_in != "save")  # saved before it is scored
+    assert (tmp_path / "out" / "model.safetensors").exists() == (stopped_in != "save")  # saved before scoring
     saved = all_checkpoints(tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train", stop)
@@ -117,8 +124,8 @@ def test_a_run_stopped_after_its_last_step_ends_with_the_same_weights(
         assert weights(tmp_path / "out") == weights(finished / "out")
 
 
-def test_the_patience_of_early_stopping_is_resumed(tmp_path, monkeypatch):
-    """StoppedError between two evaluations that are not better, the run ends at the same step."""
+def test_early_stopping_patience_is_resumed(tmp_path, monkeypatch):
+    """A run stopped between two evaluations without improvement ends at the same step."""
     write_corpus(tmp_path)
     options = {name: str(tmp_path / file) for name, file in VALIDATION} | {
         "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss", "early_stopping_patience": 3,
@@ -150,30 +157,30 @@ def test_the_patience_of_early_stopping_is_resumed(tmp_path, monkeypatch):
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x devices: was 1, now 2"),
     ],
 )
-def test_changes_that_change_the_result_are_errors(options, difference, copied):
+def test_changes_of_the_result_raise(options, difference, copied):
     if "target_file" in options:
         options = {"target_file": str(copied / options["target_file"])}
     before = weights(copied / "out")
-    with pytest.raises(ValueError, match=f"output_dir must be new, or .* with others .*{difference}"):
+    with pytest.raises(ValueError, match=f"output_dir must be new or .* with different ones .*{difference}"):
         run(copied, "out", **options)
     assert weights(copied / "out") == before
 
 
-def test_more_steps_continue_a_run_and_are_recorded(copied):
+def test_more_steps_extend_a_run_and_are_recorded(copied):
     result = run(copied, "out", max_steps=14)
     assert result.steps == 14
     assert manifest(copied / "out")["history"] == [{"step": STEPS, "changes": {"max_steps": [STEPS, 14]}}]
     card = (copied / "out" / "README.md").read_text()
-    assert "from step 12 on: `max_steps` 14, before 12" in card
+    assert "from step 12: `max_steps` 14 (was 12)" in card
     assert "| `learning_rate` | 0.003 |" in card
     assert "| `world_size` | 1 |" in card
 
 
 def test_arguments_may_change_after_a_failed_start(tmp_path, monkeypatch):
-    """Nothing was trained: the tokenizer of the failed start is not used."""
+    """Nothing was trained: the tokenizer of the failed start is replaced."""
     write_corpus(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "starting_network", stop)
+        patch.setattr(run_module, "build_model", stop)
         with pytest.raises(StoppedError):
             run(tmp_path, "out")
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == 280
@@ -181,7 +188,7 @@ def test_arguments_may_change_after_a_failed_start(tmp_path, monkeypatch):
     assert len(AutoTokenizer.from_pretrained(result.folder)) == 270
 
 
-def test_a_damaged_manifest_is_named(copied):
+def test_a_damaged_manifest_raises(copied):
     (copied / "out" / MANIFEST).write_text("{")
     with pytest.raises(ValueError, match=f"{MANIFEST} must be the manifest of a run, got a damaged file"):
         run(copied, "out")
@@ -198,7 +205,7 @@ def test_checkpoints_without_a_manifest_are_resumed(copied, caplog):
         run(copied, "out", config_overrides=SIZES.replace("d_ff=32", "d_ff=64"))
 
 
-def test_the_checkpoint_that_is_named_is_resumed(finished, copied):
+def test_resume_from_checkpoint_of_another_run(finished, copied):
     start = str(finished / "out" / "checkpoint-10")
     result = run(copied, "new", resume_from_checkpoint=start)
     assert result.steps == STEPS
@@ -215,12 +222,12 @@ def test_the_checkpoint_that_is_named_is_resumed(finished, copied):
         ("out/checkpoint-10", "must be the newest checkpoint of output_dir, checkpoint-12, or one of another run"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_resumed_is_an_error(checkpoint, message, finished):
+def test_an_invalid_resume_from_checkpoint_raises(checkpoint, message, finished):
     with pytest.raises(ValueError, match=f"resume_from_checkpoint {message}"):
         run(finished, "out", resume_from_checkpoint=str(finished / checkpoint))
 
 
-def test_one_run_at_a_time_in_a_folder(finished):
+def test_a_folder_in_use_raises(finished):
     with (
         locked(finished / "out"),
         pytest.raises(ValueError, match=r"output_dir must not be in use, got .* with another run in progress"),
@@ -228,7 +235,7 @@ def test_one_run_at_a_time_in_a_folder(finished):
         run(finished, "out")
 
 
-def test_the_lock_ends_with_a_killed_process(tmp_path):
+def test_a_killed_process_releases_the_lock(tmp_path):
     code = "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(1, flush=True); input()"
     command = [sys.executable, "-c", code, str(tmp_path / LOCK)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
@@ -241,13 +248,13 @@ def test_the_lock_ends_with_a_killed_process(tmp_path):
         pass
 
 
-def test_a_full_disk_at_the_end_is_one_line(tmp_path, monkeypatch):
+def test_a_full_disk_at_the_final_save_is_reported_in_one_line(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     save_model = TranslationTrainer.save_model
 
     def full(self, output_dir=None, **kwargs):
         if ".unfinished" in str(output_dir):
-            raise run_module.SafetensorError("Error while serializing: I/O error: No space left on device")
+            raise checkpoints_module.SafetensorError("Error while serializing: I/O error: No space left on device")
         return save_model(self, output_dir, **kwargs)
 
     with monkeypatch.context() as patch:
@@ -261,7 +268,7 @@ def test_a_full_disk_at_the_end_is_one_line(tmp_path, monkeypatch):
     assert run(tmp_path, "out", max_steps=4).steps == 4
 
 
-def test_what_scoring_needs_is_checked_before_training(tmp_path, monkeypatch):
+def test_positions_for_scored_sets_are_checked_before_training(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     (tmp_path / "test.a").write_text("abcdefgh " * 20 + "\n" + "ab\n" * 11)
     monkeypatch.setattr(Trainer, "train", stop)
@@ -270,15 +277,15 @@ def test_what_scoring_needs_is_checked_before_training(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"preset": "huge"}, {"config_overrides": "num_heads=0"}])
-def test_an_invalid_architecture_is_an_error_before_the_corpus_is_read(options, tmp_path, monkeypatch):
+def test_an_invalid_architecture_raises_before_the_corpus_is_read(options, tmp_path, monkeypatch):
     write_corpus(tmp_path)
-    monkeypatch.setattr(run_module, "load_pairs", stop)
+    monkeypatch.setattr(preparation_module, "load_pairs", stop)
     with pytest.raises(ValueError, match=r"preset|num_heads"):
         run(tmp_path, "out", **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_manifest_is_read_as_it_was_written(tmp_path):
+def test_a_manifest_round_trips(tmp_path):
     written = Manifest({"seed": 1}, {"logging_steps": 5}, scores={"test": {"scored": {"set": "a"}, "metrics": {}}})
     written.write(tmp_path)
     assert Manifest.read(tmp_path) == written
@@ -286,17 +293,50 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path):
     assert written.score_of("test", {"set": "b"}) is None
 
 
-def test_the_card_does_not_need_an_installed_package(tmp_path, monkeypatch):
+def test_the_model_card_works_without_an_installed_package(tmp_path, monkeypatch):
     def not_installed(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", not_installed)
-    card = importlib.reload(importlib.import_module("modeling_random_transformer.training.card"))
+    card = importlib.reload(importlib.import_module("modeling_random_transformer.training.model_card"))
     facts = {"seconds": 60.0, "steps": 2, "parameters": 3, "trained": 3, "pairs": 4}
-    result = run_module.Result(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
+    result = RunResult(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
     args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-    card.write_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
+    card.write_model_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
     text = (tmp_path / "README.md").read_text()
     assert "with random-transformer 0.1.0" in text
     assert "| `learning_rate` | 0.5 |" in text
     assert "| `world_size` | 2 |" in text
+
+
+def test_the_report_of_a_stream_survives_a_stop_before_saving(tmp_path, monkeypatch):
+    """A process that trains no step reads the number of pairs from the newest checkpoint."""
+    write_corpus(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_save_model", stop)
+        with pytest.raises(StoppedError):
+            run(tmp_path, "out", streaming=True)
+    monkeypatch.setattr(Trainer, "train", stop)
+    result = run(tmp_path, "out", streaming=True)
+    assert result.pairs == 120
+    assert "trained from scratch on 120 pairs" in (result.folder / "README.md").read_text()
+
+
+def test_processes_wait_for_the_tokenizer_without_a_collective(tmp_path, monkeypatch):
+    """The process that waited for the lock loads the tokenizer that another one trained meanwhile."""
+    text, manifest = ParallelText(*corpus_files(tmp_path)), Manifest({}, {})
+    manifest.write(tmp_path)
+    train_tokenizer(tmp_path, manifest, text, lines=120, vocab_size=280)
+    monkeypatch.setattr(RandomTransformerTokenizer, "train", stop)
+    waiting = Manifest({}, {})
+    train_tokenizer(tmp_path, waiting, text, lines=120, vocab_size=280)
+    assert waiting.tokenizer == manifest.tokenizer is not None
+
+
+def test_the_saved_tokenizer_limits_the_source_length(finished):
+    """A text of a megabyte is an error instead of an attention matrix that exceeds the memory."""
+    tokenizer = AutoTokenizer.from_pretrained(finished / "out")
+    assert tokenizer.model_max_length == 16
+    model = AutoModelForSeq2SeqLM.from_pretrained(finished / "out")
+    with pytest.raises(ValueError, match="must have at most 16 tokens"):
+        pipeline("seq2seq", model=model, tokenizer=tokenizer)("ab " * 300_000)

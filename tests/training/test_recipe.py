@@ -1,4 +1,4 @@
-"""The paper's recipe: its numbers."""
+"""The defaults and checks of the training arguments."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def recipe(tmp_path, **options):
     return TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
 
 
-def test_the_defaults_are_the_papers(tmp_path):
+def test_defaults_are_the_papers_hyperparameters(tmp_path):
     args = recipe(tmp_path)
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon, args.weight_decay) == (0.9, 0.98, 1e-9, 0.0)
     assert (args.warmup_steps, args.max_steps, args.label_smoothing_factor) == (4000, 100_000, 0.1)
@@ -21,8 +21,8 @@ def test_the_defaults_are_the_papers(tmp_path):
 
 
 @pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (128, 400)])
-def test_the_librarys_schedule_is_the_papers_formula(d_model, warmup):
-    """d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), for a scheduler that counts finished steps."""
+def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
+    """d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), where the scheduler counts finished steps."""
     optimizer = torch.optim.Adam([Parameter(torch.zeros(1))], lr=paper_peak_rate(d_model, warmup))
     scheduler = get_scheduler("inverse_sqrt", optimizer, num_warmup_steps=warmup, num_training_steps=10 * warmup)
     for step in range(1, 3 * warmup):
@@ -42,12 +42,12 @@ def test_the_librarys_schedule_is_the_papers_formula(d_model, warmup):
         ({"save_total_limit": 2}, "save_total_limit must be at least average_last=5, got 2"),
     ],
 )
-def test_wrong_arguments_are_refused(options, message, tmp_path):
+def test_invalid_arguments_raise(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         recipe(tmp_path, **options)
 
 
-def test_a_command_line_sets_them(tmp_path):
+def test_command_line_flags_set_arguments(tmp_path):
     parser = HfArgumentParser(TranslationTrainingArguments)
     (args,) = parser.parse_args_into_dataclasses(
         ["--output_dir", str(tmp_path), "--learning_rate", "1.5e-3", "--max_tokens_per_batch", "2048", "--use_cpu"]
@@ -65,21 +65,24 @@ def test_a_command_line_sets_them(tmp_path):
         ({"max_steps": 0}, "max_steps must be a positive integer, or -1 to count epochs, got 0"),
         ({"max_steps": 2.5}, r"max_steps must be a positive integer, or -1 to count epochs, got 2\.5"),
         ({"max_steps": -1, "num_train_epochs": 0}, "num_train_epochs must be positive, got 0"),
-        ({"max_steps": -1, "warmup_steps": 0.1}, r"warmup_steps must be a number of steps .*, got 0\.1"),
+        ({"max_steps": -1, "warmup_steps": 0.1}, r"warmup_steps must be 0 or at least 1 .*, got 0\.1"),
         (
             {"per_device_train_batch_size": 16},
             "per_device_train_batch_size must be unset, as max_tokens_per_batch sets",
         ),
-        ({"generation_num_beams": 5}, "generation_num_beams must be unset, as num_beams sets the beams, got 5"),
-        ({"fp16": True}, "fp16 must be unset on a CPU"),
+        (
+            {"generation_num_beams": 5},
+            "generation_num_beams must be unset, as num_beams sets the number of beams, got 5",
+        ),
+        ({"fp16": True}, "fp16 must be False on a CPU"),
     ],
 )
-def test_arguments_without_effect_are_errors(options, message, tmp_path):
+def test_arguments_without_effect_raise(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         recipe(tmp_path, **options)
 
 
 @pytest.mark.parametrize(("warmup_steps", "steps"), [(0.04, 40), (40, 40), (0, 1)])
-def test_the_peak_rate_of_a_warm_up_in_steps_or_as_a_share(warmup_steps, steps, tmp_path):
+def test_peak_rate_of_warm_up_in_steps_or_as_a_fraction(warmup_steps, steps, tmp_path):
     args = recipe(tmp_path, max_steps=1000, warmup_steps=warmup_steps)
     assert args.peak_rate(d_model=64) == paper_peak_rate(64, steps)

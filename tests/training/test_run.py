@@ -1,4 +1,4 @@
-"""A whole run: from files to a scored folder, and on after a kill at any moment."""
+"""A complete run, from text files to a scored model, and its resumption after being killed."""
 
 import json
 import random
@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import train_translation
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.training import average_weights, is_complete
+from modeling_random_transformer.training import average_weights, command, is_complete
 from modeling_random_transformer.training.checkpoints import MARKER, all_checkpoints, newest_complete, step_of
 from tests.helpers.processes import start_imported
 from tests.helpers.training import STEPS, arguments, run, write_corpus
@@ -21,19 +20,19 @@ from tests.helpers.training import STEPS, arguments, run, write_corpus
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
 
 
-def test_from_files_to_a_scored_folder(tmp_path):
+def test_a_run_writes_a_scored_model(tmp_path):
     write_corpus(tmp_path)
     result = run(tmp_path, "out")
     assert result.steps == STEPS
     assert set(result.scores) == {"test"}
     card = (result.folder / "README.md").read_text()
-    assert "120 lines, none broken" in card
+    assert "120 lines, none invalid" in card
     assert result.scores["test"]["bleu"]["signature"].replace("|", "\\|") in card
     model, tokenizer = (kind.from_pretrained(result.folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
     assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (4, 0.6)
     assert model.config.decoder_start_token_id == tokenizer.bos_token_id
     assert tokenizer.decode(model.generate(**tokenizer("abc", return_tensors="pt"))[0]).startswith("<s>")
-    # What was saved is the mean of the last two checkpoints.
+    # The saved model is the mean of the last two checkpoints.
     kept = all_checkpoints(result.folder)
     assert [path.name for path in kept] == ["checkpoint-10", "checkpoint-12"]
     mean = average_weights(kept)
@@ -41,7 +40,7 @@ def test_from_files_to_a_scored_folder(tmp_path):
         torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
 
 
-def test_an_average_is_the_mean(tmp_path):
+def test_average_weights_is_the_mean(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out")
     first, last = (load_file(path / "model.safetensors") for path in all_checkpoints(tmp_path / "out"))
@@ -51,14 +50,14 @@ def test_an_average_is_the_mean(tmp_path):
         average_weights([])
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+def test_a_non_finite_loss_stops_the_run(tmp_path):
     write_corpus(tmp_path)
     with pytest.raises(FloatingPointError, match=r"the loss is nan at step \d+, in a batch of input_ids \["):
         run(tmp_path, "out", learning_rate=1e30, warmup_steps=1, max_grad_norm=0.0)
 
 
 @pytest.mark.slow
-def test_half_a_checkpoint_does_not_count(tmp_path):
+def test_an_incomplete_checkpoint_is_not_resumed(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out", max_steps=6)
     newest = newest_complete(tmp_path / "out")
@@ -67,11 +66,11 @@ def test_half_a_checkpoint_does_not_count(tmp_path):
     assert not is_complete(newest)
     (all_checkpoints(tmp_path / "out")[0] / MARKER).write_text("{")
     assert newest_complete(tmp_path / "out") is None
-    assert run(tmp_path, "out", max_steps=6).steps == 6  # anew, from the start
+    assert run(tmp_path, "out", max_steps=6).steps == 6  # trained again from step 0
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     save, calls = torch.save, []
 
@@ -82,7 +81,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
         return save(*args, **kwargs)
 
     monkeypatch.setattr(torch, "save", full_at_the_second)
-    with pytest.raises(OSError, match=r"could not be saved \(.*No space left.*\); .*checkpoint-2 is complete"):
+    with pytest.raises(OSError, match=r"could not be saved, .*checkpoint-2 is complete \(.*No space left"):
         run(tmp_path, "out")
     assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
     monkeypatch.undo()
@@ -90,8 +89,8 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_stopped_within_an_epoch_sees_the_batches_that_are_left(tmp_path):
-    """An epoch has nine batches here: steps 4 and 12 lie within the first and the second."""
+def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(tmp_path):
+    """An epoch has nine batches: steps 4 and 12 are within the first and the second epoch."""
     write_corpus(tmp_path)
     options = {"average_last": 1, "save_total_limit": 9}
     run(tmp_path, "whole", **options)
@@ -100,14 +99,14 @@ def test_a_run_stopped_within_an_epoch_sees_the_batches_that_are_left(tmp_path):
         for path in all_checkpoints(tmp_path / "whole"):
             if step_of(path) > stopped_at:
                 (path / MARKER).unlink()
-        (tmp_path / "whole" / "model.safetensors").unlink()  # which is saved after the last step
+        (tmp_path / "whole" / "model.safetensors").unlink()  # saved after the last step
         assert run(tmp_path, "whole", **options).steps == STEPS
         for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():
             assert torch.equal(whole[name], weight), name
 
 
 @pytest.mark.parametrize(("metric", "better"), [("bleu", True), ("loss", False)])
-def test_training_stops_early_and_ends_with_the_best_checkpoint(metric, better, tmp_path):
+def test_early_stopping_keeps_the_best_checkpoint(metric, better, tmp_path):
     write_corpus(tmp_path)
     validation = {
         "validation_source_file": str(tmp_path / "test.a"),
@@ -116,7 +115,7 @@ def test_training_stops_early_and_ends_with_the_best_checkpoint(metric, better, 
     options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": metric, "max_steps": 60}
     result = run(
         tmp_path, "out", **validation, **options, load_best_model_at_end=True, early_stopping_patience=2,
-        learning_rate=1e-9,  # with which nothing gets better
+        learning_rate=1e-9,  # without improvement
     )  # fmt: skip
     assert result.steps < 60
     state = json.loads((all_checkpoints(tmp_path / "out")[-1] / "trainer_state.json").read_text())
@@ -131,32 +130,32 @@ def test_training_stops_early_and_ends_with_the_best_checkpoint(metric, better, 
 
 
 @pytest.mark.parametrize(("capability", "warned"), [("AVX2", True), ("AVX512", False)])
-def test_bf16_on_a_cpu_without_it_is_warned_of(capability, warned, tmp_path, monkeypatch, caplog):
+def test_bf16_warns_on_a_cpu_without_support(capability, warned, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     write_corpus(tmp_path)
     run(tmp_path, "out", bf16=True, max_steps=1, save_strategy="no", average_last=1)
     assert ("no instructions for bf16" in caplog.text) == warned
 
 
-def test_tensorboard_by_its_flag(tmp_path):
+def test_report_to_tensorboard(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out", report_to="tensorboard", save_strategy="no")
     (events,) = (tmp_path / "out" / "runs").rglob("events.out.tfevents.*")
     assert b"train/loss" in events.read_bytes()
 
 
-def test_a_recipe_file_and_flags_that_override_it(tmp_path, monkeypatch, capsys):
+def test_flags_override_a_recipe_file(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
     recipe = tmp_path / "recipe.yaml"
     given = arguments(tmp_path, "out") | {"learning_rate": "3e-3", "max_steps": 4}
     recipe.write_text("".join(f"{name}: {value}\n" for name, value in given.items()))
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(recipe), "--max_steps", "2", "--num_beams", "1"])
-    assert train_translation.main() == 0
+    assert command.main() == 0
     assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
     assert "test bleu" in capsys.readouterr().out
     recipe.write_text("max_stepps: 4\n")
-    assert train_translation.main() == 2
-    assert "must name arguments only, got max_stepps" in capsys.readouterr().err
+    assert command.main() == 2
+    assert "must contain only argument names, got max_stepps" in capsys.readouterr().err
 
 
 def start(folder: Path, output: str) -> BaseProcess:
@@ -172,17 +171,17 @@ def finish(process: BaseProcess) -> None:
 
 
 @pytest.mark.slow
-def test_kills_at_ten_moments_change_nothing(tmp_path):
-    """SIGKILL, ten times, wherever it hits: in the end there is what an uninterrupted run gives, bit by bit."""
+def test_a_run_killed_ten_times_equals_an_uninterrupted_run(tmp_path):
+    """After SIGKILL at ten random times, the weights equal those of an uninterrupted run bit for bit."""
     write_corpus(tmp_path)
-    finish(start(tmp_path, "first"))  # which waits for the server's imports
+    finish(start(tmp_path, "first"))  # includes the imports of the server
     began = time.perf_counter()
     finish(start(tmp_path, "whole"))
     whole_run = time.perf_counter() - began
-    moments = random.Random(0)
+    times = random.Random(0)
     for _ in range(10):
         process = start(tmp_path, "killed")
-        process.join(whole_run * moments.uniform(0.1, 1.0))
+        process.join(whole_run * times.uniform(0.1, 1.0))
         process.kill()
         process.join()
     finish(start(tmp_path, "killed"))

@@ -1,29 +1,22 @@
-"""The command line of training: one line for every error, and the exit codes of signals."""
+"""The command line of training: recipes, one line per error, exit status of signals."""
 
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
-import modeling_random_transformer.training as training
+from modeling_random_transformer.training import command
+from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.training import arguments, write_corpus
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import train_translation
 
 
 @pytest.fixture(autouse=True)
-def _handlers_as_they_were():
+def _restore_signal_handler(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train_translation.py"])
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
-
-
-def main(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["train_translation.py", *map(str, words)])
-    return train_translation.main()
 
 
 def flags(folder, **options):
@@ -35,25 +28,25 @@ def flags(folder, **options):
     ("text", "message"),
     [
         ("max_steps: [1", "recipe.yaml must be YAML or JSON, got ParserError"),
-        ("- 1", "recipe.yaml must hold names and values of arguments, got list"),
+        ("- 1", "recipe.yaml must map argument names to values, got list"),
         ("max_steps: 2.5", "invalid int value: '2.5'"),
         ("max_steps: many", "invalid int value: 'many'"),
         ("bf16: perhaps", "argument --bf16"),
         ("num_train_epochs: 2", "num_train_epochs must be unset unless max_steps is -1"),
-        ("1: 2", "recipe.yaml must name arguments only, got 1"),
+        ("1: 2", "recipe.yaml must contain only argument names, got 1"),
     ],
 )
-def test_an_invalid_recipe_is_one_line(text, message, tmp_path, monkeypatch, capsys):
+def test_an_invalid_recipe_is_reported_in_one_line(text, message, tmp_path, capsys):
     write_corpus(tmp_path)
     (tmp_path / "recipe.yaml").write_text(text)
     given = [flag for flag in flags(tmp_path) if not flag.startswith("--max_steps")]
-    assert main(monkeypatch, tmp_path / "recipe.yaml", *given) == 2
+    assert command.main([str(tmp_path / "recipe.yaml"), *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("train_translation.py: error: ")
     assert message in line
 
 
-def test_the_values_of_a_recipe_are_those_of_flags(tmp_path):
+def test_recipe_values_are_parsed_like_flags(tmp_path):
     write_corpus(tmp_path)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
@@ -61,26 +54,32 @@ def test_the_values_of_a_recipe_are_those_of_flags(tmp_path):
         "lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 0.5}\nvocab_size: null\n"
     )
     files = [f"--{side}_file={tmp_path / f'train.{name}'}" for side, name in (("source", "a"), ("target", "b"))]
-    _, model, args = train_translation.parse([str(recipe), *files, "--output_dir", str(tmp_path), "--use_cpu"])
+    _, model, args = command.parse_arguments([str(recipe), *files, "--output_dir", str(tmp_path), "--use_cpu"])
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
 
 
 @pytest.mark.parametrize("wrong", ["--max_stepss=4", "--max_step=4", "--max_steps"])
-def test_an_unknown_flag_is_one_line(wrong, tmp_path, monkeypatch, capsys):
+def test_an_unknown_flag_is_reported_in_one_line(wrong, tmp_path, capsys):
     write_corpus(tmp_path)
-    assert main(monkeypatch, *flags(tmp_path), wrong) == 2
+    assert command.main([*flags(tmp_path), wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert wrong.removesuffix("=4") in line
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_with_its_exit_code(number, code, tmp_path, monkeypatch, capsys):
+def test_a_signal_determines_the_exit_status(number, code, tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
-    monkeypatch.setattr(training, "train_translation", lambda *_: os.kill(os.getpid(), number))
-    try:
-        returned = main(monkeypatch, *flags(tmp_path))
-    except SystemExit as error:
-        returned = error.code
-    assert returned == code
+    monkeypatch.setattr(command, "train_translation", lambda *_: os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit) as exit_:
+        run_script(lambda: command.main(flags(tmp_path)))
+    assert exit_.value.code == code
     assert len(capsys.readouterr().err.splitlines()) == (number == signal.SIGINT)
+
+
+def test_a_recipe_may_use_the_deprecated_names_of_on_invalid(tmp_path):
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("on_broken: drop\n")
+    with pytest.warns(FutureWarning, match="on_broken"):
+        data_args, *_ = command.parse_arguments([str(tmp_path / "recipe.yaml"), *flags(tmp_path)])
+    assert data_args.on_invalid == "skip"

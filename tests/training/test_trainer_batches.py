@@ -1,4 +1,4 @@
-"""What the trainer does with batches: evaluation in the data set's order, and no waiting for the device."""
+"""Batches of the trainer: order and loss of evaluation, non-finite losses, no synchronization with the device."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from training_worker import ReadRecorder, new_trainer, pairs
 from transformers import Seq2SeqTrainer
 
 from modeling_random_transformer.training import TranslationTrainer
+from modeling_random_transformer.translation import longest_target
 from tests.helpers.processes import run_on_two_processes
 
 WORKER = Path(__file__).with_name("training_worker.py")
@@ -19,14 +20,16 @@ WORKER = Path(__file__).with_name("training_worker.py")
 def test_predictions_are_in_the_order_of_the_data_set(as_list, tmp_path):
     rows = pairs(23)
     trainer = new_trainer(tmp_path, eval_dataset=rows.to_list() if as_list else rows)
-    output = trainer.predict(trainer.eval_dataset)
+    output = trainer.predict(trainer.eval_dataset, max_length=12)
     assert len(output.predictions) == len(rows)
     for row, predicted, labels in zip(rows, output.predictions, output.label_ids, strict=True):
-        alone = trainer.model.generate(torch.tensor([row["input_ids"]]))[0].tolist()
+        source = torch.tensor([row["input_ids"]])
+        limit = longest_target(source.shape[1], trainer.model.config)
+        alone = trainer.model.generate(source, max_length=1 + limit)[0].tolist()
         assert [token for token in predicted.tolist() if token > 0] == [token for token in alone if token > 0]
         assert labels[: row["target_length"]].tolist() == row["labels"]
-    # Metrics see the same order.
-    trainer.evaluate()
+    # Metrics get the same order.
+    trainer.evaluate(max_length=12)
     assert np.array_equal(trainer.seen.label_ids, output.label_ids)
     assert np.array_equal(trainer.seen.predictions, output.predictions)
 
@@ -43,7 +46,7 @@ def test_evaluation_batches_are_sorted_and_within_the_budget(tmp_path):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_the_evaluation_loss_is_the_mean_over_tokens_whatever_the_batches(batch_size, tmp_path):
+def test_the_evaluation_loss_does_not_depend_on_the_batch_size(batch_size, tmp_path):
     rows = pairs(20)
     options = {"per_device_eval_batch_size": batch_size, "label_smoothing_factor": 0.0}
     trainer = new_trainer(tmp_path, eval_dataset=rows, **options)
@@ -52,7 +55,7 @@ def test_the_evaluation_loss_is_the_mean_over_tokens_whatever_the_batches(batch_
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_stream_cannot_be_evaluated(tmp_path):
+def test_evaluating_a_stream_raises(tmp_path):
     trainer = new_trainer(tmp_path, eval_dataset=pairs(4).to_iterable_dataset())
     with pytest.raises(ValueError, match="must have a length, got IterableDataset"):
         trainer.evaluate()
@@ -80,8 +83,8 @@ def unpadded(rows):
 # Training
 
 
-class Recorded(TranslationTrainer):
-    """Makes the loss of one micro-batch, counted from 1, not a number."""
+class NanLossTrainer(TranslationTrainer):
+    """Replaces the loss of one micro-batch, counted from 1, with NaN."""
 
     bad = 0
 
@@ -93,9 +96,14 @@ class Recorded(TranslationTrainer):
 
 @pytest.mark.parametrize(("bad", "step"), [(1, 1), (4, 2), (5, 3), (8, 4)])
 @pytest.mark.parametrize("save_strategy", ["steps", "no"])
-def test_a_loss_that_is_not_finite_is_found_before_it_is_saved(bad, step, save_strategy, tmp_path):
+def test_a_non_finite_loss_raises_before_the_checkpoint_is_saved(bad, step, save_strategy, tmp_path):
     trainer = new_trainer(
-        tmp_path, kind=Recorded, max_steps=4, gradient_accumulation_steps=2, save_steps=1, save_strategy=save_strategy
+        tmp_path,
+        kind=NanLossTrainer,
+        max_steps=4,
+        gradient_accumulation_steps=2,
+        save_steps=1,
+        save_strategy=save_strategy,
     )
     trainer.bad = bad
     with pytest.raises(FloatingPointError, match=rf"the loss is nan at step {step}, in a batch of input_ids \["):
@@ -104,8 +112,8 @@ def test_a_loss_that_is_not_finite_is_found_before_it_is_saved(bad, step, save_s
     assert saved == (list(range(1, step)) if save_strategy == "steps" else [])
 
 
-def test_weights_that_are_not_finite_are_not_saved(tmp_path):
-    """A loss on another process or a gradient can spoil them while this process's loss is finite."""
+def test_non_finite_weights_are_not_saved(tmp_path):
+    """A gradient or a loss on another process can be non-finite while the loss of this process is finite."""
     trainer = new_trainer(tmp_path, max_steps=2, save_steps=1)
     trainer.model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(FloatingPointError, match=r"the weights are not finite after step 1, .* checkpoint is None"):
@@ -113,8 +121,8 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
-def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
-    """Losses are read once a step, those of the step before; what reads them is counted here on a CPU."""
+def test_a_step_does_not_synchronize_with_the_device(tmp_path, monkeypatch):
+    """A step reads only the losses of the previous step; the reads are counted on a CPU."""
     reads = []
     trainer = new_trainer(tmp_path, max_steps=3, gradient_accumulation_steps=2, save_strategy="no")
     step, samples = trainer.training_step, trainer.get_batch_samples
@@ -128,17 +136,17 @@ def test_a_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
 
         return call
 
-    # Without the model, whose own reads depend on the device.
+    # Without the model, whose reads depend on the device.
     monkeypatch.setattr(Seq2SeqTrainer, "training_step", lambda *_: torch.tensor(1.0))
     monkeypatch.setattr(trainer, "training_step", counted(step))
     monkeypatch.setattr(trainer, "get_batch_samples", counted(samples))
     trainer.train()
-    # Of each step: its batches, and each of them. A loader reads a seed before its first batch.
+    # For each step: get_batch_samples, then two training_steps. A loader reads a seed before its first batch.
     assert reads[1:] == [0, 0, 0, 1, 0, 0, 1, 0]
-    assert isinstance(trainer.tokens_in_step, torch.Tensor)
+    assert isinstance(trainer.throughput.tokens, torch.Tensor)
 
 
-def test_several_visible_gpus_without_a_launcher_are_one(tmp_path, caplog):
+def test_without_a_launcher_one_gpu_is_used(tmp_path, caplog):
     trainer = new_trainer(tmp_path, n_gpu=2)
     assert trainer.args.n_gpu == 1
     assert trainer._wrap_model(trainer.model) is trainer.model
@@ -146,7 +154,7 @@ def test_several_visible_gpus_without_a_launcher_are_one(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("multiple", "lengths"), [(1, [3, 9]), (8, [8, 16])])
-def test_lengths_of_a_batch_are_rounded_up_on_a_gpu(multiple, lengths, tmp_path, monkeypatch):
+def test_padded_lengths_are_multiples_of_8_on_a_gpu(multiple, lengths, tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_random_transformer.training.trainer.padding_multiple", lambda _: multiple)
     trainer = new_trainer(tmp_path, max_tokens_per_batch=64)
     batch = trainer.data_collator([{"input_ids": [5] * 3, "labels": [5] * 9}])
@@ -156,7 +164,7 @@ def test_lengths_of_a_batch_are_rounded_up_on_a_gpu(multiple, lengths, tmp_path,
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_generation_is_synchronized_where_accelerate_shards_the_model(sharded, tmp_path, monkeypatch):
+def test_generation_is_synchronized_if_accelerate_shards_the_model(sharded, tmp_path, monkeypatch):
     trainer = new_trainer(tmp_path, eval_dataset=pairs(4))
     given = []
     generate = trainer.model.generate

@@ -1,4 +1,4 @@
-"""A trainer on random pairs of token ids; and what each of two processes does: predict, and write what it got."""
+"""A trainer on random pairs of token ids; as a script, one of two processes that predict and write the output."""
 
 import json
 import random
@@ -18,7 +18,7 @@ VOCAB_SIZE = 270
 
 
 def pairs(count: int) -> Dataset:
-    """Rows of token ids of different lengths, each ending with its end token."""
+    """Rows of token ids of different lengths, each ending with the end token."""
     numbers = random.Random(0)
 
     def ids() -> list[int]:
@@ -34,7 +34,7 @@ def pairs(count: int) -> Dataset:
 def new_trainer(
     folder: Path, kind: type[TranslationTrainer] = TranslationTrainer, n_gpu: int = 0, eval_dataset=None, **options
 ) -> TranslationTrainer:
-    """A trainer of a small model; `seen` is what its metrics were computed from last."""
+    """A trainer of a small model; `seen` is the last input of its metrics."""
     set_seed(0)
     model = RandomTransformerForConditionalGeneration(tiny_config(vocab_size=VOCAB_SIZE))
     model.generation_config.update(max_length=12)
@@ -55,7 +55,7 @@ def new_trainer(
 
 
 class ReadRecorder(TorchFunctionMode):
-    """Counts what would make a CPU wait for a GPU: numbers and truth values of tensors."""
+    """Counts operations that synchronize with a GPU: conversions of tensors to Python values."""
 
     READS = (
         torch.Tensor.item,

@@ -1,4 +1,4 @@
-"""Translating lists, streams and files: the order, the batches, the lines, and what a kill leaves behind."""
+"""Translation of lists, streams and files: order, batches, lines, and resuming after an interruption."""
 
 import contextlib
 import copy
@@ -17,22 +17,25 @@ from hypothesis import strategies as st
 from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging
 
+from modeling_random_transformer import pipeline_random_transformer as pipeline_module
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.translation import (
-    Translator,
+    TranslationOptions,
     encode_lines,
+    files,
+    longest_target,
     one_line,
     read_lines,
     translate,
     translate_file,
     translate_stream,
 )
-from modeling_random_transformer.translation import texts as texts_module
 from modeling_random_transformer.utils.files import write_atomically
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = some_texts(40)
-SOME = TEXTS[:16]
+FEW = TEXTS[:16]
 SHORT = {"max_new_tokens": 6, "num_beams": 1}
 # Characters at which str.splitlines() would split, and a carriage return within a line.
 ODD_LINES = ["one\u2028two", "one\x0btwo\x0c", "one\x85two\x1e", "one\rtwo", "", "  \t ", "end"]
@@ -50,7 +53,7 @@ def tokenizer():
 
 @pytest.fixture
 def _state_on_cpu():
-    """Accelerate's state of the process, such that a child process can take it over, gone again after the test."""
+    """Create accelerate's state, which child processes inherit, and reset it after the test."""
     PartialState(cpu=True)
     yield
     PartialState._reset_state()
@@ -58,19 +61,19 @@ def _state_on_cpu():
 
 @pytest.fixture
 def _short_limits(monkeypatch):
-    """As the paper's limits, but sooner reached: the slowest translation decides how long a test takes."""
-    monkeypatch.setattr(texts_module, "LONGER_THAN_SOURCE", 2)
+    """Limit translations to the source length plus 2 instead of 50, for speed."""
+    monkeypatch.setattr(pipeline_module, "LONGER_THAN_SOURCE", 2)
 
 
 def one_by_one(texts, model, tokenizer, num_beams=4, max_new_tokens=None, **options):
-    """The library's own generate() for each text alone."""
+    """Reference: generate() for each text separately."""
     options["num_beams"] = num_beams
     if num_beams > 1:
         options.setdefault("length_penalty", 0.6)
     translations = []
     for text in texts:
         inputs = tokenizer(text, return_tensors="pt")
-        limit = max_new_tokens or -(-inputs["input_ids"].shape[1] // 16) * 16 + texts_module.LONGER_THAN_SOURCE
+        limit = max_new_tokens or -(-inputs["input_ids"].shape[1] // 16) * 16 + pipeline_module.LONGER_THAN_SOURCE
         ids = model.generate(**inputs, max_new_tokens=limit, **options)
         translations += tokenizer.batch_decode(ids, skip_special_tokens=True)
     return translations
@@ -78,8 +81,8 @@ def one_by_one(texts, model, tokenizer, num_beams=4, max_new_tokens=None, **opti
 
 @pytest.mark.usefixtures("_short_limits")
 class TestTexts:
-    def test_sources_are_padded_on_the_right(self, model, tokenizer):
-        """Where positions count from the left, padding there would move the text."""
+    def test_pads_sources_on_the_right(self, model, tokenizer):
+        """Positions count from the left, so left padding would shift them."""
         left = copy.deepcopy(tokenizer)
         left.padding_side = "left"
         texts = some_texts(8)
@@ -99,24 +102,23 @@ class TestTexts:
         ],
         ids=str,
     )
-    def test_a_translation_is_that_of_its_text_alone(self, model, tokenizer, options):
-        expected = one_by_one(SOME, model, tokenizer, **options)
-        assert len(set(expected)) > 12, "a test that could not fail"
+    def test_batching_does_not_change_translations(self, model, tokenizer, options):
+        expected = one_by_one(FEW, model, tokenizer, **options)
+        assert len(set(expected)) > 12, "the outputs must differ for the test to be meaningful"
         for sizes in ({}, {"max_batch_tokens": 200}, {"chunk_size": 7}):
-            assert translate(SOME, model, tokenizer, **sizes, **options) == expected
+            assert translate(FEW, model, tokenizer, **sizes, **options) == expected
 
-    def test_the_texts_differ_in_when_they_end(self, model, tokenizer):
-        """Some at the end-of-sequence token, some at limits of their own; otherwise the test above shows little."""
-        translator = Translator(model, tokenizer)
-        limits = [translator.longest_target(len(source)) for source in translator.tokenize(SOME)]
+    def test_texts_end_by_token_and_by_limit(self, model, tokenizer):
+        """Precondition of the test above: some end at the end-of-sequence token, some at different limits."""
+        limits = [longest_target(len(source), model.config) for source in tokenizer(FEW)["input_ids"]]
         at_limit = []
-        for text, limit in zip(SOME, limits, strict=True):
+        for text, limit in zip(FEW, limits, strict=True):
             ids = model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=limit, num_beams=4)
             at_limit.append(ids[0, -1] != EOS)
         assert 5 < sum(at_limit) < 13
         assert len(set(limits)) > 1
 
-    def test_blank_texts_stay_blank_without_the_model(self, model, tokenizer, monkeypatch):
+    def test_blank_texts_are_not_passed_to_the_model(self, model, tokenizer, monkeypatch):
         expected = translate(["two", "one"], model, tokenizer, **SHORT)
         texts = ["", "two", " \t\u2003", "one", "\n"]
         assert translate(texts, model, tokenizer, **SHORT) == ["", expected[0], "", expected[1], ""]
@@ -124,18 +126,18 @@ class TestTexts:
         assert translate(["", " "], model, tokenizer) == ["", ""]
         assert translate([], model, tokenizer) == []
 
-    @given(lengths=st.lists(st.integers(0, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
-    def test_batches_keep_to_the_budget(self, model, tokenizer, lengths, budget, num_beams):
-        translator = Translator(model, tokenizer, max_batch_tokens=budget, num_beams=num_beams)
-        batches = list(translator.batches(lengths))
-        assert sorted(i for batch in batches for i in batch) == [i for i, length in enumerate(lengths) if length]
-        assert all(len({translator.longest_target(lengths[i]) for i in batch}) == 1 for batch in batches)
+    @given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
+    def test_batches_do_not_exceed_the_budget(self, model, tokenizer, lengths, budget, num_beams):
+        pipe = TranslationOptions(max_batch_tokens=budget, num_beams=num_beams).pipeline(model, tokenizer)
+        batches = pipe.batches(lengths, 1, pipe._forward_params)
+        assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+        assert all(len({longest_target(lengths[i], model.config) for i in batch}) == 1 for batch in batches)
         longest = [max(lengths[i] for i in batch) for batch in batches]
         assert longest == sorted(longest, reverse=True)
         for batch, length in zip(batches, longest, strict=True):
             assert len(batch) * length * num_beams <= budget or len(batch) == 1
 
-    def test_a_stream_reads_no_further_than_it_must(self, model, tokenizer):
+    def test_stream_is_read_lazily(self, model, tokenizer):
         read = []
 
         def texts():
@@ -149,15 +151,15 @@ class TestTexts:
             assert len(read) == 10 * (done // 10 + 1)
         assert read == TEXTS
 
-    def test_a_stream_can_be_endless(self, model, tokenizer):
-        def forever():
+    def test_stream_can_be_infinite(self, model, tokenizer):
+        def infinite():
             while True:
                 yield "the boy"
 
-        stream = translate_stream(forever(), model, tokenizer, chunk_size=1, **SHORT)
+        stream = translate_stream(infinite(), model, tokenizer, chunk_size=1, **SHORT)
         assert next(stream) == next(stream)
 
-    def test_the_model_stays_as_it_was(self, tokenizer):
+    def test_training_modes_are_restored(self, tokenizer):
         model = random_translator(dropout=0.5).train()
         model.model.encoder.eval()
         modes = [module.training for module in model.modules()]
@@ -168,15 +170,15 @@ class TestTexts:
         assert [first, *stream] == translate(TEXTS, model, tokenizer, **SHORT)
         assert [module.training for module in model.modules()] == modes
 
-    def test_samples_follow_their_seed(self, model, tokenizer):
+    def test_sampling_is_reproducible_with_a_seed(self, model, tokenizer):
         sampling = {"do_sample": True, "top_k": 0, "chunk_size": 10, **SHORT}
         first = translate(TEXTS, model, tokenizer, seed=1, **sampling)
         assert translate(TEXTS, model, tokenizer, seed=1, **sampling) == first
         assert translate(TEXTS, model, tokenizer, seed=2, **sampling) != first
-        # Each chunk has its own: the same text twenty texts later is drawn anew.
+        # Each chunk has its own seed: the sample depends on the position of the text.
         assert first != translate(TEXTS[20:] + TEXTS[:20], model, tokenizer, seed=1, **sampling)
 
-    def test_stopping_criteria_of_the_callers_own(self, model, tokenizer):
+    def test_custom_stopping_criteria(self, model, tokenizer):
         def after_two_tokens(input_ids, _scores, **_options):
             return torch.full((len(input_ids),), input_ids.shape[1] >= 3)
 
@@ -184,7 +186,7 @@ class TestTexts:
         assert stopped == translate(TEXTS[:5], model, tokenizer, num_beams=1, max_new_tokens=2)
 
     @pytest.mark.parametrize("kind", ["Marian", "T5"])
-    def test_other_models_do_too(self, tokenizer, kind):
+    def test_other_architectures(self, tokenizer, kind):
         sizes = {"vocab_size": len(tokenizer), "d_model": 16, "decoder_start_token_id": 1, "eos_token_id": EOS}
         if kind == "Marian":
             layers = {
@@ -196,9 +198,9 @@ class TestTexts:
             torch.manual_seed(3)
             config = T5Config(**sizes, d_kv=8, d_ff=24, num_layers=2, num_heads=2, initializer_factor=20.0)
             other = T5ForConditionalGeneration(config)
-        assert translate(SOME, other, tokenizer) == one_by_one(SOME, other.eval(), tokenizer)
+        assert translate(FEW, other, tokenizer) == one_by_one(FEW, other.eval(), tokenizer)
 
-    def test_a_models_own_limit_gives_way_without_a_warning(self, tokenizer, capsys):
+    def test_saved_length_limits_are_overridden_without_a_warning(self, tokenizer, capsys):
         model = random_translator()
         model.generation_config.max_length = 4
         model.generation_config.max_new_tokens = 3
@@ -207,7 +209,7 @@ class TestTexts:
         assert translate(TEXTS[:5], model, tokenizer) == expected
         assert "max_" not in capsys.readouterr().err
 
-    def test_a_bar_is_drawn_when_asked_for(self, model, tokenizer, capsys):
+    def test_progress_bar(self, model, tokenizer, capsys):
         translate([*TEXTS, ""], model, tokenizer, **SHORT)
         assert capsys.readouterr().err == ""
         translate([*TEXTS, ""], model, tokenizer, progress=True, **SHORT)
@@ -216,29 +218,31 @@ class TestTexts:
         assert captured.out == ""
 
 
-class TestWhereLearnedPositionsEnd:
+class TestLearnedPositions:
     @pytest.fixture
-    def short_sighted(self):
+    def limited_model(self):
         return random_translator(position_embedding="learned", max_position_embeddings=20)
 
-    def test_longer_texts_are_refused_by_number(self, short_sighted, tokenizer):
-        with pytest.raises(ValueError, match=r"at most 20 tokens.*text 3 has 41; max_source_tokens cuts it"):
-            translate(["the", "", "the" * 40], short_sighted, tokenizer)
+    def test_error_names_the_index_of_a_long_text(self, limited_model, tokenizer):
+        with pytest.raises(
+            ValueError, match=r"at most 20 tokens.*index 2 has 41; truncation=True or max_source_tokens truncates it"
+        ):
+            translate(["the", "", "the" * 40], limited_model, tokenizer)
 
-    def test_or_cut(self, short_sighted, tokenizer):
-        cut = translate(["the" * 40, "the" * 19], short_sighted, tokenizer, max_source_tokens=20)
+    def test_max_source_tokens_truncates(self, limited_model, tokenizer):
+        cut = translate(["the" * 40, "the" * 19], limited_model, tokenizer, max_source_tokens=20)
         assert cut[0] == cut[1]
 
-    def test_no_translation_is_longer(self, short_sighted, tokenizer):
-        """Neither an error nor a shorter limit than need be: as many tokens as there are positions to predict from."""
-        assert Translator(short_sighted, tokenizer).longest_target(15) == 20
-        short_sighted.lm_head.bias.data[EOS] = -100.0
+    def test_positions_limit_targets(self, limited_model, tokenizer):
+        """A translation has at most as many tokens as there are positions."""
+        assert longest_target(15, limited_model.config) == 20
+        limited_model.lm_head.bias.data[EOS] = -100.0
         for options in ({}, {"max_new_tokens": 99}, {"num_beams": 1}):
-            translate(TEXTS[:3], short_sighted, tokenizer, max_source_tokens=20, **options)
-        assert Translator(random_translator(max_position_embeddings=20), tokenizer).longest_target(15) == 66
+            translate(TEXTS[:3], limited_model, tokenizer, max_source_tokens=20, **options)
+        assert longest_target(15, random_translator(max_position_embeddings=20).config) == 66
 
 
-class TestRefusals:
+class TestErrors:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -248,12 +252,12 @@ class TestRefusals:
             ({"max_new_tokens": 0}, "max_new_tokens must be None or a positive integer, got 0."),
             ({"max_source_tokens": True}, "max_source_tokens must be None or a positive integer, got True."),
             ({"chunk_size": 0}, "chunk_size must be a positive integer, got 0."),
-            ({"num_return_sequences": 2}, "num_return_sequences must be left to the translator, got 2."),
-            ({"max_length": 9}, "max_length must be left to the translator, got 9."),
+            ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
+            ({"max_length": 9}, "max_length must not be given, got 9."),
         ],
         ids=str,
     )
-    def test_options(self, model, tokenizer, options, message):
+    def test_invalid_option(self, model, tokenizer, options, message):
         with pytest.raises(ValueError, match=f"^{message}$"):
             translate_stream(TEXTS, model, tokenizer, **options)  # at once, not with the first text
 
@@ -261,13 +265,13 @@ class TestRefusals:
         ("texts", "message"),
         [
             ("one text", "texts must be an iterable of strings, got one str"),
-            (["one", 2], "texts must be strings, but text 2 is a int"),
-            (["one", None], "texts must be strings, but text 2 is a NoneType"),
-            (["a", "b", "c", "\ud800"], "texts must be Unicode, but text 4 is not"),
+            (["one", 2], "texts must be strings, but the one at index 1 is 2."),
+            (["one", None], "texts must be strings, but the one at index 1 is None."),
+            (["a", "b", "c", "\ud800"], "texts must be Unicode, but the one at index 3 is"),
         ],
         ids=["a string", "an integer", "None", "half a character"],
     )
-    def test_texts(self, model, tokenizer, texts, message):
+    def test_invalid_text(self, model, tokenizer, texts, message):
         with pytest.raises(ValueError, match=message):
             translate(texts, model, tokenizer, chunk_size=3, **SHORT)
 
@@ -278,26 +282,26 @@ class TestLines:
         assert list(read_lines(io.BytesIO(content))) == ODD_LINES
         assert list(read_lines(io.BytesIO(content.replace(b"\n", b"\r\n") + b"\n"))) == ODD_LINES
 
-    def test_a_byte_order_mark_is_no_text(self):
+    def test_byte_order_mark_is_removed(self):
         assert list(read_lines(io.BytesIO("\ufeffone\n\ufefftwo".encode()))) == ["one", "\ufefftwo"]
 
-    def test_what_is_not_utf8_is_refused_with_its_line(self):
+    def test_invalid_utf8_error_names_the_line(self):
         lines = read_lines(io.BytesIO(b"one\ntwo\nthr\xffee\n"), "my.txt", first=11)
         assert [next(lines), next(lines)] == ["one", "two"]
         with pytest.raises(ValueError, match=r"^my.txt must be UTF-8 text, but line 13 is not: .*0xff"):
             next(lines)
 
     @given(st.lists(st.text()))
-    def test_as_many_lines_are_read_as_texts_were_written(self, texts):
+    def test_each_text_is_one_line(self, texts):
         written = b"".join(encode_lines(texts))
         assert written.count(b"\n") == len(texts)
         assert list(read_lines(io.BytesIO(written), first=2)) == [one_line(text) for text in texts]
         assert len(list(io.StringIO(written.decode(), newline=None))) == len(texts)  # open()'s universal newlines
 
-    def test_line_breaks_become_spaces(self):
+    def test_line_breaks_are_replaced_by_spaces(self):
         assert one_line("a\nb\r\nc\rd\te\u2028f") == "a b c d\te\u2028f"
 
-    def test_a_file_is_written_as_a_whole_or_not_at_all(self, tmp_path):
+    def test_write_is_atomic(self, tmp_path):
         path = tmp_path / "file"
         write_atomically(path, [b"one\n"])
         link = tmp_path / "link"
@@ -305,12 +309,12 @@ class TestLines:
         write_atomically(link, [b"one\n", b"two\n"])
         assert link.is_symlink()
 
-        def broken():
+        def interrupted():
             yield b"half"
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            write_atomically(path, broken())
+            write_atomically(path, interrupted())
         assert path.read_bytes() == b"one\ntwo\n"
         assert sorted(tmp_path.iterdir()) == [path, link]
 
@@ -336,27 +340,28 @@ def expected(source, model, tokenizer):
 @pytest.mark.usefixtures("_state_on_cpu")
 class TestFiles:
     @pytest.mark.parametrize("chunk_size", [1, 5, 9, 1000])
-    def test_line_n_translates_line_n(self, source, output, expected, model, tokenizer, chunk_size):
+    def test_line_n_is_the_translation_of_line_n(self, source, output, expected, model, tokenizer, chunk_size):
         translate_file(source, output, model, tokenizer, chunk_size=chunk_size, **SHORT)
         assert output.read_bytes() == expected
         assert expected.count(b"\n") == 27
         assert sorted(output.parent.iterdir()) == [output, source]
 
     @pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"\n", 1), (b"\r\n\n", 2), (b"the", 1), (b"the\n", 1)])
-    def test_small_files(self, tmp_path, output, model, tokenizer, content, lines):
+    def test_short_files(self, tmp_path, output, model, tokenizer, content, lines):
         source = tmp_path / "source.txt"
         source.write_bytes(content)
         translate_file(source, output, model, tokenizer, **SHORT)
         assert output.read_bytes().count(b"\n") == lines
 
-    def test_a_translation_of_several_lines_is_one_line(self, source, output, model, tokenizer, monkeypatch):
-        monkeypatch.setattr(Translator, "generate", lambda _, sources: ["one\ntwo\r\nthree\rfour\n"] * len(sources))
+    def test_multiline_translation_is_one_line(self, source, output, model, tokenizer, monkeypatch):
+        answer = {"generated_text": "one\ntwo\r\nthree\rfour\n"}
+        monkeypatch.setattr(Seq2SeqPipeline, "postprocess", lambda *_, **__: answer)
         translate_file(source, output, model, tokenizer)
         lines = output.read_bytes().split(b"\n")[:-1]
         assert len(lines) == 27
         assert set(lines) == {b"", b"one two three four "}
 
-    def test_an_earlier_output_is_replaced_and_a_link_stays_one(self, source, output, expected, model, tokenizer):
+    def test_output_is_replaced_and_symbolic_links_are_kept(self, source, output, expected, model, tokenizer):
         output.write_text("earlier")
         link = output.with_name("link.txt")
         link.symlink_to(output)
@@ -364,7 +369,7 @@ class TestFiles:
         assert link.is_symlink()
         assert output.read_bytes() == expected
 
-    def test_samples_are_the_same_after_a_kill(self, source, output, model, tokenizer):
+    def test_sampling_is_reproducible_after_an_interruption(self, source, output, model, tokenizer):
         sampling = {"do_sample": True, "top_k": 0, "seed": 5, "chunk_size": 4, **SHORT}
         with open(source, "rb") as file:
             expected = b"".join(encode_lines(translate_stream(read_lines(file), model, tokenizer, **sampling)))
@@ -376,16 +381,16 @@ class TestFiles:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_state_on_cpu")
-class TestKills:
-    """A process is killed before each single thing it does to the file system, and another one goes on."""
+class TestInterruption:
+    """A process is killed before each of its file operations, and another one resumes."""
 
-    def test_the_output_is_the_same_whenever_the_process_is_killed(self, source, output, expected, model, tokenizer):
+    def test_output_after_a_kill_at_any_file_operation(self, source, output, expected, model, tokenizer):
         def run():
             translate_file(source, output, model, tokenizer, chunk_size=9, **SHORT)
 
         steps = 0
         while killed_after(steps, run, output.parent):
-            assert not output.exists() or output.read_bytes() == expected, f"half an output after {steps} steps"
+            assert not output.exists() or output.read_bytes() == expected, f"incomplete output after {steps} steps"
             run()
             assert output.read_bytes() == expected, f"killed after {steps} steps"
             assert sorted(output.parent.iterdir()) == [output, source], f"killed after {steps} steps"
@@ -393,7 +398,7 @@ class TestKills:
             steps += 1
         assert steps > 25
 
-    def test_a_process_that_is_killed_again_and_again_comes_to_an_end(self, source, output, expected, model, tokenizer):
+    def test_repeated_kills_make_progress(self, source, output, expected, model, tokenizer):
         def run():
             translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT)
 
@@ -401,17 +406,17 @@ class TestKills:
         assert len(kills) > 3
         assert output.read_bytes() == expected
 
-    def test_finished_chunks_are_not_translated_again(self, source, output, model, tokenizer, monkeypatch):
+    def test_finished_chunks_are_not_repeated(self, source, output, model, tokenizer, monkeypatch):
         killed_after(20, lambda: translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT), output.parent)
         finished = {path.name for path in parts_of(output)}
         chunks = []
-        translated = Translator.__call__
+        read_chunk = files.read_chunk
 
-        def recorded(self, texts, first, count):
-            chunks.append(f"{first // 3:08}.txt")
-            return translated(self, texts, first, count)
+        def recorded(source, job, number):
+            chunks.append(f"{number:08}.txt")
+            return read_chunk(source, job, number)
 
-        monkeypatch.setattr(Translator, "__call__", recorded)
+        monkeypatch.setattr(files, "read_chunk", recorded)
         translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT)
         assert finished
         assert finished | set(chunks) == {f"{number:08}.txt" for number in range(9)}
@@ -419,19 +424,19 @@ class TestKills:
 
 
 @pytest.mark.usefixtures("_state_on_cpu")
-class TestGoingOnWithSomethingElse:
+class TestResume:
     @pytest.fixture
-    def begun(self, tmp_path, model, tokenizer):
-        """A translation that was killed: `translate_file` with the same, or with something else."""
+    def resume(self, tmp_path, model, tokenizer):
+        """A function that resumes a killed translation, with the same or with other arguments."""
         source, output = tmp_path / "source.txt", tmp_path / "output.txt"
         source.write_text("\n".join(TEXTS))
 
-        def go_on(model=model, tokenizer=tokenizer, **options):
+        def resume_translation(model=model, tokenizer=tokenizer, **options):
             translate_file(source, output, model, tokenizer, **{"chunk_size": 8, **SHORT, **options})
             return output.read_bytes()
 
-        assert killed_after(20, go_on, tmp_path)
-        return go_on
+        assert killed_after(20, resume_translation, tmp_path)
+        return resume_translation
 
     @pytest.mark.parametrize(
         ("options", "difference"),
@@ -445,52 +450,57 @@ class TestGoingOnWithSomethingElse:
         ],
         ids=str,
     )
-    def test_other_options_are_refused(self, begun, options, difference):
-        with pytest.raises(ValueError, match=rf"output.txt.parts holds .* differs in {difference}: .*or restart"):
-            begun(**options)
+    def test_options_must_be_the_same(self, resume, options, difference):
+        with pytest.raises(
+            ValueError,
+            match=rf"output.txt.parts must hold the parts of the same .* differs in {difference}: .*or restart",
+        ):
+            resume(**options)
 
-    def test_an_other_input_is_refused(self, begun, tmp_path):
+    def test_input_must_be_the_same(self, resume, tmp_path):
         (tmp_path / "source.txt").write_text("\n".join(TEXTS).replace("boy", "man"))
         with pytest.raises(ValueError, match="differs in input:"):
-            begun()
+            resume()
 
-    def test_an_other_model_is_refused(self, begun, tokenizer):
-        almost = random_translator()
-        almost.lm_head.bias.data[7] += 1e-3
-        generous = random_translator()
-        generous.generation_config.repetition_penalty = 1.5
+    def test_model_must_be_the_same(self, resume, tokenizer):
+        perturbed = random_translator()
+        perturbed.lm_head.bias.data[7] += 1e-3
+        penalized = random_translator()
+        penalized.generation_config.repetition_penalty = 1.5
         for other in (
-            almost,
-            generous,
+            perturbed,
+            penalized,
             random_translator().to(torch.bfloat16),
             random_translator(scale_embedding=False),
         ):
             with pytest.raises(ValueError, match="differs in model:"):
-                begun(model=other)
+                resume(model=other)
         with pytest.raises(ValueError, match="differs in model:"):
-            begun(tokenizer=type(tokenizer).train(TEXTS, vocab_size=320))
+            resume(tokenizer=type(tokenizer).train(TEXTS, vocab_size=320))
 
-    def test_restart_forgets(self, begun):
-        again = begun(num_beams=2, restart=True)
-        assert again == begun(num_beams=2)
+    def test_restart_discards_parts(self, resume):
+        again = resume(num_beams=2, restart=True)
+        assert again == resume(num_beams=2)
 
-    def test_the_same_model_from_elsewhere_goes_on_with_other_batches(self, begun, tmp_path, model, tokenizer):
-        model.save_pretrained(tmp_path / "elsewhere")
-        tokenizer(["a", "longer one"], padding=True, truncation=True, max_length=5)  # leaves its mark on the tokenizer
-        moved = type(model).from_pretrained(tmp_path / "elsewhere")
-        goes_on = begun(model=moved, max_batch_tokens=50)
-        assert goes_on == begun()
+    def test_model_folder_and_batch_size_may_differ(self, resume, tmp_path, model, tokenizer):
+        model.save_pretrained(tmp_path / "copy")
+        tokenizer(
+            ["a", "longer one"], padding=True, truncation=True, max_length=5
+        )  # changes the state of the tokenizer's backend
+        reloaded = type(model).from_pretrained(tmp_path / "copy")
+        resumed = resume(model=reloaded, max_batch_tokens=50)
+        assert resumed == resume()
 
-    def test_what_no_manifest_can_hold_is_refused(self, begun):
+    def test_options_must_be_serializable(self, resume):
         with pytest.raises(ValueError, match="stopping_criteria must be a plain value for translate_file"):
-            begun(stopping_criteria=[len], restart=True)
+            resume(stopping_criteria=[len], restart=True)
 
-    def test_cutting_what_would_be_refused_goes_on(self, tmp_path, tokenizer):
-        """The one way to go on behind a text too long for the model, which may come up late."""
+    def test_truncation_may_be_added(self, tmp_path, tokenizer):
+        """Otherwise a text that is too long, late in the file, would require translating from the start."""
         model = random_translator(position_embedding="learned", max_position_embeddings=30)
         source, output = tmp_path / "long.txt", tmp_path / "cut.txt"
         source.write_text("the\n" * 5 + "the" * 40)
-        with pytest.raises(ValueError, match="text 6 has 41"):
+        with pytest.raises(ValueError, match="line 6 has 41"):
             translate_file(source, output, model, tokenizer, chunk_size=2, **SHORT)
         assert len(parts_of(output)) == 2
         translate_file(source, output, model, tokenizer, chunk_size=2, max_source_tokens=30, **SHORT)
@@ -498,16 +508,14 @@ class TestGoingOnWithSomethingElse:
 
 
 @pytest.mark.usefixtures("_state_on_cpu")
-class TestFilesRefused:
+class TestFileErrors:
     @pytest.fixture
     def source(self, tmp_path):
         path = tmp_path / "source.txt"
         path.write_text("the boy\n" * 5)
         return path
 
-    def test_input_that_is_not_utf8_before_anything_is_translated(
-        self, source, tmp_path, model, tokenizer, monkeypatch
-    ):
+    def test_invalid_utf8_is_found_before_translation(self, source, tmp_path, model, tokenizer, monkeypatch):
         source.write_bytes(b"the boy\n" * 5 + b"the \xff boy\n")
         monkeypatch.setattr(model, "generate", None)
         with pytest.raises(ValueError, match=r"source.txt must be UTF-8 text, but line 6 is not"):
@@ -515,44 +523,44 @@ class TestFilesRefused:
         assert list(tmp_path.iterdir()) == [source]
 
     @pytest.mark.parametrize("output", [".", "missing/output.txt", os.devnull])
-    def test_outputs_that_cannot_be_files(self, source, tmp_path, model, tokenizer, output):
+    def test_output_must_be_a_file(self, source, tmp_path, model, tokenizer, output):
         with pytest.raises(ValueError, match="output_file must be a file, new or not, in a folder that exists, got"):
             translate_file(source, tmp_path / output, model, tokenizer)
 
-    def test_the_input_as_output(self, source, tmp_path, model, tokenizer):
+    def test_output_must_differ_from_input(self, source, tmp_path, model, tokenizer):
         link = tmp_path / "link.txt"
         link.symlink_to(source)
         with pytest.raises(ValueError, match="output_file must differ from input_file"):
             translate_file(source, link, model, tokenizer)
 
-    def test_a_missing_input(self, tmp_path, model, tokenizer):
+    def test_missing_input(self, tmp_path, model, tokenizer):
         with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
             translate_file(tmp_path / "missing.txt", tmp_path / "output.txt", model, tokenizer)
         assert not list(tmp_path.iterdir())
 
-    def test_a_folder_of_somebody_elses(self, source, tmp_path, model, tokenizer):
-        diary = tmp_path / "output.txt.parts" / "diary.txt"
-        diary.parent.mkdir()
-        diary.write_text("dear diary")
+    def test_foreign_files_are_kept(self, source, tmp_path, model, tokenizer):
+        foreign = tmp_path / "output.txt.parts" / "foreign.txt"
+        foreign.parent.mkdir()
+        foreign.write_text("foreign")
         for restart in (False, True):
-            with pytest.raises(ValueError, match=r"output.txt.parts must be free for the parts of output.txt"):
+            with pytest.raises(ValueError, match=r"output.txt.parts must hold only the parts of output.txt"):
                 translate_file(source, tmp_path / "output.txt", model, tokenizer, restart=restart, **SHORT)
-        assert diary.read_text() == "dear diary"
+        assert foreign.read_text() == "foreign"
 
-    def test_an_input_that_shrinks(self, source, tmp_path, model, tokenizer, monkeypatch):
-        def shrink(_, sources):
+    def test_input_must_not_change(self, source, tmp_path, model, tokenizer, monkeypatch):
+        def shrink(*_, **__):
             source.write_text("the boy\n")
-            return ["niño"] * len(sources)
+            return {"generated_text": "niño"}
 
-        monkeypatch.setattr(Translator, "generate", shrink)
-        with pytest.raises(ValueError, match=r"source.txt must stay as it is while it is translated"):
+        monkeypatch.setattr(Seq2SeqPipeline, "postprocess", shrink)
+        with pytest.raises(ValueError, match=r"source.txt must not change during the translation"):
             translate_file(source, tmp_path / "output.txt", model, tokenizer, chunk_size=2)
 
 
-def test_importing_the_package_imports_no_accelerate():
-    """Nor does translating texts; looked for in the source, as transformers itself may import it."""
-    for name in ("__init__", "texts", "lines", "files"):
-        text = (Path(sys.modules[Translator.__module__].__file__).parent / f"{name}.py").read_text()
+def test_modules_do_not_import_accelerate():
+    """Checked in the source, because transformers itself may import it."""
+    for path in Path(files.__file__).parent.glob("*.py"):
+        text = path.read_text()
         assert not any(line.startswith(("import accelerate", "from accelerate")) for line in text.splitlines())
 
 
@@ -561,16 +569,16 @@ def parts_of(output: Path) -> list[Path]:
 
 
 def killed_after(steps: int, work, folder: Path) -> bool:
-    """Do `work` in a child process that kills itself before it does one thing more than so many to files in `folder`.
+    """Run `work` in a child process that kills itself after this number of operations on files in `folder`.
 
-    Returns False if the work was done before.
+    Returns False if the work finished before.
     """
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         done = 0
 
-        def kill_at_the_next(event, arguments):
+        def kill_at_limit(event, arguments):
             nonlocal done
             if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir", "os.listdir"):
                 if str(folder) not in str(arguments[0]):
@@ -580,7 +588,7 @@ def killed_after(steps: int, work, folder: Path) -> bool:
                 done += 1
 
         with contextlib.suppress(BaseException):
-            sys.addaudithook(kill_at_the_next)
+            sys.addaudithook(kill_at_limit)
             work()
             os._exit(0)
         os._exit(1)

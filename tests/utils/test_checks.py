@@ -1,4 +1,4 @@
-"""A tokenizer and a model that belong together, or do not."""
+"""Whether a tokenizer matches a model."""
 
 import pytest
 
@@ -20,11 +20,11 @@ from tests.helpers.models import tiny_config
         (1, 128, True),
     ],
 )
-def test_rows_are_rounded_up_at_the_most(tokens, rows, expected):
+def test_rows_may_be_rounded_up(tokens, rows, expected):
     assert fits(tokens, rows) is expected
 
 
-def test_the_models_own_tokenizer():
+def test_tokenizer_must_match_the_model():
     tokenizer = RandomTransformerTokenizer.train(["a dog sees a red car"] * 9, vocab_size=270)
     size = len(tokenizer)
     for rows in (size, size + 1):

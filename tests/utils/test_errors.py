@@ -1,4 +1,4 @@
-"""What libraries raise, as one sentence."""
+"""Exceptions of libraries as one-line errors."""
 
 import pytest
 from safetensors import SafetensorError
@@ -22,7 +22,7 @@ installation page of its repo and follow the ones that match your environment.
         ),
     ],
 )
-def test_reasons_are_one_sentence(error, reason):
+def test_message_is_one_line(error, reason):
     with (
         pytest.raises(ValueError, match="FOLDER must") as caught,
         reraise_as_value_error("FOLDER must hold a model, got x"),
@@ -32,6 +32,6 @@ def test_reasons_are_one_sentence(error, reason):
     assert caught.value.__cause__ is error
 
 
-def test_mistakes_of_our_own_are_not_hidden():
+def test_other_exceptions_are_not_converted():
     with pytest.raises(KeyError), reraise_as_value_error("FOLDER must hold a model, got x"):
         raise KeyError("oops")

@@ -1,0 +1,68 @@
+"""The command `random-transformer VERB …`: calls the `main` of the verb's module, which is imported only then."""
+
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from .utils.command_line import print_error, program_name, raise_on_sigterm
+
+PROGRAM = "random-transformer"
+EXAMPLES = Path(__file__).parents[1] / "examples"  # in a checkout; a wheel has the tutorials in this package
+VERBS = {
+    "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
+    "translate": ("translation.command", "translate sentences, a file or standard input"),
+    "convert": ("conversion.command", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
+    "export": ("export.command", "export a model to CTranslate2 or ONNX"),
+    "walkthrough": ("tutorials.walkthrough_command", "show each step of a translation with its numbers"),
+    "explore": ("tutorials.explorer_command", "write an interactive page of attention and predictions"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the arguments; `None` for those of the process, which then also handles SIGTERM.
+
+    Returns:
+        The exit status: that of the verb, 2 for an unknown verb, 130 after Ctrl-C.
+    """
+    if argv is None:
+        raise_on_sigterm()
+        argv = sys.argv[1:]
+    verb, *arguments = [*argv] or ["--help"]
+    if verb in ("-h", "--help"):
+        print(usage())
+        return 0
+    if verb == "--version":
+        from . import __version__
+
+        print(f"{PROGRAM} {__version__}")
+        return 0
+    if verb not in VERBS:
+        print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
+        return 2
+    command = import_command(VERBS[verb][0])
+    with program_name(f"{PROGRAM} {verb}"):
+        try:
+            return command.main(arguments)
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+
+
+def usage() -> str:
+    """The verbs with one line each."""
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:{width}}  {description}" for verb, (_, description) in VERBS.items())
+    return f"usage: {PROGRAM} VERB [arguments]\n\n{verbs}\n\n`{PROGRAM} VERB --help` lists the arguments of a verb."
+
+
+def import_command(module: str) -> ModuleType:
+    """Import a module of this package; `tutorials` is in `examples` in a checkout."""
+    if module.startswith("tutorials.") and (EXAMPLES / "tutorials").is_dir():
+        sys.path.insert(0, str(EXAMPLES))
+        return importlib.import_module(module)
+    return importlib.import_module(f"{__package__}.{module}")

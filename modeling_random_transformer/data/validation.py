@@ -1,0 +1,131 @@
+"""Validation of parallel text: invalid lines are counted by reason, and the first of them are reported by number."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset, Features, Value
+
+from .sources import UNALIGNED, Corpus, InvalidLine, ParallelLine
+
+SHOWN = 10  # line numbers in a report, for each reason
+
+
+@dataclass
+class ValidationReport:
+    """The invalid lines of a corpus.
+
+    Args:
+        name: name of the corpus.
+        lines: number of lines, valid or not.
+        counts: number of invalid lines by reason.
+        first: numbers of the first invalid lines by reason.
+    """
+
+    name: str
+    lines: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, reason: str, number: int) -> None:
+        """Count one more invalid line."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        numbers = self.first.setdefault(reason, [])
+        if len(numbers) < SHOWN:
+            numbers.append(number)
+
+    @property
+    def invalid(self) -> int:
+        """Number of invalid lines."""
+        return sum(self.counts.values())
+
+    def __str__(self) -> str:
+        if not self.invalid:
+            return f"{self.name}: {self.lines:,} lines, none invalid"
+        reasons = [
+            f"{count:,} {reason} (line {', '.join(map(str, self.first[reason]))}{', …' if count > SHOWN else ''})"
+            for reason, count in self.counts.items()
+        ]
+        return f"{self.name}: {self.invalid:,} of {self.lines:,} lines are invalid: {'; '.join(reasons)}"
+
+
+def validate(corpus: Corpus) -> ValidationReport:
+    """Read a corpus once and report its invalid lines."""
+    report = ValidationReport(str(corpus))
+    for line in corpus.lines():
+        report.lines += 1
+        if isinstance(line, InvalidLine):
+            report.add(line.reason, line.number)
+    return report
+
+
+def load_pairs(
+    corpus: Corpus, on_invalid: str = "error", cache_dir: str | Path | None = None
+) -> tuple[Dataset, ValidationReport]:
+    """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
+
+    Memory does not grow with the corpus. Of several processes, one reads the corpus; the others wait for its lock on
+    the cache, without a timeout, and map the file that it wrote.
+
+    Args:
+        corpus: the parallel text.
+        on_invalid: `"error"` to raise an error if there are invalid lines, `"skip"` to leave them out.
+        cache_dir: folder of the Arrow file; the cache of `datasets` when `None`.
+
+    Raises:
+        ValueError: `on_invalid` is neither, the files have different numbers of lines, there are invalid lines and
+            `on_invalid` is `"error"`, or there are no valid ones.
+    """
+    check_on_invalid(on_invalid)
+    rows = Dataset.from_generator(
+        _rows,
+        gen_kwargs={"corpus": corpus, "fingerprint": corpus.fingerprint()},
+        features=Features({"line": Value("int64"), **dict.fromkeys(("source", "target", "invalid"), Value("string"))}),
+        cache_dir=None if cache_dir is None else str(cache_dir),
+    )
+    invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
+    report = ValidationReport(str(corpus), lines=len(rows))
+    for row in rows.select(np.flatnonzero(invalid)):
+        report.add(row["invalid"], row["line"])
+    raise_if_invalid(report, on_invalid)
+    raise_if_empty(report)
+    pairs = rows.remove_columns("invalid")
+    return (pairs.select(np.flatnonzero(~invalid)) if report.invalid else pairs), report
+
+
+def _rows(corpus: Corpus, fingerprint: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (part of the cache key)
+    for line in corpus.lines():
+        if isinstance(line, ParallelLine):
+            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": ""}
+        else:
+            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason}
+
+
+def check_on_invalid(on_invalid: str) -> None:
+    """Raise a `ValueError` unless `on_invalid` is `"error"` or `"skip"`."""
+    if on_invalid not in ("error", "skip"):
+        raise ValueError(f"on_invalid must be 'error' or 'skip', got {on_invalid!r}.")
+
+
+def raise_if_invalid(report: ValidationReport, on_invalid: str) -> None:
+    """Apply `on_invalid` to a report.
+
+    Raises:
+        ValueError: there are invalid lines and `on_invalid` is `"error"`, or the two files of the corpus have different
+            numbers of lines.
+    """
+    if (unaligned := report.counts.get(UNALIGNED)) is not None:
+        raise ValueError(
+            f"{report.name} must have the same number of lines, got {report.lines:,} and {report.lines - unaligned:,}."
+        )
+    if report.invalid and on_invalid == "error":
+        raise ValueError(f"{report}. Correct these lines, or skip them with on_invalid='skip'.")
+
+
+def raise_if_empty(report: ValidationReport) -> None:
+    """Raise a `ValueError` if all lines are invalid, or there are none."""
+    if report.lines == report.invalid:
+        raise ValueError(f"there must be at least one valid pair of texts, got {report}.")

@@ -1,1 +1,0 @@
-"""The metric BLEU. `evaluate.load` is given this folder and finds the file of the same name."""

@@ -1,0 +1,97 @@
+"""The command line of training: `random-transformer train` and `examples/train_translation.py`."""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import HfArgumentParser
+
+from ..utils.command_line import print_error
+from .arguments import DataArguments, ModelArguments
+from .recipe import TranslationTrainingArguments
+from .run import train_translation
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the arguments, train, print the scores and return the exit status.
+
+    Args:
+        argv: the arguments without the program's name; `sys.argv[1:]` when `None`.
+    """
+    program = Path(sys.argv[0]).name
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    try:
+        data_args, model_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
+        result = train_translation(data_args, model_args, args)
+    except (ValueError, FloatingPointError, OSError) as error:
+        print_error(program, " ".join(str(error).split()))
+        return 2
+    except KeyboardInterrupt:
+        print_error(program, "interrupted; the same command resumes the run.")
+        return 128 + signal.SIGINT
+    if args.process_index == 0:
+        for split, metrics in result.scores.items():
+            for name, values in metrics.items():
+                print(f"{split} {name} {values['score']:.2f} {values['signature']}")
+        print(f"Saved the model to {result.folder}.")
+    return 0
+
+
+def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
+    """Parse flags, optionally after the path of a YAML or JSON recipe, which they override.
+
+    Raises:
+        ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
+    """
+    parser = _Parser((DataArguments, ModelArguments, TranslationTrainingArguments), allow_abbrev=False)
+    flags = list(argv)
+    if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
+        recipe = read_recipe(Path(flags[0]), known={action.dest for action in parser._actions})
+        flags = [*to_flags(recipe), *flags[1:]]
+    *parsed, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
+    if unknown:
+        raise ValueError(f"arguments must be among those of --help, got {' '.join(unknown)}.")
+    return parsed[0], parsed[1], parsed[2]
+
+
+class _Parser(HfArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage of some two hundred flags."""
+        raise ValueError(message)
+
+
+def read_recipe(path: Path, known: set[str]) -> dict[str, Any]:
+    """The arguments in a YAML or JSON file (JSON is YAML).
+
+    Raises:
+        ValueError: the file is missing or damaged, or contains a name that is not in `known`.
+    """
+    import yaml
+
+    if not path.is_file():
+        raise ValueError(f"the recipe must be a file, got {path}.")
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} must be YAML or JSON, got {type(error).__name__}: {error}") from error
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
+    unknown = sorted(str(name) for name in recipe if name not in known)
+    if unknown:
+        raise ValueError(f"{path} must contain only argument names, got {', '.join(unknown)}.")
+    return recipe
+
+
+def to_flags(recipe: dict[str, Any]) -> list[str]:
+    """The recipe as command-line flags, so that both are validated alike; null selects the default."""
+    flags = []
+    for name, value in recipe.items():
+        if isinstance(value, list):
+            flags += [f"--{name}", *map(str, value)]
+        elif value is not None:
+            flags.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return flags

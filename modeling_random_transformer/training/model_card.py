@@ -1,0 +1,156 @@
+"""The model card of a trained model: data, hyperparameters, command and scores."""
+
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard, ModelCardData
+
+from .. import __version__
+from ..utils.files import write_atomically
+from .arguments import PRESET, ModelArguments
+from .recipe import TranslationTrainingArguments
+from .result import RunResult
+
+CARD = "README.md"
+HYPERPARAMETERS = [
+    "seed",
+    "max_steps",
+    "num_train_epochs",
+    "max_tokens_per_batch",
+    "gradient_accumulation_steps",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "average_last",
+    "num_beams",
+    "length_penalty",
+    "bf16",
+    "fp16",
+]
+BODY = """\
+# {name}
+
+{summary} on {pairs:,} pairs
+with random-transformer {version}.
+
+## Data
+
+{reports}
+
+## Training
+
+```sh
+{command}
+```
+
+{steps:,} steps; {minutes:.1f} minutes in the last run of the command, on {hardware}.
+
+{hyperparameters}
+
+{history}## Scores
+
+{scores}
+"""
+
+
+def write_model_card(
+    path: Path,
+    result: RunResult,
+    model_args: ModelArguments,
+    args: TranslationTrainingArguments,
+    command: str,
+    history: list[dict[str, Any]],
+) -> None:
+    """Write a model card in the Hub's format: YAML metadata, then Markdown.
+
+    Args:
+        path: the file to write.
+        result: the result of the run.
+        model_args: the arguments of the model.
+        args: the training arguments.
+        command: the command line.
+        history: the values that changed when the run was resumed, from the manifest.
+    """
+    metadata = ModelCardData(
+        library_name="transformers" if model_args.lora_rank is None else "peft",
+        pipeline_tag="translation",
+        tags=["translation", "random_transformer"],
+    )
+    body = BODY.format(
+        name=path.parent.name,
+        summary=_summary(result, model_args),
+        pairs=result.pairs,
+        version=__version__,
+        reports="\n".join(f"- {report}" for report in result.reports),
+        command=command,
+        steps=result.steps,
+        minutes=result.seconds / 60,
+        hardware=_hardware(),
+        hyperparameters=_table(("argument", "value"), _hyperparameters(result, args)),
+        history=_history(history),
+        scores=_scores(result),
+    )
+    card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{body}")
+    write_atomically(path, [str(card).encode()])
+
+
+def _summary(result: RunResult, model_args: ModelArguments) -> str:
+    """What was trained, and from which initial weights."""
+    if model_args.model_name_or_path is None:
+        overrides = f", {model_args.config_overrides}" if model_args.config_overrides else ""
+        sizes = f"preset `{model_args.preset or PRESET}`{overrides}"
+        return f"A Transformer of {result.parameters:,} parameters ({sizes}), trained from scratch"
+    if model_args.lora_rank is None:
+        return f"`{model_args.model_name_or_path}`, {result.parameters:,} parameters, fine-tuned"
+    adapter = f"A LoRA adapter (rank {model_args.lora_rank}, {result.trained:,} parameters)"
+    return f"{adapter} of `{model_args.model_name_or_path}`, trained"
+
+
+def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:
+    unused = "max_steps" if args.max_steps < 0 else "num_train_epochs"
+    for name in HYPERPARAMETERS:
+        if name != unused:
+            value = getattr(args, name)
+            yield f"`{name}`", getattr(value, "value", value)
+    yield "`learning_rate`", result.learning_rate
+    yield "`world_size`", result.world_size
+
+
+def _history(history: list[dict[str, Any]]) -> str:
+    if not history:
+        return ""
+    items = [
+        f"- from step {entry['step']:,}: "
+        + ", ".join(f"`{name}` {now} (was {before})" for name, (before, now) in entry["changes"].items())
+        for entry in history
+    ]
+    return "\n".join(["Changed when the run was resumed:", "", *items, "", ""])
+
+
+def _scores(result: RunResult) -> str:
+    if not result.scores:
+        return "The run had no validation or test set."
+    rows = [
+        (split, name, f"{values['score']:.2f}", f"`{values['signature']}`".replace("|", "\\|"))
+        for split, metrics in result.scores.items()
+        for name, values in metrics.items()
+    ]
+    return _table(("set", "metric", "score", "signature"), rows)
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _hardware() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}"

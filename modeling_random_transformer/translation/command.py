@@ -1,0 +1,280 @@
+"""Translate sentences, a file or standard input with a saved model.
+
+    random-transformer translate --model outputs/quickstart "the boy sees the girl" "we read two books"
+    random-transformer translate --model outputs/quickstart                       # interactive, line by line
+    random-transformer translate --model outputs/quickstart < test.en > test.es
+    random-transformer translate --model outputs/quickstart --input test.en --output test.es
+    accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
+        --model outputs/quickstart --input big.en --output big.es
+
+Line n of the output translates line n of the input. With --input and --output, the same command resumes after an
+interruption, and `accelerate launch` distributes the file over processes (with --multi_gpu on CPUs too, because its
+--cpu starts one process only).
+"""
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..utils.command_line import (
+    Parser,
+    check_finite,
+    existing_file,
+    format_error,
+    load_translator,
+    model_folder,
+    print_error,
+)
+
+SCRIPT = "translate.py"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Translate according to the command line.
+
+    Returns:
+        The exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument, a file or a text is
+        invalid; 130 after Ctrl-C.
+    """
+    exit_with_launcher()
+    arguments = parse_arguments(argv)
+    try:
+        run(arguments)
+    except BrokenPipeError:
+        return 0  # the reader, such as `head`, has exited
+    except KeyboardInterrupt:
+        return 130
+    except FloatingPointError as error:
+        print_error(SCRIPT, str(error))
+        return 1
+    except (ValueError, OSError) as error:
+        print_error(SCRIPT, format_error(error))
+        return 2
+    return 0
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; invalid arguments exit with status 2."""
+    parser = Parser(SCRIPT, __doc__)
+    parser.add_argument("sentences", nargs="*", metavar="sentence", help="a text to translate, instead of a file")
+    parser.add_argument(
+        "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
+    )
+    parser.add_argument(
+        "--input", type=existing_file, metavar="FILE", help="UTF-8, one text per line (default: standard input)"
+    )
+    parser.add_argument("--output", type=output_file, metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--num_beams", type=positive_integer, metavar="N", help="size of the beam (default: 4, or 1 with --sample)"
+    )
+    parser.add_argument(
+        "--length_penalty",
+        type=float,
+        default=0.6,
+        metavar="X",
+        help="larger values favor longer translations (default: %(default)s)",
+    )
+    parser.add_argument("--sample", action="store_true", help="sample from the model's distribution")
+    parser.add_argument("--temperature", type=positive_number, metavar="X", help="temperature of --sample (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed of --sample (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max_batch_tokens",
+        type=positive_integer,
+        default=4096,
+        metavar="N",
+        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; use more on a GPU)",
+    )
+    parser.add_argument(
+        "--max_source_tokens",
+        type=positive_integer,
+        metavar="N",
+        help="truncate longer texts (default: a text above the tokenizer's or the model's limit is an error)",
+    )
+    parser.add_argument(
+        "--chunk_size",
+        type=positive_integer,
+        default=1000,
+        metavar="N",
+        help="lines that are sorted by length together; an interruption loses at most one chunk per process "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="auto: as saved")
+    parser.add_argument(
+        "--device", metavar="NAME", help="such as cpu or cuda:1 (default: an accelerator if available, otherwise cpu)"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
+    )
+    arguments = parser.parse_intermixed_args(argv)
+    check_combinations(arguments, parser)
+    return arguments
+
+
+def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exit with an error if arguments contradict each other."""
+    source, output = arguments.input, arguments.output
+    if arguments.sentences and source:
+        parser.error(f"sentences and --input must not be given together, got {arguments.sentences} and {source}.")
+    if arguments.temperature is not None and not arguments.sample:
+        parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without.")
+    if source and output and output.exists() and output.samefile(source):
+        parser.error(f"--output must differ from --input, got {output} for both.")
+
+
+def output_file(text: str) -> Path:
+    """Argument type: a new or an existing regular file."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {text!r}.")
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(f"must be a file, new or not, got {text!r}.")
+    return path
+
+
+def positive_integer(text: str) -> int:
+    """Argument type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Argument type."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Load the model and translate."""
+    # Imported after the arguments are parsed, because these imports take seconds.
+    import torch
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    from . import translate_file
+
+    on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
+    state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+    from_file_to_file = bool(arguments.output and arguments.input and arguments.input.is_file())
+    if state.num_processes > 1 and not from_file_to_file:
+        raise ValueError(f"--input and --output must both be files with {state.num_processes} processes.")
+    model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
+    check_finite(model)
+    limit_sources(model, tokenizer)
+    options = translation_options(arguments)
+    if from_file_to_file:
+        translate_file(arguments.input, arguments.output, model, tokenizer, restart=arguments.restart, **options)
+    else:
+        translate_lines(arguments, model, tokenizer, options)
+    state.destroy_process_group()
+
+
+def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
+    """Load the model onto the device, and its tokenizer."""
+    import torch
+
+    from ..utils.errors import first_line
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # depends on torch's build
+        raise ValueError(f"--device must be an available device, got {device}: {first_line(error)}") from error
+    model, tokenizer = load_translator(folder, dtype, argument="--model")
+    return model.to(device), tokenizer
+
+
+def limit_sources(model: Any, tokenizer: Any) -> None:
+    """Set the limit of a tokenizer that has none to that of the model, so that a line of a megabyte is an error."""
+    from transformers.tokenization_utils_base import LARGE_INTEGER
+
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and tokenizer.model_max_length > LARGE_INTEGER:
+        tokenizer.model_max_length = positions
+
+
+def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of `translate` and of `generate()`."""
+    names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size")
+    options = {name: getattr(arguments, name) for name in names}
+    options["num_beams"] = arguments.num_beams or (1 if arguments.sample else 4)
+    if arguments.sample:
+        # top_k=0: sample from the whole vocabulary, not from the library's default of 50 tokens.
+        options |= {"do_sample": True, "top_k": 0, "temperature": arguments.temperature or 1.0, "seed": arguments.seed}
+    return options
+
+
+def translate_lines(arguments: argparse.Namespace, model: Any, tokenizer: Any, options: dict[str, Any]) -> None:
+    """Translate sentences, standard input or a file to standard output or a file, in a single pass."""
+    from ..utils.files import write_atomically
+    from . import encode_lines
+    from .streams import TranslationOptions, stream_chunks
+
+    chunk_size, progress = options.pop("chunk_size"), None
+    if not arguments.sentences and not arguments.input and sys.stdin.isatty():
+        print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
+        chunk_size, progress = 1, False
+    unit = "index" if arguments.sentences else "line"
+    with open_texts(arguments) as texts:
+        settings = TranslationOptions.from_kwargs(**options)
+        lines = encode_lines(stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, unit))
+        if arguments.output:
+            write_atomically(arguments.output, lines)
+        else:
+            write_to_stdout(lines)
+
+
+def write_to_stdout(lines: Iterable[bytes]) -> None:
+    """Write each line to standard output as soon as it is available."""
+    for line in lines:
+        try:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            # Prevents a second error at exit, when Python flushes the buffer to the full disk or closed pipe again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise OSError(error.errno, error.strerror, "stdout") from error
+
+
+@contextmanager
+def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
+    """The sentences of the command line, or the lines of the input."""
+    from ..utils.text import read_lines
+
+    if arguments.sentences:
+        yield arguments.sentences
+    elif arguments.input:
+        with open(arguments.input, "rb") as file:
+            yield read_lines(file, str(arguments.input))
+    else:
+        yield read_lines(sys.stdin.buffer, "stdin")
+
+
+def exit_with_launcher(polling_interval: float = 0.2) -> None:
+    """Exit this process when the launcher that started it has died, which cannot stop its processes if it is killed.
+
+    Otherwise this process would write to the same files as the next run.
+    """
+    launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
+    if not any(names <= set(os.environ) for names in launchers):
+        return
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(polling_interval)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

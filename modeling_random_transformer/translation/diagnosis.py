@@ -1,0 +1,164 @@
+"""Finding the file and the field of a saved folder that cause an error.
+
+Exceptions of libraries rarely name them. A field is found by elimination: it is invalid if the file can be used without
+it.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+TOKENIZER = "tokenizer.json"
+# "model" of tokenizer.json is required, so it is replaced instead of removed.
+EMPTY_VOCABULARY = {"type": "BPE", "vocab": {}, "merges": []}
+# Bytes per element of the data types of safetensors.
+ITEM_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+
+Location = tuple[str, str | None]  # a file and a field
+
+
+@contextmanager
+def name_file_in_errors(file: str, locate: Callable[[], Location | None] = lambda: None) -> Iterator[None]:
+    """Convert any exception of a library to a one-line `ValueError` that names the file and, if known, the field.
+
+    The exceptions have no common base class: TypeError, KeyError, plain Exception, panics of tokenizers.
+
+    Args:
+        file: the file that is read.
+        locate: called after an exception, to find the invalid field and its file.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
+        reason = summarize(error)
+        file, field = locate() or (file, None)
+        named = field is None or field in reason
+        raise ValueError(f"{file}: {reason if named else f'{field} is not valid: {reason}'}") from error
+
+
+def locate_field(folder: Path, name: str, read: Callable[[Path], Any]) -> Location | None:
+    """The field without which `read` accepts a JSON file of the folder; `None` if there is no such field.
+
+    Args:
+        folder: the folder for which `read` may fail.
+        name: the JSON file.
+        read: called with copies of the folder in which the file lacks one field.
+    """
+    if not fails(read, folder):  # another file is invalid
+        return None
+    content = read_object(folder / name)
+    with TemporaryDirectory() as scratch:
+        copy = Path(scratch)
+        for file in folder.iterdir():
+            if file.name != name and file.is_file():
+                (copy / file.name).symlink_to(file.resolve())
+
+        def is_accepted(rest: dict[str, Any]) -> bool:
+            if name == TOKENIZER and "model" in content:
+                rest.setdefault("model", EMPTY_VOCABULARY)
+            (copy / name).write_text(json.dumps(rest), encoding="utf-8")
+            return not fails(read, copy)
+
+        field = eliminate_field(content, is_accepted)
+    return (name, field) if field else None
+
+
+def eliminate_field(content: dict[str, Any], is_accepted: Callable[[dict[str, Any]], bool]) -> str | None:
+    """The first field without which the content is accepted."""
+    for field in content:
+        if is_accepted({name: value for name, value in content.items() if name != field}):
+            return field
+    return None
+
+
+def invalid_tensor(file: Path) -> str | None:
+    """A description of the first invalid tensor in the header of a safetensors file; `None` if all are valid."""
+    file_size = file.stat().st_size
+    try:
+        with open(file, "rb") as content:
+            length = struct.unpack("<Q", content.read(8))[0]
+            header = json.loads(content.read(min(length, file_size)))
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    except (struct.error, ValueError, RecursionError, AttributeError):
+        return None
+    for name, entry in tensors.items():
+        for key, is_valid in TENSOR_CHECKS.items():
+            if not isinstance(entry, dict) or key not in entry or not is_valid(entry[key]):
+                value = entry.get(key) if isinstance(entry, dict) else entry
+                return f"{key} of {name} is not valid, got {shorten(value)}."
+        begin, end = entry["data_offsets"]
+        size = math.prod(entry["shape"]) * ITEM_SIZES.get(entry["dtype"], 1)
+        if end - begin != size or end > file_size - 8 - length:
+            return f"data_offsets of {name} must match its shape, its dtype and the size of the file."
+    return None
+
+
+def are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+
+
+TENSOR_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "dtype": lambda value: isinstance(value, str) and value.startswith(("F", "B", "I", "U", "C")),
+    "shape": are_sizes,
+    "data_offsets": lambda value: are_sizes(value) and len(value) == 2,
+}
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Read a file that contains a JSON object.
+
+    Raises:
+        ValueError: the file cannot be read or has other content; the message names it.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{file.name} must hold a JSON object, got arrays or objects nested too deeply.") from error
+    except OSError as error:
+        raise ValueError(f"{file.name} must be a readable file: {error.strerror}.") from error
+    except ValueError as error:
+        raise ValueError(f"{file.name} must hold a JSON object in UTF-8: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file.name} must hold a JSON object, got {shorten(content)}.")
+    return content
+
+
+def fails(function: Callable[[Any], Any], argument: Any) -> bool:
+    """Whether a call raises an exception of a library."""
+    try:
+        function(argument)
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
+        return True
+    return False
+
+
+def is_library_error(error: BaseException) -> bool:
+    """Whether an exception is caused by the content of a file, as opposed to `KeyboardInterrupt` and `SystemExit`."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def summarize(error: BaseException) -> str:
+    """The message of an exception in one line, without advice, and with the class if the message alone is unclear."""
+    lines = str(error).strip().splitlines() or [""]
+    text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    text = shorten(text, 300, str)
+    if isinstance(error, ImportError):  # a tokenizer's optional dependency; advice follows on the same line
+        return f"{text.partition('. ')[0]}."
+    if isinstance(error, ValueError | OSError | RuntimeError) and text:
+        return text
+    return f"{type(error).__name__}: {text}"
+
+
+def shorten(value: Any, length: int = 60, to_text: Callable[[Any], str] = repr) -> str:
+    """The value as text, at most `length` characters of it."""
+    text = to_text(value)
+    return text if len(text) <= length else f"{text[:length]}…"

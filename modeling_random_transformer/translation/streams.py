@@ -1,0 +1,205 @@
+"""Translation of lists and streams of texts through the pipeline."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import tqdm
+
+from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive
+
+# Options of the pipeline and of `generate()` that would change what a translation is.
+RESERVED = (
+    "batch_size",
+    "decoder_input_ids",
+    "device",
+    "max_length",
+    "num_return_sequences",
+    "return_dict_in_generate",
+    "return_key",
+    "streamer",
+)
+
+
+@dataclass(frozen=True)
+class TranslationOptions:
+    """The options of `translate`, `translate_stream` and `translate_file`.
+
+    The translation of a text does not depend on the other texts, except for rounding (and for sampling).
+
+    Attributes:
+        max_batch_tokens: limit on the size of a batch: texts × beams × tokens of the longest source. A longer text is a
+            batch of its own.
+        num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
+        length_penalty: exponent of the length that the log-probability of a hypothesis is divided by (paper 6.1: 0.6,
+            there of (5 + length) / 6). Larger values favor longer translations. Unused with one beam.
+        max_new_tokens: limit on the tokens of a translation; `None` for `longest_target`. Learned positions limit both.
+        max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or
+            than the model's positions is an error.
+        seed: before each chunk, torch's random number generator is set to this number plus that of the chunk's first
+            text (from 1), so that sampling is reproducible. `None` leaves the generator, which all threads share,
+            unchanged.
+        generate_options: other options of `generate()`, such as `do_sample`, `temperature` or `no_repeat_ngram_size`.
+
+    Raises:
+        ValueError: an option is invalid; the message names it.
+    """
+
+    max_batch_tokens: int = 4096
+    num_beams: int = 4
+    length_penalty: float = 0.6
+    max_new_tokens: int | None = None
+    max_source_tokens: int | None = None
+    seed: int | None = None
+    generate_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_positive(max_batch_tokens=self.max_batch_tokens, num_beams=self.num_beams)
+        check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
+        for name in RESERVED:
+            if name in self.generate_options:
+                raise ValueError(f"{name} must not be given, got {self.generate_options[name]!r}.")
+
+    @classmethod
+    def from_kwargs(cls, **options: Any) -> "TranslationOptions":
+        """Separate the options of this class from those of `generate()`."""
+        own = {name: options.pop(name) for name in [own.name for own in fields(cls)] if name in options}
+        return cls(**own, generate_options=options)
+
+    @property
+    def search_options(self) -> dict[str, Any]:
+        """The options of `generate()`, except for the limit on new tokens."""
+        length_penalty = {"length_penalty": self.length_penalty} if self.num_beams > 1 else {}
+        return {**self.generate_options, "num_beams": self.num_beams, **length_penalty}
+
+    def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
+        """A pipeline with these options. The model stays on its device."""
+        return Seq2SeqPipeline(
+            model,
+            tokenizer,
+            device=None if getattr(model, "hf_device_map", None) else model.device,
+            max_batch_tokens=self.max_batch_tokens,
+            max_source_tokens=self.max_source_tokens,
+            max_new_tokens=self.max_new_tokens,
+            **self.search_options,
+        )
+
+
+def translate_chunk(
+    pipe: Seq2SeqPipeline,
+    texts: Sequence[str],
+    seed: int | None = None,
+    first: int = 0,
+    unit: str = "index",
+    update: Callable[[int], Any] = lambda _: None,
+) -> list[str]:
+    """Translate texts that are sorted by length together.
+
+    Args:
+        pipe: see `TranslationOptions.pipeline`.
+        texts: the texts. The translation of a blank text is `""`.
+        seed: see `TranslationOptions`.
+        first: index of the first text, from 0.
+        unit: `"index"` or `"line"`, which counts from 1: how error messages identify a text.
+        update: called after each batch with its number of texts.
+
+    Raises:
+        ValueError: a text is not a string or is too long.
+    """
+    translations = [""] * len(texts)
+    blank = {i for i, text in enumerate(texts) if isinstance(text, str) and not text.strip()}
+    update(len(blank))
+    if seed is not None:
+        torch.manual_seed(seed + first + 1)
+    start = first + (unit == "line")
+    numbers = [start + i for i in range(len(texts)) if i not in blank]
+    for answers in pipe.answer_batches([texts[number - start] for number in numbers], numbers, unit):
+        for number, answer in answers.items():
+            translations[number - start] = answer["generated_text"]
+        update(len(answers))
+    return translations
+
+
+def translate(
+    texts: Iterable[str],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    progress: bool | None = None,
+    **options: Any,
+) -> list[str]:
+    """Translate texts in batches of similar length; translations are in the order of the texts.
+
+    Args:
+        texts: any iterable of strings.
+        model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
+        tokenizer: its tokenizer.
+        chunk_size: how many texts are sorted by length together.
+        progress: show a progress bar on stderr; `None` shows it after a delay.
+        **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty=0.6`,
+            `max_new_tokens`, `max_source_tokens`, `seed`) and of `generate()`.
+
+    Raises:
+        ValueError: an argument is invalid, or a text is not a string or too long for the model.
+    """
+    return list(translate_stream(texts, model, tokenizer, chunk_size=chunk_size, progress=progress, **options))
+
+
+def translate_stream(
+    texts: Iterable[str],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    progress: bool | None = None,
+    **options: Any,
+) -> Iterator[str]:
+    """`translate` for any number of texts: a lazy iterator that reads one chunk at a time.
+
+    With `chunk_size=1`, each text is translated before the next is read. Arguments and errors are those of `translate`;
+    arguments are checked immediately, texts when they are read.
+    """
+    return stream_chunks(texts, model, tokenizer, chunk_size, progress, TranslationOptions.from_kwargs(**options))
+
+
+def stream_chunks(
+    texts: Iterable[str],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    chunk_size: int,
+    progress: bool | None,
+    options: TranslationOptions,
+    unit: str = "index",
+) -> Iterator[str]:
+    """`translate_stream`, with the unit of `translate_chunk`."""
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
+    check_positive(chunk_size=chunk_size)
+    pipe = options.pipeline(model, tokenizer)
+
+    def translations() -> Iterator[str]:
+        iterator, first = iter(texts), 0
+        with progress_bar(texts, progress) as bar:
+            while chunk := list(islice(iterator, chunk_size)):
+                yield from translate_chunk(pipe, chunk, options.seed, first, unit, bar.update)
+                first += len(chunk)
+
+    return translations()
+
+
+def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0) -> Any:
+    """A progress bar on stderr that counts texts; by default after a second, or after a minute in a log file."""
+    interactive = sys.stderr.isatty()
+    return tqdm(
+        total=len(texts) if isinstance(texts, Sized) else None,
+        initial=done,
+        unit="text",
+        disable=shown is False,
+        delay=0 if shown else 1 if interactive else 60,
+        mininterval=0.1 if interactive or shown else 60,
+    )

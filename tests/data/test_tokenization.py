@@ -1,0 +1,89 @@
+"""Tokenization of parallel text, and the sample for a vocabulary."""
+
+import multiprocessing
+
+import pytest
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.data import tokenization
+from modeling_random_transformer.data.sources import DatasetText, ParallelText
+from modeling_random_transformer.data.tokenization import TOO_LONG, lengths_of, tokenize_pairs, vocabulary_sample
+from modeling_random_transformer.data.validation import load_pairs
+from tests.helpers.corpora import PAIRS, write_pairs
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return RandomTransformerTokenizer.train([text for pair in PAIRS for text in pair], vocab_size=270)
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_token_ids_decode_to_the_texts(num_proc, tokenizer, tmp_path):
+    pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
+    tokens, report = tokenize_pairs(pairs, tokenizer, num_proc=num_proc)
+    assert report.invalid == 0
+    for row, (source, target) in zip(tokens, PAIRS, strict=True):
+        assert tokenizer.decode(row["input_ids"], skip_special_tokens=True) == source
+        assert tokenizer.decode(row["labels"], skip_special_tokens=True) == target
+        assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
+        assert (row["source_length"], row["target_length"]) == (len(row["input_ids"]), len(row["labels"]))
+
+
+def test_long_pairs_are_skipped_or_raise_error(tokenizer, tmp_path):
+    pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
+    lengths = tokenize_pairs(pairs, tokenizer)[0]["source_length"][:]
+    limit = max(lengths) - 1
+    kept, report = tokenize_pairs(pairs, tokenizer, max_source_length=limit)
+    assert report.first == {TOO_LONG: [i + 1 for i, length in enumerate(lengths) if length > limit]}
+    assert len(kept) == len(PAIRS) - report.invalid
+    with pytest.raises(ValueError, match=TOO_LONG):
+        tokenize_pairs(pairs, tokenizer, max_source_length=limit, on_invalid="error")
+    with pytest.raises(ValueError, match="at least one valid pair"):
+        tokenize_pairs(pairs, tokenizer, max_target_length=1)
+
+
+def load_and_tokenize(folder):
+    pairs, _ = load_pairs(ParallelText(folder / "a.tsv"), cache_dir=folder / "cache")
+    tokens, _ = tokenize_pairs(pairs, AutoTokenizer.from_pretrained(folder))
+    return tokens.cache_files[0]["filename"]
+
+
+def test_concurrent_processes_share_one_cache(tokenizer, tmp_path):
+    write_pairs(tmp_path, "tsv", PAIRS * 500)
+    tokenizer.save_pretrained(tmp_path)
+    with multiprocessing.get_context("fork").Pool(2) as processes:
+        files = set(processes.map(load_and_tokenize, [tmp_path] * 2, chunksize=1))
+    assert len(files) == 1
+    assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2  # the pairs and their tokens
+
+
+def test_lengths_are_counted_without_length_columns():
+    rows = [{"input_ids": [4, 5, 2], "labels": [4, 2]}, {"input_ids": [2]}]
+    assert lengths_of(rows).tolist() == [[3, 2], [1, 0]]
+    with pytest.raises(ValueError, match="must have a length, got generator"):
+        lengths_of(row for row in rows)
+
+
+def test_lengths_of_selected_rows():
+    rows = Dataset.from_list([{"source_length": i, "target_length": 2 * i} for i in range(9)])
+    for kept in (rows, rows.select([7, 1, 4]), rows.select(range(3, 6)), rows.select([7, 1, 4]).select([2, 0])):
+        assert lengths_of(kept).tolist() == [[row["source_length"], row["target_length"]] for row in kept]
+
+
+def test_vocabulary_sample_is_taken_at_equal_distances(tmp_path, monkeypatch):
+    """The validated dataset and the corpus itself give the same sample, also with invalid lines."""
+    monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)
+    rows = [{"source": "" if i % 5 == 2 else f"source {i}", "target": f"target {i}"} for i in range(100)]
+    corpus = DatasetText(Dataset.from_list(rows))
+    pairs, report = load_pairs(corpus, on_invalid="skip", cache_dir=tmp_path / "cache")
+    expected = [text for row in rows[::4] if row["source"] for text in row.values()]
+    assert list(vocabulary_sample(pairs, report.lines)) == list(vocabulary_sample(corpus, report.lines)) == expected
+
+
+def test_vocabulary_sample_of_a_corpus_of_unknown_length_is_its_start(monkeypatch):
+    monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)
+    rows = [{"source": f"source {i}", "target": f"target {i}"} for i in range(100)]
+    expected = [text for row in rows[:30] for text in row.values()]
+    assert list(vocabulary_sample(DatasetText(Dataset.from_list(rows)), None)) == expected

@@ -1,0 +1,135 @@
+"""`random-transformer`: the verbs, their modules, and the wheel that installs the command."""
+
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from modeling_random_transformer import __version__, cli
+from modeling_random_transformer.utils.command_line import Parser, print_error, program_name
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]], ids=["none", "--help", "-h"])
+def test_help_lists_every_verb_on_one_line(capsys, arguments):
+    assert cli.main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for verb, (_, description) in cli.VERBS.items():
+        assert sum(line.split()[:1] == [verb] and line.endswith(description) for line in lines) == 1
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"random-transformer {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", ["transalte", "", "--verbose"])
+def test_unknown_verb_is_a_one_line_error(capsys, verb):
+    assert cli.main([verb]) == 2
+    error = f"random-transformer: error: the verb must be one of {', '.join(cli.VERBS)}, got {verb!r}.\n"
+    assert capsys.readouterr().err == error
+
+
+def test_arguments_default_to_the_command_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["random-transformer", "--version"])
+    assert cli.main() == 0
+    assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_verb_has_a_command(verb):
+    command = cli.import_command(cli.VERBS[verb][0])
+    assert callable(command.main)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_verb_prints_its_help(capsys, verb):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([verb, "--help"])
+    assert exit_.value.code in (0, None)
+    assert capsys.readouterr().out
+
+
+def test_errors_of_a_verb_name_the_verb(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["translate", "--model", "missing", "a"])
+    assert capsys.readouterr().err.startswith("random-transformer translate: error: argument --model: must be a folder")
+
+
+def test_program_name_applies_within_its_block(capsys):
+    with program_name("random-transformer convert"):
+        print_error("convert_marian.py", "x")
+        assert Parser("convert_marian.py", None).prog == "random-transformer convert"
+    print_error("convert_marian.py", "x")
+    assert capsys.readouterr().err == "random-transformer convert: error: x\nconvert_marian.py: error: x\n"
+
+
+def test_help_imports_no_verb():
+    """`--help` of the dispatcher must not wait for the imports of a verb."""
+    code = """
+import sys
+from modeling_random_transformer import cli
+cli.main(["--help"])
+assert not any(name.endswith(".command") for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build both into one folder, the wheel from the sdist as package installers do."""
+    folder = tmp_path_factory.mktemp("dist")
+    hatchling = [sys.executable, "-m", "hatchling", "build", "-d", folder]
+    subprocess.run([*hatchling, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    [sdist] = folder.glob("*.tar.gz")
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    subprocess.run(["tar", "-xf", sdist, "-C", unpacked], check=True)
+    [source] = unpacked.iterdir()
+    subprocess.run([*hatchling, "-t", "wheel"], cwd=source, check=True, capture_output=True)
+    [wheel] = folder.glob("*.whl")
+    return {"sdist": sdist, "wheel": wheel}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
+class TestDistributions:
+    """The wheel and the sdist, built without network access, install and run outside of the checkout."""
+
+    def test_wheel_has_the_tutorials_the_command_and_the_types(self, built):
+        with zipfile.ZipFile(built["wheel"]) as wheel:
+            names = wheel.namelist()
+            [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
+            assert "random-transformer = modeling_random_transformer.cli:main" in wheel.read(entry_points).decode()
+        package = "modeling_random_transformer"
+        assert {f"{package}/py.typed", f"{package}/cli.py", f"{package}/tutorials/__init__.py"} <= set(names)
+        assert not any(name.startswith(("tests/", "examples/")) for name in names)
+
+    @pytest.mark.parametrize("kind", ["wheel", "sdist"])
+    def test_installs_and_runs(self, built, tmp_path, kind):
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+        subprocess.run([*pip, "--target", tmp_path, built[kind]], check=True, capture_output=True)
+        for arguments in (["--help"], ["translate", "--help"], ["walkthrough", "--help"]):
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", IMPORT_FROM_TARGET, tmp_path, *arguments],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+            assert "usage: random-transformer" in done.stdout
+
+
+# The editable installation of the checkout must not be found before the target folder.
+IMPORT_FROM_TARGET = """
+import runpy, sys
+target = sys.argv.pop(1)
+sys.path.insert(0, target)
+import modeling_random_transformer
+assert modeling_random_transformer.__file__.startswith(target), modeling_random_transformer.__file__
+runpy.run_module("modeling_random_transformer", run_name="__main__")
+"""
