@@ -34,7 +34,7 @@ def walkthrough_blog(display: Display) -> bool:
         add_positions,
         self_attention,
         saturation,
-        join_heads,
+        concatenate_heads,
         feed_forward,
         without_norms,
         residual_and_norm,
@@ -149,12 +149,12 @@ def saturation(display: Display) -> None:
         display.compare(f"attention{head + 1}, scores / 30", output, BLOG[f"attention{head + 1}_div30"], rows=WORDS)
 
 
-def join_heads(display: Display) -> None:
-    display.begin("join_heads")
+def concatenate_heads(display: Display) -> None:
+    display.begin("concatenate_heads")
     model, recorded = traced_from_e(SMALL_SCALE)
-    joined = [a + b for a, b in zip(BLOG["attention1_div30"], BLOG["attention2_div30"], strict=True)]
+    heads = [a + b for a, b in zip(BLOG["attention1_div30"], BLOG["attention2_div30"], strict=True)]
     display.compare(
-        "attentions", recorded[f"{FIRST_LAYER}.self_attn.concatenated"], joined, "[attention1, attention2]", rows=WORDS
+        "attentions", recorded[f"{FIRST_LAYER}.self_attn.concatenated"], heads, "[attention1, attention2]", rows=WORDS
     )
     attention: Any = model.model.encoder.layers[0].self_attn
     display.compare("W", attention.out_proj.weight.T, BLOG["W_output"])

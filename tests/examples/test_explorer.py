@@ -46,7 +46,7 @@ def tokenizer(folder):
 
 
 @pytest.fixture(scope="module")
-def found(model, tokenizer):
+def data(model, tokenizer):
     return explorer_data.explore(model, tokenizer, SENTENCE, num_beams=3, max_new_tokens=7)
 
 
@@ -67,7 +67,7 @@ def dequantize(quantized):
 # Data
 
 
-def test_attention_maps_equal_the_models(found, model, tokenizer, outputs):
+def test_attention_maps_equal_the_models(data, model, tokenizer, outputs):
     model.set_attn_implementation("eager")
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     ids = outputs.sequences[:1, :-1]
@@ -80,19 +80,19 @@ def test_attention_maps_equal_the_models(found, model, tokenizer, outputs):
         ("cross", expected_outputs.cross_attentions),
     ):
         expected = torch.stack([layer[0] for layer in weights])
-        torch.testing.assert_close(dequantize(found["maps"][name]), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(dequantize(data["maps"][name]), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_distributions_at_temperatures(found, model, tokenizer, outputs, temperature):
+def test_distributions_at_temperatures(data, model, tokenizer, outputs, temperature):
     """As the page computes them. The histogram of improbable tokens is exact at temperature 1."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     with torch.no_grad():
         logits = model(**inputs, decoder_input_ids=outputs.sequences[:1, :-1]).logits[0]
-    for step, row in zip(found["steps"], logits, strict=True):
-        likeliest = [math.exp(logit / temperature) for logit in step["logits"]]
+    for step, row in zip(data["steps"], logits, strict=True):
+        top = [math.exp(logit / temperature) for logit in step["logits"]]
         others = sum(count * math.exp(logit / temperature) for logit, count in step["others"])
-        ours = torch.tensor(likeliest) / (sum(likeliest) + others)
+        ours = torch.tensor(top) / (sum(top) + others)
         exact = (row / temperature).softmax(-1)
         assert step["ids"] == row.topk(len(step["ids"])).indices.tolist()
         assert sum(count for _, count in step["others"]) + len(step["ids"]) == len(row)
@@ -100,8 +100,8 @@ def test_distributions_at_temperatures(found, model, tokenizer, outputs, tempera
         torch.testing.assert_close(ours, exact[step["ids"]], rtol=tolerance, atol=1e-5)
 
 
-def test_tree_matches_the_beam_search(found, outputs):
-    nodes = found["tree"]
+def test_tree_matches_the_beam_search(data, outputs):
+    nodes = data["tree"]
     penalty = len(outputs.sequences[0]) - 1
     finished = sorted((node for node in nodes if node["rank"] is not None), key=lambda node: node["rank"])
     assert [node["rank"] for node in finished] == [0, 1, 2]
@@ -116,22 +116,22 @@ def test_tree_matches_the_beam_search(found, outputs):
     assert len(set(leaves)) == len(leaves)
 
 
-def test_positions_and_statistics(found, model):
-    positions = dequantize(found["positions"])
+def test_positions_and_statistics(data, model):
+    positions = dequantize(data["positions"])
     torch.testing.assert_close(positions, model.model.encoder.embed_positions.table[:64], rtol=0, atol=1e-4)
-    names = [row["name"] for row in found["statistics"]]
+    names = [row["name"] for row in data["statistics"]]
     assert len(names) == 2 * 2 + 3 * 3
     assert names[0] == "encoder.layers.0.self_attn"
-    assert all(row["layer_norm"] == pytest.approx(2, abs=0.01) for row in found["statistics"])  # weights are doubled
+    assert all(row["layer_norm"] == pytest.approx(2, abs=0.01) for row in data["statistics"])  # weights are doubled
 
 
 @pytest.mark.parametrize("overrides", [{"position_embedding": "none"}, {"norm_order": "pre"}, {"d_k": 5, "d_v": 3}])
 def test_other_configurations(overrides, tmp_path, tokenizer):
     model = save_translator(tmp_path, **overrides)
-    found = explorer_data.explore(model, tokenizer, "the cat", num_beams=1, max_new_tokens=3)
-    assert (found["positions"] is None) == (overrides.get("position_embedding") == "none")
-    assert len(found["tree"]) == len(found["target"])
-    json.dumps(found, allow_nan=False)
+    data = explorer_data.explore(model, tokenizer, "the cat", num_beams=1, max_new_tokens=3)
+    assert (data["positions"] is None) == (overrides.get("position_embedding") == "none")
+    assert len(data["tree"]) == len(data["target"])
+    json.dumps(data, allow_nan=False)
 
 
 def test_padding_after_the_first_end_token_is_trimmed():
@@ -208,15 +208,15 @@ def test_sentence_and_tokens_are_not_interpreted_as_html(browser):
     assert not browser.find_elements(By.CSS_SELECTOR, "#attention a, #source-tokens b")
 
 
-def test_selecting_a_head(browser, found):
+def test_selecting_a_head(browser, data):
     for name, layer, head in (("encoder", 1, 0), ("cross", 2, 1), ("decoder", 0, 1)):
         Select(browser.find_element(By.ID, "map")).select_by_value(name)
         Select(browser.find_element(By.ID, "layer")).select_by_value(str(layer))
         Select(browser.find_element(By.ID, "head")).select_by_value(str(head))
         shown = torch.tensor(plotted(browser, "attention"))
-        torch.testing.assert_close(shown, dequantize(found["maps"][name])[layer, head], rtol=0, atol=1e-6)
+        torch.testing.assert_close(shown, dequantize(data["maps"][name])[layer, head], rtol=0, atol=1e-6)
     Select(browser.find_element(By.ID, "head")).select_by_value("mean")
-    mean = dequantize(found["maps"]["decoder"])[0].mean(0)
+    mean = dequantize(data["maps"]["decoder"])[0].mean(0)
     torch.testing.assert_close(torch.tensor(plotted(browser, "attention")), mean, rtol=0, atol=1e-6)
 
 
@@ -239,11 +239,11 @@ def test_temperature_changes_the_distribution(browser):
     assert bars[0.5][0] > bars[1][0] > bars[3][0]
 
 
-def test_stepping_through_the_translation(browser, found):
+def test_stepping_through_the_translation(browser, data):
     def shown():
         return browser.find_element(By.ID, "step-value").text, plotted(browser, "distribution", "customdata")[0]
 
-    count = len(found["steps"])
+    count = len(data["steps"])
     assert shown()[0] == f"1 of {count}"
     browser.find_element(By.ID, "next").click()
     assert shown()[0] == f"2 of {count}"
@@ -260,10 +260,10 @@ def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
     model = save_translator(tmp_path, encoder_layers=6, decoder_layers=6, num_heads=8, d_model=64, d_k=8)
     model.resize_token_embeddings(37000)
     sentence = " ".join(["the cat sees a red car"] * 10)
-    found = explorer_data.explore(model, tokenizer, sentence, num_beams=4, max_new_tokens=60)
-    assert len(found["source"]) > 55
-    assert len(found["target"]) > 55
-    assert len(explorer_command.render(found).encode()) < 15 * MEGABYTE
+    data = explorer_data.explore(model, tokenizer, sentence, num_beams=4, max_new_tokens=60)
+    assert len(data["source"]) > 55
+    assert len(data["target"]) > 55
+    assert len(explorer_command.render(data).encode()) < 15 * MEGABYTE
 
 
 @pytest.mark.parametrize(
