@@ -34,7 +34,7 @@ def test_two_processes_equal_one(tmp_path):
     assert "match nothing" not in done.stderr, "a plan names modules that the model does not have"
 
 
-def test_the_plans_name_every_weight_that_can_be_split():
+def test_tensor_parallel_plan_covers_every_weight_that_can_be_split():
     model = tiny_model()
     planned = {name.replace("*", "0") for name in model.tp_plan}
     for name, _ in model.named_parameters():
@@ -43,7 +43,7 @@ def test_the_plans_name_every_weight_that_can_be_split():
     assert {"model.encoder.layers.*", "model.decoder.layers.*"} <= set(model.fsdp_plan)
 
 
-def test_there_is_no_pipeline_plan():
+def test_no_pipeline_parallel_plan():
     """The library cuts the base model's one list of `layers` into stages; an encoder-decoder has two lists."""
     model = tiny_model()
     assert not model.supports_pp_plan

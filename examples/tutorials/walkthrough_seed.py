@@ -199,7 +199,8 @@ def chain(model: RandomTransformerForConditionalGeneration, states: Tensor) -> t
     """The largest score and the largest value after each block, without residuals and norms."""
     scores, values = [], []
     with trace(model) as found:
-        for index, block in enumerate(model.model.encoder.layers):
+        layers: Any = model.model.encoder.layers
+        for index, block in enumerate(layers):
             states = block.feed_forward(block.self_attn(states)[0])
             heads = [found[f"encoder.layers.{index}.self_attn.head.{head}.scaled_scores"] for head in (0, 1)]
             scores.append(torch.cat(heads).max().item())

@@ -9,7 +9,7 @@ from modeling_random_transformer.training import SmoothedCrossEntropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
-def test_the_loss_by_hand(smoothing):
+def test_loss_computed_by_hand(smoothing):
     logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
     log_probabilities = logits.log_softmax(-1)
     by_hand = 0.0
@@ -25,7 +25,7 @@ def test_the_loss_by_hand(smoothing):
 @pytest.mark.parametrize("rows_at_a_time", [1, 5, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_loss_and_gradient_are_those_of_pytorch(rows_at_a_time, smoothing, overwrite, monkeypatch):
+def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, overwrite, monkeypatch):
     monkeypatch.setattr(ops, "LOSS_CHUNK_CPU", rows_at_a_time * 11)
     logits = torch.randn(3, 6, 11).mul(5).requires_grad_()
     labels = torch.randint(0, 11, (3, 6)).index_fill(1, torch.tensor([5]), -100)
@@ -39,7 +39,7 @@ def test_loss_and_gradient_are_those_of_pytorch(rows_at_a_time, smoothing, overw
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_half_precision_gradient_is_the_exact_one_rounded(dtype):
+def test_half_precision_gradient_is_the_exact_one_rounded(dtype):
     """Also over 3,000 tokens, whose reciprocal is no power of two, and where float16 would round to nothing."""
     logits = torch.randn(2, 4, 50, dtype=dtype)
     labels = torch.randint(0, 50, (2, 4))
@@ -50,7 +50,7 @@ def test_a_half_precision_gradient_is_the_exact_one_rounded(dtype):
     torch.testing.assert_close(gradients[1].double(), gradients[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
-def test_the_logits_are_left_as_they_are():
+def test_logits_are_unchanged():
     logits = torch.randn(2, 3, 7, requires_grad=True)
     before = logits.detach().clone()
     SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(2, 3, dtype=torch.long)).backward()
@@ -62,7 +62,7 @@ def test_the_logits_are_left_as_they_are():
 @pytest.mark.parametrize(
     ("label", "count"), [(-100, None), (-100, 0), (-100, torch.tensor(0)), (1, 0), (1, torch.tensor(0))], ids=str
 )
-def test_a_batch_without_counted_labels_has_loss_and_gradient_0(label, count, overwrite, dtype):
+def test_batch_of_ignored_labels_has_loss_and_gradient_0(label, count, overwrite, dtype):
     leaf = torch.randn(2, 3, 7, dtype=dtype, requires_grad=True)
     loss = SmoothedCrossEntropy(0.1, overwrite)({"logits": leaf * 1}, torch.full((2, 3), label), count)
     (3 * loss).backward()
@@ -71,7 +71,7 @@ def test_a_batch_without_counted_labels_has_loss_and_gradient_0(label, count, ov
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
-def test_an_empty_batch_has_loss_0(shape):
+def test_empty_batch_has_loss_0(shape):
     logits = torch.randn(*shape, 7, requires_grad=True)
     loss = SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(shape, dtype=torch.long))
     loss.backward()
@@ -79,7 +79,7 @@ def test_an_empty_batch_has_loss_0(shape):
     assert logits.grad.shape == logits.shape
 
 
-def test_scores_of_minus_infinity():
+def test_logits_of_minus_infinity():
     """A token that cannot be: fine where it is not the label, and in rows that do not count."""
     logits = torch.randn(2, 3, 7)
     logits[..., 0] = -torch.inf
@@ -96,7 +96,7 @@ def test_scores_of_minus_infinity():
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("factor", [1, 2])
-def test_several_backward_passes_add_up(factor, overwrite):
+def test_repeated_backward_passes_accumulate(factor, overwrite):
     leaf = torch.randn(2, 3, 7, requires_grad=True)
     logits = leaf * 1 if overwrite else leaf
     loss = factor * SmoothedCrossEntropy(0.1, overwrite)({"logits": logits}, torch.ones(2, 3, dtype=torch.long))

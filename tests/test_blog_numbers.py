@@ -140,7 +140,7 @@ def test_causal_mask():
     assert_printed(weights[0, 0], example["row_softmax"])
 
 
-def test_a_random_model_stays_finite_through_six_blocks():
+def test_random_model_stays_finite_through_six_layers():
     """The seed's blocks without residuals and norms overflow; the paper's six blocks turn E into finite numbers."""
     encoded = eager_model().model.encoder(inputs_embeds=E).last_hidden_state
     assert encoded.shape == (1, 2, 4)
