@@ -3,13 +3,14 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ctranslate2
 import torch
 from torch import Tensor
 
-from modeling_random_transformer.export.to_ctranslate2 import specification
+from modeling_random_transformer.export.ctranslate2 import RandomTransformerLoader
 
 from .models import END, PAD, START, VOCAB_SIZE
 
@@ -18,8 +19,8 @@ TOKENS = {PAD: "<pad>", START: "<s>", END: "</s>"}
 
 def translator(model: Any, compute_type: str, folder: Path) -> ctranslate2.Translator:
     """Export a model of `models.ours` to CTranslate2, with `compute_type` "float32" or "int8"."""
-    tokens = [TOKENS.get(i, f"t{i}") for i in range(VOCAB_SIZE)]
-    spec = specification(model, tokens, tokens)
+    vocabulary = {TOKENS.get(i, f"t{i}"): i for i in range(VOCAB_SIZE)}
+    spec = RandomTransformerLoader()(model, SimpleNamespace(get_vocab=lambda: vocabulary, unk_token=None))
     spec.validate()
     spec.optimize()
     spec.save(str(folder))

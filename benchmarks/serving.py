@@ -18,7 +18,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.export import ENGINES, Translate, compare, export_model, folder_size, load_engine
-from modeling_random_transformer.export.search import generating
+from modeling_random_transformer.export.search import translate_fn
 
 WORDS = 37_000  # the paper's vocabulary (5.1)
 MAX_WORDS, NUM_SENTENCES = 12, 16  # words per sentence and number of sentences, for random weights
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
         table = Table("engine", "greedy", "4 beams", "MB", title="throughput relative to the model in float32")
         table.add_row("the model, float32", "1", "1", f"{folder_size(Path(folder, 'model'), '*.safetensors'):.0f}")
         console.print("bfloat16")
-        half = generating(copy.deepcopy(model).bfloat16(), tokenizer)
+        half = translate_fn(copy.deepcopy(model).bfloat16(), tokenizer)
         table.add_row("the model, bfloat16", *speeds(model, tokenizer, half, sentences, options), "")
         for engine in ENGINES:
             for dtype in ENGINES[engine].dtypes:

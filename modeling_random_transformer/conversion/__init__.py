@@ -1,26 +1,27 @@
-"""Weights from elsewhere in a Random Transformer, with the same numbers afterwards and a report of what became what.
+"""Converts checkpoints of MarianMT, `nn.Transformer` and fairseq, with identical logits and a report.
 
-model, report = from_marian("opus-mt-en-de")           # or a MarianMTModel
-model, report = from_torch_transformer(transformer, embedding, output)
-model, report = from_fairseq("checkpoint_best.pt")
+    model, report = from_marian("opus-mt-en-de")           # or a MarianMTModel
+    model, report = from_torch_transformer(transformer, embedding, output)
+    model, report = from_fairseq("checkpoint_best.pt")
 
-`convert_marian`, `convert_torch_transformer` and `convert_fairseq` write a folder, with the tokenizer where there is
-one. What ours cannot equal is refused by name. Checkpoints are read without running anything in them.
+`convert_marian`, `convert_torch_transformer` and `convert_fairseq` write a folder, with the tokenizer if there is one.
+An option or a weight without a counterpart in this model raises a `ValueError` that names it. No code in a checkpoint
+is executed.
 """
 
-from .check import largest_difference
+from .compare import largest_difference
 from .fairseq import convert_fairseq, from_fairseq
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
 from .files import read_checkpoint
 from .marian import convert_marian, from_marian
-from .report import DerivedField, MappedWeight, Report
+from .report import ConversionReport, DerivedField, MappedWeight
 from .torch_transformer import convert_torch_transformer, from_torch_transformer
 
 __all__ = [
+    "ConversionReport",
     "DerivedField",
     "FairseqTokenizer",
     "MappedWeight",
-    "Report",
     "convert_fairseq",
     "convert_marian",
     "convert_torch_transformer",

@@ -1,4 +1,4 @@
-"""fairseq's dictionaries, and the BPE codes with which its texts were segmented, as a fast tokenizer."""
+"""Builds fast tokenizers from fairseq's dictionaries and BPE codes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,11 +8,12 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ..utils.text import read_lines
 from .fairseq_options import UNK
 
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
-CONTINUED = "@@"  # behind a piece that the word goes on after
-END = "</w>"  # behind the last piece of a word, in the codes
+CONTINUED = "@@"  # suffix of a piece that does not end its word
+END = "</w>"  # suffix of the last piece of a word, in the codes
 NOT_A_PREFIX = "\0"
 
 Merges = list[tuple[str, str]]
@@ -20,18 +21,18 @@ Merges = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class FairseqTokenizer:
-    """One tokenizer for both languages, and how its ids relate to those of fairseq's two dictionaries.
+    """One vocabulary for both languages, and its relation to fairseq's two dictionaries.
 
-    Its vocabulary holds the source's dictionary (with the same ids), what only the target's has, and pieces that
-    merging passes through. A dictionary that lacks a token reads it as `<unk>`.
+    The vocabulary holds the source dictionary (with the same ids), further tokens of the target dictionary, and
+    intermediate pieces of BPE merges. A token that a dictionary lacks is `<unk>` there.
 
     Attributes:
-        tokenizer: splits sources, and joins what is generated.
-        target_tokenizer: splits targets, into ids of the same vocabulary; another than `tokenizer` where the target has
-            codes of its own.
-        source_ids: for each id its id in the source's dictionary.
-        target_ids: for each id its id in the target's dictionary.
-        segments: whether words are segmented; otherwise texts are expected to be.
+        tokenizer: encodes sources and decodes generated ids.
+        target_tokenizer: encodes targets with the same vocabulary; differs from `tokenizer` if the target has codes of
+            its own.
+        source_ids: for each id of the vocabulary the id in the source dictionary.
+        target_ids: for each id of the vocabulary the id in the target dictionary.
+        segments: whether the tokenizer segments words; otherwise texts must be segmented already.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -42,7 +43,7 @@ class FairseqTokenizer:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many tokens the source's and the target's dictionary have, the 4 special ones included."""
+        """The sizes of the source and the target dictionary, including the 4 special tokens."""
         return max(self.source_ids) + 1, max(self.target_ids) + 1
 
 
@@ -54,28 +55,27 @@ def fairseq_tokenizer(
     target_dictionary: str | Path | None = None,
     target_codes: str | Path | None = None,
 ) -> FairseqTokenizer:
-    """A tokenizer of fairseq's tokens, which ends every text with `</s>` and joins the pieces of words as it decodes.
+    """Build a tokenizer that appends `</s>` to every text and joins the pieces of words when it decodes.
 
     Args:
         dictionary: fairseq's `dict.<source language>.txt`.
-        codes: the merges of subword-nmt (version 0.2) or fastBPE; without them texts are to be segmented already, with
-            `@@` behind each piece but a word's last.
-        model_max_length: where texts are cut if that is asked for.
-        target_dictionary: `dict.<target language>.txt`; `None` where it is the source's.
-        target_codes: those of the target; `None` where they are the source's.
+        codes: merges of subword-nmt (version 0.2) or fastBPE; without them texts must be segmented already, with `@@`
+            after each piece except a word's last.
+        model_max_length: length that texts are truncated to on request.
+        target_dictionary: `dict.<target language>.txt`; `None` if it is the source's.
+        target_codes: merges of the target; `None` if they are the source's.
 
     Raises:
-        ValueError: a file is missing or has a line that is not as it should be, and the message names it; or there are
-            codes for the target alone.
+        ValueError: a file is missing or has an invalid line, which the message names; or only the target has codes.
     """
     if codes is None and target_codes is not None:
-        raise ValueError(f"target_codes must be given with codes of the source, got {target_codes} alone.")
+        raise ValueError(f"target_codes must be given together with source codes, got only {target_codes}.")
     merges = [read_codes(Path(file)) for file in (codes, target_codes) if file is not None]
     source = read_tokens(Path(dictionary), bool(merges))
     target = source if target_dictionary is None else read_tokens(Path(target_dictionary), bool(merges))
-    vocabulary = one_vocabulary(source, target, merges)
-    backends = [merging(vocabulary, pairs) for pairs in merges] or [whole_pieces(vocabulary)]
-    tokenizers = [ending_texts(backend, model_max_length) for backend in backends]
+    vocabulary = join_vocabularies(source, target, merges)
+    backends = [bpe_tokenizer(vocabulary, pairs) for pairs in merges] or [whitespace_tokenizer(vocabulary)]
+    tokenizers = [fast_tokenizer(backend, model_max_length) for backend in backends]
     return FairseqTokenizer(
         tokenizers[0],
         tokenizers[-1],
@@ -86,44 +86,44 @@ def fairseq_tokenizer(
 
 
 def read_tokens(path: Path, as_pieces: bool) -> dict[str, int]:
-    """A dictionary's ids, of its tokens as they stand there or as merging calls them.
+    """The ids of a dictionary's tokens, which are converted to BPE pieces if `as_pieces`.
 
     Raises:
-        ValueError: as of `read_dictionary`, or two tokens are one to merging.
+        ValueError: as of `read_dictionary`, or two tokens are the same piece.
     """
     ids = read_dictionary(path)
     if not as_pieces:
         return ids
     pieces = {piece_of(token): i for token, i in ids.items()}
     if len(pieces) < len(ids):
-        raise ValueError(f"{path} must have tokens that differ as pieces of words, but two are the same.")
+        raise ValueError(f"{path} must have tokens that are distinct BPE pieces, but two are the same.")
     return pieces
 
 
-def one_vocabulary(source: dict[str, int], target: dict[str, int], merges: list[Merges]) -> dict[str, int]:
-    """Ids for the source's tokens, for those that only the target has, and for pieces that occur in merges only."""
+def join_vocabularies(source: dict[str, int], target: dict[str, int], merges: list[Merges]) -> dict[str, int]:
+    """Assign ids to the source's tokens, then to further tokens of the target, then to further pieces of the merges."""
     pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
     return {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
 
 
-def ending_texts(backend: Tokenizer, model_max_length: int) -> PreTrainedTokenizerFast:
-    """The tokenizer of transformers, with the special tokens and `</s>` behind every text."""
+def fast_tokenizer(backend: Tokenizer, model_max_length: int) -> PreTrainedTokenizerFast:
+    """Wrap a backend as a transformers tokenizer that appends `</s>` to every text."""
     eos = SPECIAL_TOKENS["eos_token"]
-    ending = [(eos, backend.token_to_id(eos))]
-    backend.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=ending)
+    special_tokens = [(eos, backend.token_to_id(eos))]
+    backend.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=special_tokens)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_max_length=model_max_length, padding_side="right", **SPECIAL_TOKENS
     )
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
-    """fairseq's tokens and their ids: the special tokens, then a token and its count a line.
+    """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
 
     Raises:
-        ValueError: a line is something else, or a token comes twice.
+        ValueError: a line has another format, or a token is repeated.
     """
     ids = {token: i for i, token in enumerate(SPECIAL_TOKENS.values())}
-    for number, line in read_lines(path):
+    for number, line in numbered_lines(path):
         token, _, count = line.rpartition(" ")
         if not token or not count.lstrip("-").isdecimal():
             raise ValueError(f"{path} must have a token and its count on each line, got {line!r} on line {number}.")
@@ -134,13 +134,13 @@ def read_dictionary(path: Path) -> dict[str, int]:
 
 
 def read_codes(path: Path) -> Merges:
-    """The pairs to merge, the most frequent first.
+    """Read the pairs to merge, the most frequent first.
 
     Raises:
-        ValueError: a line is something else, or the file is of subword-nmt's version 0.1.
+        ValueError: a line has another format, or the file is of subword-nmt's version 0.1.
     """
     merges: dict[tuple[str, str], None] = {}
-    for number, line in read_lines(path):
+    for number, line in numbered_lines(path):
         if number == 1 and line.startswith("#version:"):
             continue
         parts = line.split(" ")
@@ -154,29 +154,29 @@ def read_codes(path: Path) -> Merges:
     return list(merges)
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that are not empty, and their numbers from 1.
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, and their numbers from 1.
 
     Raises:
         ValueError: the file is missing or not UTF-8.
     """
     try:
-        # Not splitlines(): a dictionary may well have a token that Unicode counts as the end of a line.
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            lines = list(read_lines(file, str(path)))
+    except OSError as error:
         raise ValueError(f"{path} must be a UTF-8 text file, but it cannot be read.") from error
-    return ((number, line.rstrip("\r")) for number, line in enumerate(lines, start=1) if line.strip(" \r"))
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip(" "))
 
 
 def piece_of(token: str) -> str:
-    """A dictionary's token as merging calls it: `hel@@` -> `hel`, `lo` -> `lo</w>`."""
+    """Convert a dictionary's token to a BPE piece: `hel@@` -> `hel`, `lo` -> `lo</w>`."""
     if token in SPECIAL_TOKENS.values():
         return token
     return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) and token != CONTINUED else token + END
 
 
-def merging(ids: dict[str, int], merges: Merges) -> Tokenizer:
-    """A tokenizer that segments the words between spaces."""
+def bpe_tokenizer(ids: dict[str, int], merges: Merges) -> Tokenizer:
+    """A tokenizer that splits texts at spaces and words by BPE."""
     unk = SPECIAL_TOKENS["unk_token"]
     backend = Tokenizer(models.BPE(ids, merges, unk_token=unk, end_of_word_suffix=END))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -184,12 +184,12 @@ def merging(ids: dict[str, int], merges: Merges) -> Tokenizer:
     return backend
 
 
-def whole_pieces(ids: dict[str, int]) -> Tokenizer:
-    """A tokenizer that looks up what is between spaces."""
+def whitespace_tokenizer(ids: dict[str, int]) -> Tokenizer:
+    """A tokenizer that splits texts at spaces only."""
     backend = Tokenizer(models.WordLevel(ids, unk_token=SPECIAL_TOKENS["unk_token"]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # WordPiece's decoder puts spaces between tokens; what follows takes those behind @@ away.
-    between = decoders.WordPiece(prefix=NOT_A_PREFIX, cleanup=False)
+    # WordPiece's decoder puts spaces between tokens; the next steps remove those after @@.
+    spaced = decoders.WordPiece(prefix=NOT_A_PREFIX, cleanup=False)
     joined = decoders.Replace(Regex(f"{CONTINUED}( |$)"), "")
-    backend.decoder = decoders.Sequence([between, decoders.Fuse(), joined])
+    backend.decoder = decoders.Sequence([spaced, decoders.Fuse(), joined])
     return backend

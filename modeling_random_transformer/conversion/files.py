@@ -1,4 +1,4 @@
-"""Checkpoints read without running what is in them."""
+"""Reads checkpoints without executing code in them."""
 
 import argparse
 import pickle
@@ -13,61 +13,61 @@ from torch import Tensor
 
 
 class Inert:
-    """In place of objects that training left in a checkpoint and that a conversion does not look at."""
+    """Replaces objects that training stored in a checkpoint and that a conversion does not use."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":  # noqa: ARG004  (whatever the object was made from)
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":  # noqa: ARG004  (arguments of the replaced object)
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
-        """Forget the state too."""
+        """Discard the state."""
 
 
-# Old fairseq keeps its options in a Namespace; its statistics and numpy's numbers lie beside the weights.
+# Old fairseq checkpoints store options in a Namespace, and statistics and numpy scalars next to the weights.
 METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter", "MetersDict", "SumMeter")
-STAND_INS = [
+REPLACED = [
     *(f"{module}.{meter}" for module in ("fairseq.meters", "fairseq.logging.meters") for meter in METERS),
     *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
     "numpy.dtype",
     "numpy.ndarray",
 ]
-ALLOWED = [argparse.Namespace, *((Inert, name) for name in STAND_INS)]
+ALLOWED = [argparse.Namespace, *((Inert, name) for name in REPLACED)]
 
 
 def read_checkpoint(path: str | Path) -> Any:
-    """What a `.pt` or `.safetensors` file holds. Of a pickle only tensors, plain containers and options are read.
+    """Read a `.pt` or `.safetensors` file. Of a pickle, only tensors, plain containers and options are loaded.
 
     Raises:
-        ValueError: the file is missing, damaged, or asks for anything else to be loaded or called.
+        ValueError: the file is missing or damaged, or contains other objects or calls.
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"checkpoint must be a file that exists, got {str(path)!r}.")
+        raise ValueError(f"checkpoint must be an existing file, got {str(path)!r}.")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed too
+        with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(f"checkpoint {path} was not read: {refusal(str(error))}") from error
-    except Exception as error:  # what a damaged file leads to depends on where it is damaged
+        raise ValueError(f"checkpoint {path} was not read: {pickle_error(str(error))}") from error
+    except Exception as error:  # the type depends on where the file is damaged
         raise ValueError(f"checkpoint {path} must be a complete file of weights, but it cannot be read.") from error
 
 
-def refusal(message: str) -> str:
-    """Of PyTorch's long message, what was found."""
+def pickle_error(message: str) -> str:
+    """The reason in PyTorch's message, in one sentence."""
     found = re.search(r"GLOBAL (.+?) (?:was not|whose)|(?:class|function|type) `?([\w.]+\.[\w.]+)", message)
     if found is None:
-        return "it is damaged, or no file of weights."
+        return "it is damaged, or not a file of weights."
     name = found[1] or found[2]
-    name = name if "." in name else f"builtins.{name}"  # which PyTorch leaves out
+    name = name if "." in name else f"builtins.{name}"  # PyTorch omits the module
     return (
-        f"it asks for {ascii(name)[1:-1][:100]}, which is code that is not allowed: only tensors, plain containers and "
-        "options are read, and nothing is run."
+        f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: only tensors, plain containers and options are "
+        "loaded, and no code is executed."
     )
 
 
 def is_state_dict(value: Any) -> bool:
-    """Whether this is a dictionary of tensors by their names, and has any."""
+    """Whether this is a non-empty dictionary of named tensors."""
     return (
         isinstance(value, Mapping)
         and bool(value)

@@ -1,4 +1,4 @@
-"""What a conversion did: which weight became which, what was left out, and where each config field came from."""
+"""What a conversion did: how each weight was used, and where each config field came from."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,38 +6,38 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MappedWeight:
-    """A weight of the original and what it became here. Several rows have one `source` where it was split."""
+    """A source weight and the parameter it became. A source weight that was split has several entries."""
 
     source: str
     target: str
     shape: tuple[int, ...]
-    how: str = "as it is"
+    how: str = "copied"
 
 
 @dataclass(frozen=True)
 class DerivedField:
-    """A field of `RandomTransformerConfig` and what of the original it follows from."""
+    """A field of `RandomTransformerConfig` and what it was derived from."""
 
     value: Any
     source: str
 
 
 @dataclass
-class Report:
-    """Everything that a conversion decided.
+class ConversionReport:
+    """The result of a conversion, weight by weight and field by field.
 
     Attributes:
-        origin: what was converted, in words.
-        mapped: the weights that were taken over, in the order of the original.
-        filled: weights of ours that the original has not, and what was put there.
-        unused: weights of the original that were not taken over, and why that changes nothing.
-        config: the config fields that were derived, and from what.
-        notes: what else to know before using the model.
+        origin: the converted model.
+        mapped: converted weights, in the order of the source's state dict.
+        defaults: parameters without a source weight, and the value they were given.
+        unused: source weights that were dropped, and why the outputs do not depend on them.
+        config: the derived config fields.
+        notes: further remarks.
     """
 
     origin: str
     mapped: list[MappedWeight] = field(default_factory=list)
-    filled: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
     config: dict[str, DerivedField] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Report:
         """One line for each weight, field and note."""
         lines = [f"{self.origin}: {len(self.mapped)} weights"]
         lines += [f"  {m.source} -> {m.target} {list(m.shape)} ({m.how})" for m in self.mapped]
-        lines += [f"  nothing -> {name} ({why})" for name, why in self.filled.items()]
-        lines += [f"  {name} -> nothing ({why})" for name, why in self.unused.items()]
+        lines += [f"  default -> {name} ({why})" for name, why in self.defaults.items()]
+        lines += [f"  {name} -> unused ({why})" for name, why in self.unused.items()]
         lines += [f"  config.{name} = {derived.value!r} ({derived.source})" for name, derived in self.config.items()]
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])

@@ -1,197 +1,231 @@
-"""Weights on their way from another implementation's names to ours, each taken once and none forgotten."""
+"""Maps a state dict of another implementation to this model. Every source weight is mapped or explicitly ignored.
 
+transformers' `WeightRenaming` and `WeightConverter` are not used: they run inside `from_pretrained`, which neither
+records what became of each weight nor names the source weight in errors.
+"""
+
+import re
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, sinusoids
-from .report import DerivedField, MappedWeight, Report
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..utils.errors import format_names
+from .report import ConversionReport, DerivedField, MappedWeight
 
-LAYOUTS = ("interleaved", "concatenated")
+# Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, and `module` a module of a
+# layer by the name that this model, Marian and fairseq share.
+PLACEHOLDERS = {
+    "stack": "encoder|decoder",
+    "i": r"\d+",
+    "module": r"(?:self_attn|encoder_attn)\.(?:[qkv]_proj|out_proj)|fc[12]|"
+    r"(?:self_attn|encoder_attn|final)_layer_norm",
+    "attention": "self_attn|encoder_attn",
+    "p": "weight|bias",
+}
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SAME_SINUSOIDS = 1e-6  # the same formula, computed in another order
+
+# Patterns of source names and the parameters that they become. With several targets, the rows are split evenly.
+NameTable = Mapping[str, str | tuple[str, ...]]
 
 
-class Transfer:
-    """A state dict of ours in the making.
+class StateDictMapper:
+    """Builds this model's state dict and config from those of another implementation.
 
     Args:
-        origin: what the weights come from, as error messages name it.
-        source: the original's weights by their names there.
-        kind: the same for the report, in words; `origin` when `None`.
+        origin: how error messages refer to the source.
+        weights: the source's weights by their names.
+        kind: how the report refers to the source; `origin` when `None`.
+
+    Attributes:
+        remaining: source weights that are not yet mapped.
+        state_dict: this model's weights so far.
+        sources: for each of them the name of its source weight.
+        config_fields: fields of `RandomTransformerConfig` so far.
+        report: the conversion's report.
     """
 
-    def __init__(self, origin: str, source: Mapping[str, Tensor], kind: str | None = None):
+    def __init__(self, origin: str, weights: Mapping[str, Tensor], kind: str | None = None):
         self.origin = origin
-        self.left = dict(source)
-        self.state: dict[str, Tensor] = {}
+        self.remaining = dict(weights)
+        self.state_dict: dict[str, Tensor] = {}
         self.sources: dict[str, str] = {}
-        self.fields: dict[str, Any] = {}
-        self.report = Report(kind or origin)
+        self.config_fields: dict[str, Any] = {}
+        self.report = ConversionReport(kind or origin)
+        self.names: NameTable = {}
 
-    def look(self, name: str, dims: int | None = None) -> Tensor:
-        """The original's weight of this name.
+    def peek(self, name: str, dims: int | None = None) -> Tensor:
+        """Return a source weight, which stays in `remaining`.
 
         Raises:
-            ValueError: there is none, it is not a plain tensor of floating-point numbers, or it has not so many
-                dimensions.
+            ValueError: the weight is missing, is not a dense floating-point tensor, or does not have `dims` dimensions.
         """
-        if name not in self.left:
+        if name not in self.remaining:
             raise ValueError(f"{self.origin} must hold the weight {name!r}, which is missing.")
-        weight = self.left[name].detach()
-        check_plain(f"{name} of {self.origin}", weight)
+        weight = self.remaining[name].detach()
+        check_dense(f"{name} of {self.origin}", weight)
         if dims is not None and weight.dim() != dims:
             raise ValueError(f"{name} of {self.origin} must have {dims} dimensions, got {list(weight.shape)}.")
         return weight
 
-    def take(self, name: str, dims: int | None = None) -> Tensor:
-        """As `look`, and the weight is no longer left."""
-        weight = self.look(name, dims)
-        del self.left[name]
+    def pop(self, name: str, dims: int | None = None) -> Tensor:
+        """Return a source weight and remove it from `remaining`. Raises as `peek`."""
+        weight = self.peek(name, dims)
+        del self.remaining[name]
         return weight
 
-    def move(self, name: str, *targets: str) -> None:
-        """Take over a weight; with several targets each gets an equal part of its rows, in this order.
+    def set(self, target: str, weight: Tensor, source: str, how: str = "copied") -> None:
+        """Set the parameter `target` to a weight made from the source weight `source`."""
+        # Cloned, so that training the converted model does not change the original.
+        self.state_dict[target] = weight.clone(memory_format=torch.contiguous_format)
+        self.sources[target] = source
+        self.report.mapped.append(MappedWeight(source, target, tuple(weight.shape), how))
 
-        Raises:
-            ValueError: the weight is missing, or its rows cannot be divided.
-        """
-        weight = self.take(name)
-        if not weight.dim() or len(weight) % len(targets):
-            raise ValueError(
-                f"{name} of {self.origin} must have a multiple of {len(targets)} rows, got {list(weight.shape)}."
-            )
-        how = "as it is" if len(targets) == 1 else "split"
-        for part, target in zip(weight.chunk(len(targets)), targets, strict=True):
-            self.put(name, target, part, how)
+    def default(self, target: str, weight: Tensor, why: str) -> None:
+        """Set the parameter `target` to a value that the source implies but does not store."""
+        self.state_dict[target] = weight
+        self.report.defaults[target] = why
 
-    def put(self, name: str, target: str, weight: Tensor, how: str) -> None:
-        """Have `weight`, made from the original's `name`, become our `target`."""
-        # A copy, so that training one model does not change the other.
-        self.state[target] = weight.clone(memory_format=torch.contiguous_format)
-        self.sources[target] = name
-        self.report.mapped.append(MappedWeight(name, target, tuple(weight.shape), how))
-
-    def fill(self, target: str, weight: Tensor, what: str) -> None:
-        """Give our `target` a value that the original implies without storing it."""
-        self.state[target] = weight
-        self.report.filled[target] = what
-
-    def leave(self, names: Iterable[str], why: str) -> None:
-        """Do without these weights, where they are there."""
+    def ignore(self, names: Iterable[str], why: str) -> None:
+        """Drop these source weights if they exist."""
         for name in list(names):
-            if self.left.pop(name, None) is not None:
+            if self.remaining.pop(name, None) is not None:
                 self.report.unused[name] = why
 
-    def derive(self, source: str, **fields: Any) -> None:
-        """Set config fields, which follow from `source`."""
-        self.fields.update(fields)
+    def derive_config(self, source: str, **fields: Any) -> None:
+        """Set config fields that follow from `source`."""
+        self.config_fields.update(fields)
         self.report.config.update({name: DerivedField(value, source) for name, value in fields.items()})
 
-    def move_positions(self, encoder: str, decoder: str) -> None:
-        """Take over position tables, `[length, d_model]`: as sinusoids where they are ours, else as learned ones.
-
-        The names may be the same, for a table that both stacks use.
+    def rename(self, names: NameTable) -> None:
+        """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
 
         Raises:
-            ValueError: a table is missing.
+            ValueError: a weight cannot be split evenly, or as of `peek`.
         """
-        tables = [self.look(name, dims=2) for name in (encoder, decoder)]
-        self.left = {name: weight for name, weight in self.left.items() if name not in (encoder, decoder)}
-        for layout in LAYOUTS:
-            if all(are_sinusoids(table, layout) for table in tables):
-                names = f"the tables {encoder} and {decoder}, computed again"
-                self.derive(names, position_embedding="sinusoidal", sinusoid_layout=layout)
-                self.derive("their length", max_position_embeddings=max(map(len, tables)))
-                self.report.unused.update(dict.fromkeys((encoder, decoder), "sinusoids, which are computed"))
-                return
-        length = min(map(len, tables))
-        self.derive(f"the tables {encoder} and {decoder}, which are not our sinusoids", position_embedding="learned")
-        self.derive("the length of the shorter of them", max_position_embeddings=length)
-        for name, table, stack in zip((encoder, decoder), tables, ("encoder", "decoder"), strict=True):
-            self.put(name, f"model.{stack}.embed_positions.weight", table[:length], "as it is")
+        self.names = names
+        for source in list(self.remaining):
+            for pattern, targets in names.items():
+                if match := compile_pattern(pattern).fullmatch(source):
+                    self.split(source, *(target.format(**match.groupdict()) for target in as_tuple(targets)))
+                    break
 
-    def finish(self, **fields: Any) -> RandomTransformerForConditionalGeneration:
-        """The model, in evaluation mode, of the widest of the weights' dtypes: none of them is rounded.
+    def split(self, source: str, *targets: str) -> None:
+        """Map a weight to one parameter, or its rows to several in equal parts, in this order."""
+        weight = self.pop(source)
+        if not weight.dim() or len(weight) % len(targets):
+            raise ValueError(
+                f"{source} of {self.origin} must have a multiple of {len(targets)} rows, got {list(weight.shape)}."
+            )
+        for part, target in zip(weight.chunk(len(targets)), targets, strict=True):
+            self.set(target, part, source, "copied" if len(targets) == 1 else "split")
+
+    def finish(self) -> RandomTransformerForConditionalGeneration:
+        """Build the model, in evaluation mode. Its dtype is the widest of the weights', so that none is rounded.
 
         Raises:
-            ValueError: a weight of the original is left over, one of ours has none, or one has another shape.
+            ValueError: a source weight has no counterpart in this model, a parameter has no source weight, or the
+                shapes differ.
         """
-        if self.left:
-            raise ValueError(f"{self.origin} must hold no weights that this model has not, got {some(self.left)}.")
-        config = RandomTransformerConfig(**self.fields, **fields)
-        self.check_shapes(config)
-        dtypes = dict.fromkeys(weight.dtype for weight in self.state.values())
+        if self.remaining:
+            raise self.unknown_weights(self.remaining)
+        config = RandomTransformerConfig(**self.config_fields)
+        self.check_parameters(config)
+        dtypes = dict.fromkeys(weight.dtype for weight in self.state_dict.values())
         dtype = reduce(torch.promote_types, dtypes)
         if len(dtypes) > 1:
-            self.report.notes.append(f"Weights of {some(map(str, dtypes))} became {dtype}, in which all are exact.")
-        state = {name: weight.to(dtype) for name, weight in self.state.items()}
+            self.report.notes.append(
+                f"Weights of {format_names(map(str, dtypes))} became {dtype}, in which all are exact."
+            )
+        state_dict = {name: weight.to(dtype) for name, weight in self.state_dict.items()}
         return RandomTransformerForConditionalGeneration.from_pretrained(
-            None, config=config, state_dict=state, dtype=dtype
+            None, config=config, state_dict=state_dict, dtype=dtype
         )
 
-    def check_shapes(self, config: RandomTransformerConfig) -> None:
+    def check_parameters(self, config: RandomTransformerConfig) -> None:
         with torch.device("meta"):
-            wanted = dict(RandomTransformerForConditionalGeneration(config).named_parameters())
-        lacking, unknown = wanted.keys() - self.state.keys(), self.state.keys() - wanted.keys()
-        if lacking or unknown:
-            raise ValueError(f"{self.origin} must hold all weights of this model, got none for {some(lacking)}.")
-        for name, weight in self.state.items():
-            if weight.shape != wanted[name].shape:
+            parameters = dict(RandomTransformerForConditionalGeneration(config).named_parameters())
+        unknown = [self.sources.get(name, name) for name in self.state_dict if name not in parameters]
+        if unknown:
+            raise self.unknown_weights(unknown)
+        missing = [self.source_name(name) for name in parameters if name not in self.state_dict]
+        if missing:
+            raise ValueError(f"{self.origin} must hold all weights of this model, but {missing[0]!r} is missing.")
+        for name, weight in self.state_dict.items():
+            if weight.shape != parameters[name].shape:
                 raise ValueError(
                     f"{self.sources.get(name, name)} of {self.origin} must have the shape of {name}, "
-                    f"{list(wanted[name].shape)}, got {list(weight.shape)}."
+                    f"{list(parameters[name].shape)}, got {list(weight.shape)}."
                 )
 
+    def unknown_weights(self, names: Iterable[str]) -> ValueError:
+        return ValueError(
+            f"{self.origin} must hold no weights without a counterpart in this model, got {format_names(names)}."
+        )
 
-def check_plain(name: str, weight: Tensor) -> None:
-    """Raise a `ValueError` unless a tensor holds floating-point numbers, each of them stored.
+    def source_name(self, parameter: str) -> str:
+        """The source's name of a parameter by the name table, or the parameter's own name if it is not in the table."""
+        for pattern, targets in self.names.items():
+            for target in as_tuple(targets):
+                if match := compile_pattern(target).fullmatch(parameter):
+                    return pattern.format(**match.groupdict())
+        return parameter
 
-    An expanded tensor is a few numbers in a file and may be of any size in memory.
+    def count_layers(self, stack: str) -> int:
+        """The number of layers with weights under `<stack>.layers.`.
+
+        Raises:
+            ValueError: there are none.
+        """
+        prefix = f"{stack}.layers."
+        indices = [name.removeprefix(prefix).split(".")[0] for name in self.remaining if name.startswith(prefix)]
+        count = max((int(index) + 1 for index in indices if index.isdecimal()), default=0)
+        if not count:
+            raise ValueError(f"{self.origin} must hold weights under {prefix!r}, got none.")
+        return count
+
+    def has_final_norms(self, encoder: str, decoder: str) -> bool:
+        """Whether both stacks end with a LayerNorm, whose modules have these names.
+
+        Raises:
+            ValueError: only one of them does.
+        """
+        present = [f"{name}.weight" in self.remaining for name in (encoder, decoder)]
+        if any(present) != all(present):
+            raise ValueError(f"{encoder} and {decoder} must be both present or both absent, got one of them.")
+        return all(present)
+
+
+@cache
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A regular expression for a name with `PLACEHOLDERS`, such as `{stack}.layers.{i}.fc1.{p}`."""
+    parts = re.split(r"\{(\w+)\}", pattern)
+    groups = [f"(?P<{part}>{PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
+    return re.compile("".join(groups))
+
+
+def as_tuple(targets: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (targets,) if isinstance(targets, str) else targets
+
+
+def check_dense(name: str, weight: Tensor) -> None:
+    """Raise a `ValueError` unless a tensor is dense, floating-point and stored in full.
+
+    An expanded tensor takes a few bytes in a file and may have any size in memory.
     """
-    kind = None
+    found = None
     if weight.is_nested or weight.layout != torch.strided:
-        kind = "a nested tensor" if weight.is_nested else f"one of layout {weight.layout}"
-    elif weight.dtype not in DTYPES:  # such as those of quantized weights
-        kind = f"one of {weight.dtype}"
+        found = "a nested tensor" if weight.is_nested else f"one of layout {weight.layout}"
+    elif weight.dtype not in DTYPES:  # for example of quantized weights
+        found = f"one of {weight.dtype}"
     elif weight.is_meta:
-        kind = "one on the meta device, without values"
+        found = "one on the meta device, without values"
     elif weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
-        kind = f"one expanded to {list(weight.shape)}"
-    if kind is not None:
+        found = f"one expanded to {list(weight.shape)}"
+    if found is not None:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise ValueError(f"{name} must be a dense tensor of {allowed}, got {kind}.")
-
-
-def are_sinusoids(table: Tensor, layout: str) -> bool:
-    """Whether a position table, `[length, d_model]`, is what our formula gives."""
-    length, d_model = table.shape
-    if d_model % 2:
-        return False
-    ours = sinusoids(torch.arange(length), d_model, layout).to(table.dtype)
-    return torch.allclose(ours.float(), table.float().cpu(), rtol=0, atol=SAME_SINUSOIDS)
-
-
-def some(names: Iterable[str], shown: int = 5) -> str:
-    """The first few names, and how many more there are."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - shown} more" if len(ordered) > shown else ""
-    return ", ".join(map(repr, ordered[:shown])) + more
-
-
-def count_layers(transfer: Transfer, stack: str) -> int:
-    """How many layers have weights under `<stack>.layers.`.
-
-    Raises:
-        ValueError: there are none.
-    """
-    prefix = f"{stack}.layers."
-    numbers = [name.removeprefix(prefix).split(".")[0] for name in transfer.left if name.startswith(prefix)]
-    count = max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
-    if not count:
-        raise ValueError(f"{transfer.origin} must hold weights under {prefix!r}, got none.")
-    return count
+        raise ValueError(f"{name} must be a dense tensor of {allowed}, got {found}.")

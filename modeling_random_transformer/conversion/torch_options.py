@@ -1,4 +1,4 @@
-"""What the weights of an `nn.Transformer` do not say: heads, the order of the norms, activation, eps, dropout."""
+"""Options of an `nn.Transformer` that do not follow from its weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # what nn.MultiheadAttention makes
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of nn.MultiheadAttention.out_proj
 
 ACTIVATIONS = ("relu", "gelu")
-# What computes in a layer. A class of one's own may compute something else with the same weights.
-PARTS: dict[str, type[nn.Module]] = {
+# Modules of a layer. Subclasses are not supported, since they may compute something else with the same weights.
+MODULES: dict[str, type[nn.Module]] = {
     **dict.fromkeys(("self_attn", "multihead_attn"), nn.MultiheadAttention),
     **dict.fromkeys(("linear1", "linear2"), nn.Linear),
     **dict.fromkeys(("norm1", "norm2", "norm3"), nn.LayerNorm),
@@ -18,8 +18,8 @@ PARTS: dict[str, type[nn.Module]] = {
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a state dict of `nn.Transformer` does not say."""
+class TorchOptions:
+    """Options that a state dict does not contain. The defaults are those of `nn.Transformer`."""
 
     num_heads: int
     norm_first: bool = False
@@ -28,31 +28,31 @@ class Options:
     dropout: float = 0.1
 
 
-def find_options(transformer: nn.Transformer | Mapping[str, Tensor], given: dict[str, Any]) -> Options:
-    """What the module says, or what is given.
+def find_options(transformer: nn.Transformer | Mapping[str, Tensor], given: dict[str, Any]) -> TorchOptions:
+    """Read the options of a module, or take those that are given with a state dict.
 
     Raises:
-        ValueError: the two contradict each other, or neither says how many heads there are.
+        ValueError: a given option differs from the module's, or `num_heads` is missing.
     """
     if isinstance(transformer, nn.Transformer):
         options = read_options(transformer)
         for name, value in given.items():
             if getattr(options, name) != value:
-                raise ValueError(f"{name} must be what the module has, {getattr(options, name)!r}, got {value!r}.")
+                raise ValueError(f"{name} must be the module's, {getattr(options, name)!r}, got {value!r}.")
         return options
     if "num_heads" not in given:
-        raise ValueError("num_heads must be given for a state dict, which does not say it, got None.")
-    options = Options(**given)
+        raise ValueError("num_heads must be given with a state dict, got None.")
+    options = TorchOptions(**given)
     if options.activation not in ACTIVATIONS:
         raise ValueError(f"activation must be 'relu' or 'gelu', got {options.activation!r}.")
     return options
 
 
-def read_options(transformer: nn.Transformer) -> Options:
-    """The options that all layers of a module share.
+def read_options(transformer: nn.Transformer) -> TorchOptions:
+    """Read the options that all layers of a module share.
 
     Raises:
-        ValueError: they do not, or a part of the module is not torch's own.
+        ValueError: layers differ, or a submodule is not of PyTorch's own class.
     """
     found = set()
     for name, kind, layer_kind in (
@@ -70,15 +70,15 @@ def read_options(transformer: nn.Transformer) -> Options:
             check_type(f"transformer.{name}.norm", stack.norm, nn.LayerNorm)
             found.add(replace(read_layer(stack.layers[-1]), layer_norm_eps=stack.norm.eps))
     if len(found) != 1:
-        differing = [f.name for f in fields(Options) if len({getattr(options, f.name) for options in found}) > 1]
+        differing = [f.name for f in fields(TorchOptions) if len({getattr(options, f.name) for options in found}) > 1]
         raise ValueError(f"all layers of the nn.Transformer must have the same {' and '.join(differing)}.")
     return found.pop()
 
 
-def read_layer(layer: Any) -> Options:
-    parts = {name: getattr(layer, name) for name in PARTS if hasattr(layer, name)}
+def read_layer(layer: Any) -> TorchOptions:
+    parts = {name: getattr(layer, name) for name in MODULES if hasattr(layer, name)}
     for name, part in parts.items():
-        check_type(f"{name} of each layer", part, PARTS[name])
+        check_type(f"{name} of each layer", part, MODULES[name])
     attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
     for attention in attentions:
         check_type("out_proj of each attention", attention.out_proj, NonDynamicallyQuantizableLinear)
@@ -88,9 +88,9 @@ def read_layer(layer: Any) -> Options:
     norms = {part.eps for part in parts.values() if isinstance(part, nn.LayerNorm)}
     for name, found in (("num_heads", heads), ("layer_norm_eps", norms)):
         if len(found) != 1:
-            raise ValueError(f"{name} must be the same all over a layer, got {sorted(found)}.")
-    rate = getattr(layer.dropout1, "p", 0.0)  # which has none where a user took it out
-    return Options(heads.pop(), layer.norm_first, activation_name(layer.activation), norms.pop(), rate)
+            raise ValueError(f"{name} must be the same throughout a layer, got {sorted(found)}.")
+    rate = getattr(layer.dropout1, "p", 0.0)  # 0 if the module was replaced, for example by nn.Identity
+    return TorchOptions(heads.pop(), layer.norm_first, activation_name(layer.activation), norms.pop(), rate)
 
 
 def activation_name(activation: Any) -> str:
@@ -98,7 +98,7 @@ def activation_name(activation: Any) -> str:
         return "relu"
     if activation is functional.gelu or (type(activation) is nn.GELU and activation.approximate == "none"):
         return "gelu"
-    raise ValueError(f"activation must be relu or gelu, as of nn.Transformer, got {activation}.")
+    raise ValueError(f"activation must be relu or gelu, got {activation}.")
 
 
 def check_type(name: str, module: nn.Module, kind: type[nn.Module]) -> None:

@@ -1,15 +1,15 @@
-"""A trained model for the engines that serve: CTranslate2 and onnxruntime.
+"""Exports a trained model to an inference engine: CTranslate2 or onnxruntime.
 
     export_model(model, tokenizer, "out", engine="ctranslate2", dtype="int8")
     translate = load_engine("out", "ctranslate2")
     translate(["hello world"], num_beams=4, max_new_tokens=64)     # → ["hola mundo"]
-    compare(model, tokenizer, translate, sentences)                # do they agree, and which is faster?
+    compare(model, tokenizer, translate, sentences)                # identical translations, and throughput
 
 Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[onnx]`.
 """
 
-from .check import SENTENCES, Comparison, compare, folder_size
-from .engines import ENGINES, Engine, export_model, load_engine, longest_text
+from .compare import SENTENCES, Comparison, compare, folder_size
+from .engines import ENGINES, Engine, export_model, load_engine, max_tokens
 from .search import Translate
 
 __all__ = [
@@ -22,5 +22,5 @@ __all__ = [
     "export_model",
     "folder_size",
     "load_engine",
-    "longest_text",
+    "max_tokens",
 ]

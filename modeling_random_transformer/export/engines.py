@@ -1,4 +1,4 @@
-"""The engines that there are, and the way a model takes to each."""
+"""The inference engines, and exporting a model to one of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,23 +11,26 @@ from transformers import PreTrainedTokenizerBase
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.checks import check_tokenizer
+from ..utils.errors import format_names
 from ..utils.files import new_folder
 from .search import Translate
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine: its modules here, with `write` and `load`, and what it needs."""
+    """An engine: the dtypes of weights that it supports, and the packages that it requires.
 
-    module: str
+    The module of this package with the engine's name defines `save`, `load` and `max_tokens`.
+    """
+
     dtypes: Sequence[str]
     packages: Sequence[str]
 
 
 ENGINES = {
-    "ctranslate2": Engine("to_ctranslate2", ("float32", "bfloat16", "int8"), ("ctranslate2",)),
-    # onnxruntime multiplies in bfloat16 on no CPU.
-    "onnx": Engine("to_onnx", ("float32", "int8"), ("onnx", "onnxruntime", "onnxscript")),
+    "ctranslate2": Engine(("float32", "bfloat16", "int8"), ("ctranslate2",)),
+    # onnxruntime has no matrix multiplication in bfloat16 for CPUs.
+    "onnx": Engine(("float32", "int8"), ("onnx", "onnxruntime", "onnxscript")),
 }
 
 
@@ -39,69 +42,71 @@ def export_model(
     engine: str = "ctranslate2",
     dtype: str = "float32",
 ) -> None:
-    """Write a folder from which an engine translates; the tokenizer lies in it too.
+    """Export a model and its tokenizer to a folder that an engine loads.
 
-    The folder appears when it is complete. The model stays as it is.
+    The folder is created when it is complete. The model is not changed.
 
     Args:
         model: on any device, in any dtype.
         tokenizer: its tokenizer.
-        output: a new or an empty folder.
+        output: a new or empty folder.
         engine: `"ctranslate2"` or `"onnx"`.
-        dtype: of the weights: `"float32"`, `"int8"` or, for CTranslate2, `"bfloat16"`.
+        dtype: dtype of the weights: `"float32"`, `"int8"` or, for CTranslate2, `"bfloat16"`.
 
     Raises:
-        ValueError: an argument is not allowed, the engine is not installed, or it cannot represent the model.
+        ValueError: an argument is invalid, the engine is not installed, or it does not support the model.
     """
     check_engine(engine, dtype)
     if not isinstance(model, RandomTransformerForConditionalGeneration):
-        wanted = RandomTransformerForConditionalGeneration.__name__
-        raise ValueError(f"model must be a {wanted}, got a {type(model).__name__}.")
+        expected = RandomTransformerForConditionalGeneration.__name__
+        raise ValueError(f"model must be a {expected}, got a {type(model).__name__}.")
     if getattr(model, "quantization_method", None) is not None:
-        raise ValueError(f"model must have plain weights, got some quantised by {model.quantization_method.value}.")
+        method = model.quantization_method.value
+        raise ValueError(f"model must not be quantized, got a model quantized by {method}: cannot export it.")
     check_tokenizer(tokenizer, model.config)
     with new_folder(output) as folder:
-        module_of(engine).write(model, tokenizer, folder, dtype)
+        engine_module(engine).save(model, tokenizer, folder, dtype)
 
 
 def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translate:
-    """What `export_model` wrote, as a function of sentences.
+    """Load an exported folder as a function that translates sentences.
 
     Raises:
-        ValueError: there is no such engine, or it is not installed.
+        ValueError: the engine is unknown or not installed.
     """
     check_engine(engine)
-    return module_of(engine).load(folder)
+    return engine_module(engine).load(folder)
 
 
-def longest_text(model: RandomTransformerForConditionalGeneration, engine: str = "ctranslate2") -> int | None:
-    """How many tokens the engine will read or write at most; `None` for any number.
+def max_tokens(model: RandomTransformerForConditionalGeneration, engine: str = "ctranslate2") -> int | None:
+    """The maximum number of tokens of a source or a translation; `None` if there is no limit.
 
     Raises:
-        ValueError: as of `load_engine`.
+        ValueError: the engine is unknown or not installed.
     """
     check_engine(engine)
-    return module_of(engine).longest_text(model.config)
+    return engine_module(engine).max_tokens(model.config)
 
 
 def check_engine(engine: str, dtype: str | None = None) -> None:
-    """Refuse an unknown engine, or a dtype that it has not."""
+    """Raise a `ValueError` for an unknown engine, or for a dtype that it does not support."""
     if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {listed(ENGINES)}, got {engine!r}.")
+        raise ValueError(f"engine must be one of {format_names(map(repr, ENGINES))}, got {engine!r}.")
     if dtype is not None and dtype not in ENGINES[engine].dtypes:
-        raise ValueError(f"dtype must be one of {listed(ENGINES[engine].dtypes)} for {engine}, got {dtype!r}.")
+        dtypes = format_names(map(repr, ENGINES[engine].dtypes))
+        raise ValueError(f"dtype must be one of {dtypes} for {engine}, got {dtype!r}.")
 
 
-def module_of(engine: str) -> Any:
-    """The engine's module. The engines themselves are imported by it, and only when they are asked for."""
+def engine_module(engine: str) -> Any:
+    """The engine's module, which imports the engine itself.
+
+    Raises:
+        ValueError: the engine is not installed.
+    """
     missing = [package for package in ENGINES[engine].packages if find_spec(package) is None]
     if missing:
         raise ValueError(
-            f"engine {engine!r} must be installed (pip install 'random-transformer[{engine}]'), but there is no "
-            f"{' and no '.join(missing)}."
+            f"engine {engine!r} must be installed (pip install 'random-transformer[{engine}]'), but "
+            f"{format_names(missing)} cannot be found."
         )
-    return import_module(f".{ENGINES[engine].module}", __package__)
-
-
-def listed(names: Any) -> str:
-    return ", ".join(map(repr, names))
+    return import_module(f".{engine}", __package__)

@@ -1,28 +1,28 @@
-"""How translations are searched for when a model and an engine are compared: the same on both sides."""
+"""The search that models and engines are compared with."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..translation import translate
 
-LENGTH_PENALTY = 0.6  # paper 6.1, as in `translate`
+LENGTH_PENALTY = 0.6  # paper 6.1, the default of `translate`
 MAX_BATCH_TOKENS = 4096
 
 
 class Translate(Protocol):
-    """What an engine is loaded as."""
+    """A function that translates texts."""
 
     def __call__(self, texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        """Translations of these texts, by greedy search (one beam) or beam search, in their order."""
+        """Translate texts by greedy search (one beam) or beam search, and return the translations in their order."""
 
 
-def generating(model: Any, tokenizer: Any) -> Translate:
-    """The search of a model with transformers' `generate()`."""
+def translate_fn(model: Any, tokenizer: Any) -> Translate:
+    """Wrap a model's `generate()` as a function that translates texts."""
 
     def run(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
         options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens, "do_sample": False}
-        options["forced_eos_token_id"] = None  # Marian's: it takes the place of a token where a text meets the limit
-        if num_beams > 1:  # CTranslate2 ends a search with its first `num_beams` hypotheses, and cannot do otherwise
+        options["forced_eos_token_id"] = None  # set by Marian; it replaces the last token at the length limit
+        if num_beams > 1:  # CTranslate2 always stops after the first `num_beams` finished hypotheses
             options |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
         return translate(texts, model, tokenizer, max_batch_tokens=MAX_BATCH_TOKENS, progress=False, **options)
 

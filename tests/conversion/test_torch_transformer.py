@@ -1,12 +1,11 @@
 """`nn.Transformer` with embeddings around it, in every form that it can be built in, and all that is refused."""
 
 import copy
-import math
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer.conversion import (
@@ -16,12 +15,12 @@ from modeling_random_transformer.conversion import (
 )
 from modeling_random_transformer.modeling_random_transformer import sinusoids
 from tests.helpers.references import same_search
+from tests.helpers.torch_transformer import TARGETS, TOKENS, WIDTH, Original
 
 # What nn.Transformer itself says of a fast path that it does not take, or takes.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}") for text in ("enable_nested_tensor", "The PyTorch API of nes")
 ]
-WIDTH, TOKENS, TARGETS = 16, 31, 23
 CASES = {
     "the default": {},
     "pre-norm": {"norm_first": True},
@@ -30,49 +29,6 @@ CASES = {
     "without biases, post-norm": {"bias": False, "layer_norm_eps": 1e-3},
     "a wide eps": {"layer_norm_eps": 1e-2, "num_encoder_layers": 3, "num_decoder_layers": 1},
 }
-
-
-class Original(nn.Module):
-    """What a user of `nn.Transformer` writes: embeddings, positions and an output layer of their own."""
-
-    def __init__(self, tokens=(TOKENS, TARGETS), scale=True, output="bias", positions="table", **options):
-        super().__init__()
-        torch.manual_seed(1)
-        chosen = {"nhead": 2, "num_encoder_layers": 2, "num_decoder_layers": 2, "dim_feedforward": 24, **options}
-        self.transformer = nn.Transformer(d_model=WIDTH, batch_first=True, **chosen)
-        self.source = nn.Embedding(tokens[0], WIDTH)
-        self.target = self.source if len(tokens) == 1 else nn.Embedding(tokens[1], WIDTH)
-        self.output = nn.Linear(WIDTH, tokens[-1], bias=output == "bias")
-        if output == "tied":
-            self.output.weight = self.target.weight
-        self.scale = math.sqrt(WIDTH) if scale else 1.0
-        self.positions = positions
-        self.table = nn.Parameter(torch.randn(50, WIDTH))
-        for parameter in self.parameters():
-            nn.init.normal_(parameter, std=0.3)
-        self.eval()
-
-    def embed(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
-        states = embedding(ids) * self.scale
-        if self.positions == "none":
-            return states
-        places = torch.arange(ids.shape[1])
-        layouts = {"sinusoidal": "interleaved", "concatenated": "concatenated"}
-        if self.positions == "table":
-            return states + self.table[places]
-        return states + sinusoids(places, WIDTH, layouts[self.positions])
-
-    @torch.no_grad()
-    def forward(self, ids: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-        future = nn.Transformer.generate_square_subsequent_mask(target.shape[1]) < 0
-        states = self.transformer(
-            self.embed(self.source, ids),
-            self.embed(self.target, target),
-            tgt_mask=future,
-            src_key_padding_mask=mask == 0,
-            memory_key_padding_mask=mask == 0,
-        )
-        return self.output(states)
 
 
 def whole_vocabulary(original: Original, size: int):
@@ -108,9 +64,9 @@ def test_same_numbers(case, as_module):
         **options,
     )
     assert_same(original, model)
-    assert {m.target for m in report.mapped} | set(report.filled) == {name for name, _ in model.named_parameters()}
+    assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
     assert set(module.state_dict()) <= {m.source for m in report.mapped}
-    assert bool(report.filled) == ("bias" in CASES[case])
+    assert bool(report.defaults) == ("bias" in CASES[case])
     assert model.config.dropout == model.config.attention_dropout == 0.1
 
 
@@ -232,7 +188,7 @@ class OwnAttention(nn.MultiheadAttention):
         (lambda t: t.encoder.layers.__setitem__(0, OwnLayer(WIDTH, 2, 24)), "OwnLayer"),
         (lambda t: setattr(t.decoder, "norm", nn.Identity()), "Identity"),
         (lambda t: setattr(t, "encoder", nn.Identity()), "Identity"),
-        (lambda t: t.register_parameter("gate", nn.Parameter(torch.ones(1))), "'gate'"),
+        (lambda t: t.register_parameter("gate", nn.Parameter(torch.ones(1))), "got gate"),
         (lambda t: setattr(t.decoder.layers[0].self_attn, "bias_k", nn.Parameter(torch.ones(1, 1, 16))), "bias_k"),
         (lambda t: t.encoder.layers.__setitem__(1, nn.TransformerEncoderLayer(WIDTH, 2, 32)), r"layers\.1\.linear1"),
         (lambda t: setattr(t.decoder, "layers", t.decoder.layers[:0]), r"transformer\.decoder must have at least one"),
@@ -249,7 +205,7 @@ def test_refused_modules_are_named(changed, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_heads": 4}, "num_heads must be what the module has, 2"),
+        ({"num_heads": 4}, "num_heads must be the module's, 2"),
         ({"positions": "rotary"}, "positions"),
         ({"positions": torch.ones(3, 4, 16)}, "3 dimensions|2 dimensions"),
         ({"positions": torch.ones(30, 8)}, "positions of nn.Transformer must have the shape"),
@@ -273,7 +229,7 @@ def test_refused_arguments_are_named(options, message):
 
 def test_a_state_dict_does_not_say_its_heads():
     original = Original((TOKENS,))
-    with pytest.raises(ValueError, match="num_heads must be given"):
+    with pytest.raises(ValueError, match="num_heads must be given with a state dict"):
         from_torch_transformer(original.transformer.state_dict(), original.source)
 
 
@@ -289,7 +245,7 @@ def test_a_file(suffix, tmp_path):
     if suffix == ".pt":
         torch.save({"epoch": 3, "state": {**weights, "extra": torch.ones(2)}}, path)
         report = convert_torch_transformer(path, tmp_path / "out", key="state", ignore=["extra"], **NAMES)
-        assert report.unused["extra"] == "to be ignored"
+        assert report.unused["extra"] == "ignored on request"
     else:
         save_file(weights, path)
         report = convert_torch_transformer(path, tmp_path / "out", **NAMES)
@@ -300,7 +256,7 @@ def test_a_file(suffix, tmp_path):
     ("change", "message"),
     [
         ({"key": "state"}, "key must name the state dict"),
-        ({"prefix": "model."}, "must hold weights under 'model.'"),
+        ({"prefix": "model."}, "must hold only weights under 'model.'"),
         ({"embedding": ["missing.weight"]}, "'missing.weight'"),
         ({"embedding": []}, "one name or two"),
         ({"output_layer": "head"}, r"'head\.weight'"),

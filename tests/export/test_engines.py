@@ -9,7 +9,7 @@ from transformers import TorchAoConfig
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
 from modeling_random_transformer.export import ENGINES, Comparison, compare, export_model, folder_size, load_engine
 from modeling_random_transformer.export import engines as engines_module
-from modeling_random_transformer.export.search import generating
+from modeling_random_transformer.export.search import translate_fn
 from modeling_random_transformer.utils.files import check_free, new_folder
 from tests.helpers.engines import exportable
 
@@ -20,7 +20,7 @@ class FakeEngine:
     def __init__(self, fails=False):
         self.fails = fails
 
-    def write(self, _model, _tokenizer, folder, _dtype):
+    def save(self, _model, _tokenizer, folder, _dtype):
         (folder / "weights").write_bytes(b"12345")
         if self.fails:
             raise ValueError("no such weights")
@@ -51,7 +51,7 @@ def test_quantised_weights_are_not_exported(tmp_path):
     model.save_pretrained(tmp_path / "model")
     int8 = TorchAoConfig(Int8WeightOnlyConfig())
     model = RandomTransformerForConditionalGeneration.from_pretrained(tmp_path / "model", quantization_config=int8)
-    with pytest.raises(ValueError, match="model must have plain weights, got some quantised by torchao"):
+    with pytest.raises(ValueError, match="model must not be quantized, got a model quantized by torchao"):
         export_model(model, tokenizer, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -72,7 +72,7 @@ def test_an_engine_that_is_not_installed(engine, tmp_path, monkeypatch):
 
 def test_the_output_appears_when_it_is_complete(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()  # an empty one will do
-    monkeypatch.setattr(engines_module, "module_of", lambda _: FakeEngine())
+    monkeypatch.setattr(engines_module, "engine_module", lambda _: FakeEngine())
     export_model(*exportable(), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "weights").read_bytes() == b"12345"
@@ -81,7 +81,7 @@ def test_the_output_appears_when_it_is_complete(tmp_path, monkeypatch):
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines_module, "module_of", lambda _: FakeEngine(fails=True))
+    monkeypatch.setattr(engines_module, "engine_module", lambda _: FakeEngine(fails=True))
     with pytest.raises(ValueError, match="no such weights"):
         export_model(*exportable(), tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -121,7 +121,7 @@ def test_folder_size(tmp_path):
 
 def test_compare_counts_what_is_identical():
     model, tokenizer = exportable()
-    own, asked = generating(model, tokenizer), []
+    own, asked = translate_fn(model, tokenizer), []
 
     def engine(texts, num_beams, max_new_tokens):
         asked.append((texts, num_beams, max_new_tokens))
@@ -136,7 +136,7 @@ def test_compare_counts_what_is_identical():
 
 
 def test_nothing_to_compare():
-    with pytest.raises(ValueError, match="sentences must have at least one that is not blank, got 2 that are"):
+    with pytest.raises(ValueError, match="sentences must include a text that is not blank, got 2 blank ones"):
         compare(*exportable(), lambda *_: [], ["", " "])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.export import ENGINES
-from modeling_random_transformer.export.search import generating
+from modeling_random_transformer.export.search import translate_fn
 from tests.helpers.models import EOS, tiny_model
 from tests.helpers.translation import random_tokenizer, some_texts
 
@@ -55,4 +55,4 @@ def exportable(seed: int = 0, **overrides):
 
 
 def own_translations(model, tokenizer, num_beams: int, texts: Sequence[str] = TEXTS, limit: int = LIMIT) -> list[str]:
-    return generating(model, tokenizer)(texts, num_beams, limit)
+    return translate_fn(model, tokenizer)(texts, num_beams, limit)

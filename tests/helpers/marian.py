@@ -1,4 +1,4 @@
-"""Folders as those of OPUS-MT: random weights, but tokenizers that were trained."""
+"""MarianMT models with random weights, and folders like those of OPUS-MT with trained tokenizers."""
 
 import io
 import json
@@ -12,6 +12,34 @@ from tests.helpers.translation import SENTENCES
 
 PIECES = 30  # of each language, <unk>, <s> and </s> of sentencepiece among them
 ENGLISH, SPANISH = SENTENCES[:3], SENTENCES[3:]
+
+
+OPTIONS = {
+    "vocab_size": 61,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "activation_function": "swish",
+    "scale_embedding": True,
+    "max_position_embeddings": 64,
+    "init_std": 0.3,  # large, so that outputs depend on the inputs
+    "pad_token_id": 60,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 60,
+    "forced_eos_token_id": 0,
+}
+
+
+def tiny_marian(seed: int = 0, **changes) -> MarianMTModel:
+    torch.manual_seed(seed)
+    model = MarianMTModel(MarianConfig(**{**OPTIONS, **changes})).eval()
+    model.final_logits_bias.normal_()
+    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
+    return model
 
 
 def opus_folder(path: Path, separate_vocabs: bool = False, **options) -> MarianMTModel:

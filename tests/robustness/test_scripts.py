@@ -17,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
 from tutorials.quickstart_report import draw_heat_map
 
-from modeling_random_transformer.conversion.state_dict_mapper import Transfer
+from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.translation import command as translate_command
 from modeling_random_transformer.utils.command_line import run_script
@@ -152,11 +152,13 @@ class TestSignals:
 
     def test_convert_fairseq(self, stopped, tmp_path):
         torch.save(checkpoint(), tmp_path / "c.pt")
-        assert not stopped(convert_fairseq, [tmp_path / "c.pt", "--output", tmp_path / "out"], Transfer, "finish")
+        assert not stopped(
+            convert_fairseq, [tmp_path / "c.pt", "--output", tmp_path / "out"], StateDictMapper, "finish"
+        )
 
     def test_convert_marian(self, stopped, tmp_path):
         opus_folder(tmp_path / "opus")
-        assert not stopped(convert_marian, [tmp_path / "opus", "--output", tmp_path / "out"], Transfer, "finish")
+        assert not stopped(convert_marian, [tmp_path / "opus", "--output", tmp_path / "out"], StateDictMapper, "finish")
 
     @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
     def test_convert_torch_transformer(self, stopped, tmp_path):
@@ -166,7 +168,7 @@ class TestSignals:
         torch.save(modules.state_dict(), tmp_path / "c.pt")
         arguments = [tmp_path / "c.pt", "--output", tmp_path / "out", "--num_heads", 2, "--prefix", "transformer."]
         arguments += ["--embedding", "embedding.weight"]
-        assert not stopped(convert_torch_transformer, arguments, Transfer, "finish")
+        assert not stopped(convert_torch_transformer, arguments, StateDictMapper, "finish")
 
     def test_explorer(self, stopped, folder, tmp_path):
         assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explorer"], explorer, "render")

@@ -1,17 +1,17 @@
-"""The three example scripts, from a file or a folder to one that translate.py's Auto classes load."""
+"""The command line of the conversion and the three example scripts."""
 
 import convert_fairseq
 import convert_marian
 import convert_torch_transformer
 import pytest
 import torch
-from test_fairseq import write_dictionary
-from test_marian import marian
-from test_torch_transformer import TARGETS, TOKENS, Original
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from tests.helpers.fairseq import SOURCE_TOKENS, checkpoint
+from modeling_random_transformer.conversion import command
+from tests.helpers.fairseq import SOURCE_TOKENS, checkpoint, write_dictionary
+from tests.helpers.marian import tiny_marian
+from tests.helpers.torch_transformer import TARGETS, TOKENS, Original
 
 TORCH = ["--num_heads", "2", "--prefix", "transformer.", "--embedding", "source.weight", "target.weight"]
 TORCH += ["--output_layer", "output", "--scale_embedding"]
@@ -19,13 +19,15 @@ TORCH += ["--output_layer", "output", "--scale_embedding"]
 
 @pytest.fixture(autouse=True)
 def _wide_terminal(monkeypatch):
-    """So that no name is broken into two lines."""
+    """Prevent rich from wrapping names."""
     monkeypatch.setenv("COLUMNS", "300")
 
 
-def test_marian(tmp_path, capsys):
-    marian().save_pretrained(tmp_path / "opus")
-    assert convert_marian.main([str(tmp_path / "opus"), "--output", str(tmp_path / "out")]) == 0
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_convert_marian(dispatched, tmp_path, capsys):
+    tiny_marian().save_pretrained(tmp_path / "opus")
+    arguments = [str(tmp_path / "opus"), "--output", str(tmp_path / "out")]
+    assert (command.main(["marian", *arguments]) if dispatched else convert_marian.main(arguments)) == 0
     shown = capsys.readouterr().out
     assert "final_logits_bias" in shown
     assert "Largest difference" in shown
@@ -42,12 +44,12 @@ def test_marian(tmp_path, capsys):
     ],
 )
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested")
-def test_torch_transformer(positions, options, flags, tmp_path, capsys):
+def test_convert_torch_transformer(positions, options, flags, tmp_path, capsys):
     original = Original(positions=positions, **options)
     torch.save(original.state_dict(), tmp_path / "model.pt")
     flags = [*flags, "--positions", positions, *([] if positions == "table" else ["--ignore", "table"])]
-    command = [str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *TORCH, *flags, "--eos_token_id", "3"]
-    assert convert_torch_transformer.main(command) == 0
+    arguments = [str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *TORCH, *flags, "--eos_token_id", "3"]
+    assert convert_torch_transformer.main(arguments) == 0
     assert "in_proj_weight" in capsys.readouterr().out
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert model.config.eos_token_id == 3
@@ -55,7 +57,7 @@ def test_torch_transformer(positions, options, flags, tmp_path, capsys):
 
 
 class Tutorial(nn.Module):
-    """The modules of PyTorch's tutorial on translation, by their names there."""
+    """A model with the module names of PyTorch's translation tutorial."""
 
     def __init__(self):
         super().__init__()
@@ -68,49 +70,66 @@ class Tutorial(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested")
-def test_the_command_in_the_description(tmp_path, capsys):
+def test_command_in_docstring_converts_tutorial_model(tmp_path, capsys):
     lines = convert_torch_transformer.__doc__.split("python examples/convert_torch_transformer.py ")[1].split("\n\n")[0]
-    command = lines.replace("\\", "").split()
+    arguments = lines.replace("\\", "").split()
     torch.save(Tutorial().state_dict(), tmp_path / "model.pt")
-    command[0], command[command.index("--output") + 1] = str(tmp_path / "model.pt"), str(tmp_path / "out")
-    assert convert_torch_transformer.main(command) == 0
+    arguments[0], arguments[arguments.index("--output") + 1] = str(tmp_path / "model.pt"), str(tmp_path / "out")
+    assert convert_torch_transformer.main(arguments) == 0
     assert "positions" in capsys.readouterr().out
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").config
     assert (config.position_embedding, config.pad_token_id, config.decoder_start_token_id) == ("learned", 1, 2)
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested")
-def test_a_difference_is_reported(tmp_path, capsys, monkeypatch):
-    """A model that was spoilt on the way is noticed, as the check compares with the checkpoint itself."""
+def test_different_logits_exit_with_1(tmp_path, capsys, monkeypatch):
+    """The converted folder is compared with the checkpoint itself."""
     torch.save(Original(positions="none").state_dict(), tmp_path / "model.pt")
     load = AutoModelForSeq2SeqLM.from_pretrained
 
-    def spoilt(*args, **kwargs):
+    def load_changed(*args, **kwargs):
         model = load(*args, **kwargs)
         torch.nn.init.ones_(model.lm_head.bias)
         return model
 
-    monkeypatch.setattr(convert_torch_transformer.AutoModelForSeq2SeqLM, "from_pretrained", spoilt)
-    command = [str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *TORCH, "--ignore", "table"]
-    assert convert_torch_transformer.main(command) == 1
+    monkeypatch.setattr(command.AutoModelForSeq2SeqLM, "from_pretrained", load_changed)
+    arguments = [str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *TORCH, "--ignore", "table"]
+    assert convert_torch_transformer.main(arguments) == 1
     assert "Largest difference" in capsys.readouterr().out
 
 
-def test_fairseq(tmp_path, capsys):
+def test_convert_fairseq(tmp_path, capsys):
     torch.save(checkpoint(share_all_embeddings=True), tmp_path / "c.pt")
     write_dictionary(tmp_path / "dict.txt", [f"w{i}" for i in range(SOURCE_TOKENS - 4)])
-    command = [str(tmp_path / "c.pt"), "--output", str(tmp_path / "out"), "--source_dict", str(tmp_path / "dict.txt")]
-    assert convert_fairseq.main(command) == 0
+    arguments = [str(tmp_path / "c.pt"), "--output", str(tmp_path / "out"), "--source_dict", str(tmp_path / "dict.txt")]
+    assert convert_fairseq.main(arguments) == 0
     assert "fairseq's sinusoids" in " ".join(capsys.readouterr().out.split())
     batch = AutoTokenizer.from_pretrained(tmp_path / "out")("w1 w2", return_tensors="pt")
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").generate(**batch, max_new_tokens=3)
 
 
 @pytest.mark.parametrize("script", [convert_marian, convert_torch_transformer, convert_fairseq])
-def test_bad_input_is_one_sentence(script, tmp_path, capsys):
+def test_missing_checkpoint_is_one_line_error(script, tmp_path, capsys):
     extra = TORCH if script is convert_torch_transformer else []
     assert script.main([str(tmp_path / "missing"), "--output", str(tmp_path / "out"), *extra]) == 2
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
     assert shown.err.startswith(f"{script.__name__}.py: error: ")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", command.FORMATS)
+def test_help_of_each_format(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main([name, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: random-transformer convert {name} ")
+
+
+def test_unknown_format_is_one_line_error(capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main(["t5", "folder"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(
+        "random-transformer convert: error: argument format: invalid choice: 't5'"
+    )

@@ -1,0 +1,182 @@
+"""Convert a checkpoint of another implementation to a Random Transformer.
+
+    random-transformer convert marian opus-mt-en-de --output outputs/en-de
+    random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --embedding embedding.weight
+    random-transformer convert fairseq checkpoint_best.pt --output outputs/de-en --source_dict dict.de.txt
+
+`random-transformer convert FORMAT --help` lists the arguments of a format. Prints how each weight was converted. Exits
+with 0; with 1 if the logits differ by more than the tolerance; with 2 if the checkpoint cannot be converted.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import transformers
+from rich.console import Console
+from transformers import AutoModelForSeq2SeqLM, MarianMTModel
+
+from ..utils.command_line import Parser, format_error, print_error
+from .compare import Logits, largest_difference
+from .fairseq import convert_fairseq
+from .marian import convert_marian
+from .report import ConversionReport
+from .report_tables import report_tables
+from .torch_checkpoint import TorchReference, read_torch_checkpoint
+from .torch_options import TorchOptions
+from .torch_transformer import TOKEN_IDS, convert_torch_transformer
+
+COMMAND = "random-transformer convert"
+TOLERANCE = 1e-4
+MARIAN = """Convert a folder of MarianMT, such as a model of OPUS-MT, and compare the logits of the two models.
+
+Exits with 0; with 1 if the logits differ by more than the tolerance; with 2 if the folder cannot be converted.
+"""
+TORCH = """Convert a checkpoint that holds an nn.Transformer, and compare the logits of the two models.
+
+Exits with 0; with 1 if the logits differ by more than the tolerance; with 2 if the checkpoint cannot be converted. No
+code in the checkpoint is executed.
+"""
+FAIRSEQ = """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
+
+Exits with 0; with 2 if the checkpoint cannot be converted. No code in the checkpoint is executed. Logits are not
+compared, as fairseq is not required.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert a checkpoint whose format is the first argument. Returns the exit status."""
+    parser = Parser(COMMAND, __doc__)
+    parser.add_argument("format", choices=FORMATS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see FORMAT --help")
+    args = parser.parse_args(argv)
+    return FORMATS[args.format](args.arguments, f"{COMMAND} {args.format}")
+
+
+def marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian") -> int:
+    """Convert a folder of MarianMT. `program` is the command's name in messages."""
+    parser = Parser(program, MARIAN)
+    parser.add_argument("folder", type=Path, help="config.json, weights and the tokenizer's files")
+    add_output(parser)
+    add_tolerance(parser)
+    args = parser.parse_args(argv)
+
+    def compare() -> float:
+        original = MarianMTModel.from_pretrained(args.folder, dtype="float32").eval()
+        return logit_difference(
+            args.output,
+            lambda ids, mask, target: original(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits,
+        )
+
+    return run(program, lambda: convert_marian(args.folder, args.output), compare, args.tolerance)
+
+
+def torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") -> int:
+    """Convert a checkpoint with an `nn.Transformer`. `program` is the command's name in messages."""
+    parser = Parser(program, TORCH)
+    parser.add_argument("checkpoint", type=Path, help="a .pt or .safetensors file with a state dict")
+    add_output(parser)
+    parser.add_argument("--num_heads", type=int, required=True, metavar="N", help="number of attention heads")
+    parser.add_argument(
+        "--embedding", nargs="+", required=True, metavar="NAME", help="shared matrix, or source and target matrix"
+    )
+    parser.add_argument("--output_layer", metavar="NAME", help="default: tied to the target's embedding")
+    parser.add_argument(
+        "--positions",
+        nargs="+",
+        default=["none"],
+        metavar="NAME",
+        help="one table or two; or none, sinusoidal, concatenated; default: none",
+    )
+    parser.add_argument("--prefix", default="", help="prefix of the nn.Transformer's names, such as transformer.")
+    parser.add_argument("--key", help="key of the state dict in the file, if the file holds more")
+    parser.add_argument("--ignore", nargs="+", default=[], metavar="NAME", help="weights that are not converted")
+    parser.add_argument("--scale_embedding", action="store_true", help="multiply embeddings by sqrt(d_model)")
+    parser.add_argument("--norm_first", action="store_true", help="pre-norm")
+    parser.add_argument("--activation", choices=("relu", "gelu"), default="relu", help="default: %(default)s")
+    parser.add_argument("--layer_norm_eps", type=float, default=1e-5, metavar="EPS", help="default: %(default)s")
+    for name in TOKEN_IDS:
+        parser.add_argument(f"--{name}", type=int, metavar="ID")
+    add_tolerance(parser)
+    args = parser.parse_args(argv)
+    names = {
+        name: getattr(args, name) for name in ("embedding", "output_layer", "positions", "prefix", "key", "ignore")
+    }
+    options = {name: getattr(args, name) for name in ("num_heads", "norm_first", "activation", "layer_norm_eps")}
+    token_ids = {name: getattr(args, name) for name in TOKEN_IDS if getattr(args, name) is not None}
+
+    def convert() -> ConversionReport:
+        return convert_torch_transformer(
+            args.checkpoint, args.output, **names, **options, **token_ids, scale_embedding=args.scale_embedding
+        )
+
+    def compare() -> float:
+        checkpoint = read_torch_checkpoint(args.checkpoint, **names)
+        original = TorchReference(checkpoint, TorchOptions(**options), args.scale_embedding)
+        return logit_difference(args.output, original, original.vocabularies)
+
+    return run(program, convert, compare, args.tolerance)
+
+
+def fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
+    """Convert a checkpoint of fairseq. `program` is the command's name in messages."""
+    parser = Parser(program, FAIRSEQ)
+    parser.add_argument("checkpoint", type=Path, help="a .pt file")
+    add_output(parser)
+    parser.add_argument("--source_dict", type=Path, metavar="FILE", help="dict.<language>.txt")
+    parser.add_argument("--target_dict", type=Path, metavar="FILE", help="default: the source's")
+    parser.add_argument("--source_codes", type=Path, metavar="FILE", help="codes of subword-nmt or fastBPE")
+    parser.add_argument("--target_codes", type=Path, metavar="FILE", help="default: the source's")
+    parser.add_argument(
+        "--num_heads", type=int, metavar="N", help="number of attention heads, if the checkpoint does not store it"
+    )
+    options = vars(parser.parse_args(argv))
+    checkpoint, output = options.pop("checkpoint"), options.pop("output")
+    return run(program, lambda: convert_fairseq(checkpoint, output, **options))
+
+
+FORMATS: dict[str, Callable[[Sequence[str], str], int]] = {"marian": marian, "torch": torch, "fairseq": fairseq}
+
+
+def add_output(parser: Parser) -> None:
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or empty folder")
+
+
+def add_tolerance(parser: Parser) -> None:
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=TOLERANCE,
+        metavar="X",
+        help="largest difference of the logits; default: %(default)s",
+    )
+
+
+def run(
+    program: str,
+    convert: Callable[[], ConversionReport],
+    compare: Callable[[], float] | None = None,
+    tolerance: float = TOLERANCE,
+) -> int:
+    """Convert, print the report, compare the logits if possible, and return the exit status."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        report = convert()
+    except (ValueError, OSError) as error:
+        print_error(program, format_error(error))
+        return 2
+    console = Console(markup=False)
+    console.print(report_tables(report))
+    if compare is None:
+        console.print("The logits were not compared with the original's.")
+        return 0
+    difference = compare()
+    console.print(f"Largest difference of the logits on random batches: {difference:.1e}")
+    return 0 if difference <= tolerance else 1
+
+
+def logit_difference(output: Path, original: Logits, vocabularies: tuple[int, int] | None = None) -> float:
+    """The largest difference of the logits of a converted folder and its original, in float32."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(output, dtype="float32").eval()
+    return largest_difference(model, original, vocabularies=vocabularies)

@@ -1,0 +1,44 @@
+"""Formats a `ConversionReport` as rich tables. Only this module of the subpackage requires rich."""
+
+import re
+from collections.abc import Iterator
+
+from rich.console import Group
+from rich.table import Column, Table
+
+from .report import ConversionReport, MappedWeight
+
+
+def report_tables(report: ConversionReport) -> Group:
+    """Tables of weights and config fields, then the notes. Layers that were converted alike share one row."""
+    weights = Table(
+        *columns("source", "target", "shape", "how"), title=f"{report.origin}: weights", title_justify="left"
+    )
+    for row in group_layers(report.mapped):
+        weights.add_row(*row)
+    for name, why in report.defaults.items():
+        weights.add_row("—", name, "", why)
+    for name, why in report.unused.items():
+        weights.add_row(name, "—", "", why)
+    config = Table(*columns("field", "value", "derived from"), title="config", title_justify="left")
+    for name, derived in report.config.items():
+        config.add_row(name, repr(derived.value), derived.source)
+    return Group(weights, config, *(f"• {note}" for note in report.notes))
+
+
+def columns(*headers: str) -> list[Column]:
+    """Columns that wrap long names instead of truncating them."""
+    return [Column(header, overflow="fold") for header in headers]
+
+
+def group_layers(mapped: list[MappedWeight]) -> Iterator[tuple[str, str, str, str]]:
+    """Rows of the table of weights. Rows that differ only in the layer index are merged into a range, as `0–5`."""
+    layers: dict[tuple[str, str, str, str], list[str]] = {}
+    for weight in mapped:
+        index = re.search(r"\.layers\.(\d+)\.", weight.source)
+        source, target = (re.sub(r"\.layers\.\d+\.", ".layers.{}.", name) for name in (weight.source, weight.target))
+        row = (source, target, " × ".join(map(str, weight.shape)), weight.how)
+        layers.setdefault(row, []).append(index[1] if index else "")
+    for (source, target, shape, how), indices in layers.items():
+        span = indices[0] if len(indices) == 1 else f"{indices[0]}–{indices[-1]}"
+        yield source.replace("{}", span), target.replace("{}", span), shape, how

@@ -1,0 +1,123 @@
+"""Export a trained model to an inference engine, and compare the engine's translations with the model's.
+
+    random-transformer export outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
+    random-transformer export outputs/quickstart --engine onnx --output outputs/served --check test.en
+
+The output folder also holds the tokenizer. Exits with 0; with 1 if the model's weights are not finite; with 2 if an
+argument is invalid, in which case there is no output.
+"""
+
+import argparse
+import logging
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from ..translation import TranslationOptions
+from ..utils.command_line import (
+    Parser,
+    check_finite,
+    existing_file,
+    format_error,
+    load_translator,
+    print_error,
+    require_random_transformer_folder,
+)
+from ..utils.text import read_lines
+from .compare import SENTENCES, compare, folder_size
+from .engines import ENGINES, export_model, load_engine, max_tokens
+
+MAX_SENTENCES = 200
+
+
+def main(argv: Sequence[str] | None = None, program: str = "random-transformer export") -> int:
+    """Export a model and compare it with the engine. Returns the exit status.
+
+    Args:
+        argv: the arguments; `sys.argv[1:]` when `None`.
+        program: the command's name in messages.
+    """
+    arguments = parse_arguments(argv, program)
+    try:
+        run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except FloatingPointError as error:
+        print_error(program, str(error))
+        return 1
+    except (ValueError, OSError) as error:
+        print_error(program, format_error(error))
+        return 2
+    return 0
+
+
+def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
+    parser = Parser(program, __doc__)
+    parser.add_argument(
+        "model",
+        type=require_random_transformer_folder,
+        metavar="FOLDER",
+        help="a saved model and its tokenizer",
+    )
+    parser.add_argument("--engine", required=True, choices=tuple(ENGINES))
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "int8"),
+        default="float32",
+        help="dtype of the weights (default: %(default)s; bfloat16 for ctranslate2 only)",
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="OUT", help="a new or empty folder")
+    parser.add_argument(
+        "--check",
+        type=existing_file,
+        metavar="FILE",
+        help=f"UTF-8 text, one sentence per line: compare model and engine on the first {MAX_SENTENCES} "
+        "(default: a few built-in sentences)",
+    )
+    return parser.parse_args(argv)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Export the model, then print the folder's size and the comparisons.
+
+    Raises:
+        ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
+        FloatingPointError: the model's weights are not finite.
+    """
+    sentences = SENTENCES if arguments.check is None else read_sentences(arguments.check)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
+    model, tokenizer = load_translator(arguments.model)
+    check_finite(model)
+    # Long sentences are reported before anything is written.
+    lengths = [len(ids) for ids in TranslationOptions().pipeline(model, tokenizer).tokenize(sentences)]
+    check_lengths(lengths, max_tokens(model, arguments.engine), arguments.engine)
+    export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
+    size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")
+    print(
+        f"{arguments.output}: {arguments.engine}, {arguments.dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB"
+    )
+    engine = load_engine(arguments.output, arguments.engine)
+    for comparison in compare(model, tokenizer, engine, sentences):
+        print(comparison)
+
+
+def check_lengths(lengths: Sequence[int], limit: int | None, engine: str) -> None:
+    longest = max(lengths)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"sentences must have at most {limit} tokens for {engine}, but sentence {lengths.index(longest) + 1} has "
+            f"{longest}."
+        )
+
+
+def read_sentences(path: Path) -> list[str]:
+    """Read the first sentences of a file, without blank lines.
+
+    Raises:
+        ValueError: there are none, or the file is not UTF-8.
+    """
+    with open(path, "rb") as file:
+        sentences = [line for line in islice(read_lines(file, str(path)), MAX_SENTENCES) if line.strip()]
+    if not sentences:
+        raise ValueError(f"--check must name a file with text in its first {MAX_SENTENCES} lines, got {path}.")
+    return sentences

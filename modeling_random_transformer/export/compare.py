@@ -1,0 +1,102 @@
+"""Compares an engine with the model: identical translations, and throughput."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..translation import longest_target
+from .search import Translate, translate_fn
+
+BEAMS = (1, 4)
+# Used for models of any language: only the agreement of model and engine matters.
+SENTENCES = (
+    "Hello world.",
+    "The boy sees the girl.",
+    "We do not read these two books.",
+    "Where does the tired waiter buy his red apples?",
+    "She has written a long letter to her brother, who lives in the old house by the river.",
+    "A man in a blue shirt is standing on a ladder cleaning a window.",
+    "Two young people are playing football in front of a crowd.",
+    "I would like to know, before it is too late, whether the last train to the city has left.",
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model and an engine on the same sentences, with one number of beams."""
+
+    num_beams: int
+    sentences: int
+    identical: int  # number of identical translations
+    model_speed: float  # median throughput, sentences per second
+    engine_speed: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_beams} beam{'s' if self.num_beams > 1 else ''}: {self.identical} of {self.sentences} "
+            f"translations identical ({self.identical / self.sentences:.1%}); {self.engine_speed:.1f} sentences/s, "
+            f"the model {self.model_speed:.1f}"
+        )
+
+
+def compare(
+    model: Any,
+    tokenizer: Any,
+    engine: Translate,
+    sentences: Sequence[str] = SENTENCES,
+    *,
+    beams: Sequence[int] = BEAMS,
+    max_new_tokens: int = 128,
+    rounds: int = 3,
+) -> list[Comparison]:
+    """Compare the translations and the throughput of a model and an engine.
+
+    Both use the same search: no sampling, a length penalty of 0.6, and `early_stopping=True`, which is the only
+    stopping criterion of CTranslate2.
+
+    Args:
+        model: a model that `translate` supports.
+        tokenizer: its tokenizer.
+        engine: the result of `load_engine`.
+        sentences: texts to translate. Blank ones are skipped.
+        beams: numbers of beams. There is one result for each.
+        max_new_tokens: maximum length of a translation, lowered to the model's number of positions.
+        rounds: number of timed repetitions after one warm-up.
+
+    Raises:
+        ValueError: all sentences are blank.
+    """
+    texts = [sentence for sentence in sentences if sentence.strip()]
+    if not texts:
+        raise ValueError(f"sentences must include a text that is not blank, got {len(sentences)} blank ones.")
+    limit = longest_target(0, model.config, max_new_tokens)
+    model_translate = translate_fn(model, tokenizer)
+
+    def compare_beams(num_beams: int) -> Comparison:
+        calls = [lambda run=run: run(texts, num_beams, limit) for run in (model_translate, engine)]
+        expected, found = (call() for call in calls)
+        identical = sum(a == b for a, b in zip(expected, found, strict=True))
+        seconds = [statistics.median(times) for times in time_interleaved(calls, rounds)]
+        return Comparison(num_beams, len(texts), identical, *(len(texts) / median for median in seconds))
+
+    return [compare_beams(num_beams) for num_beams in beams]
+
+
+def folder_size(folder: str | PathLike, pattern: str = "*") -> float:
+    """The total size of the files in a folder whose names match a pattern, in megabytes (10⁶ bytes)."""
+    return sum(file.stat().st_size for file in Path(folder).rglob(pattern) if file.is_file()) / 1e6
+
+
+def time_interleaved(calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
+    """Time each call once per round, in seconds. The calls are interleaved, so that all see the same load."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, seconds in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - start)
+    return times

@@ -1,0 +1,252 @@
+"""Exports a model to CTranslate2, an inference engine in C++.
+
+CTranslate2's loader of BART is subclassed to support all positions, heads with `d_k` other than `d_v`, both orders of
+norms, `attention_scale`, two vocabularies and suppressed tokens. Models with several end tokens, or with an activation
+that the engine lacks, cannot be exported.
+"""
+
+import copy
+from collections.abc import Sequence
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import torch
+from ctranslate2.converters.transformers import BartLoader, register_loader
+from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
+from ctranslate2.specs.common_spec import Activation
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
+from ..utils.errors import format_names
+from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate
+
+# transformers' activation names and CTranslate2's.
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_python": Activation.GELU,
+    "gelu_new": Activation.GELUTanh,
+    "gelu_fast": Activation.GELUTanh,
+    "gelu_pytorch_tanh": Activation.GELUTanh,
+    "gelu_python_tanh": Activation.GELUTanh,
+    "gelu_accurate": Activation.GELUTanh,
+    "quick_gelu": Activation.GELUSigmoid,
+    "silu": Activation.SWISH,
+    "swish": Activation.SWISH,
+    "tanh": Activation.Tanh,
+    "sigmoid": Activation.Sigmoid,
+}
+MIN_POSITIONS = 1024  # rows of a table of sinusoids; the model computes them for any length
+SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
+
+
+def save(
+    model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str
+) -> None:
+    """Save a model in CTranslate2's format.
+
+    Args:
+        model: on any device, in any dtype.
+        tokenizer: its tokenizer, whose tokens become the engine's.
+        folder: an empty folder.
+        dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
+
+    Raises:
+        ValueError: CTranslate2 does not support an option of the configuration, which the message names.
+    """
+    spec = RandomTransformerLoader()(model, tokenizer)
+    spec.validate()
+    spec.optimize(quantization=dtype)
+    spec.save(str(folder))
+    tokenizer.save_pretrained(folder)
+
+
+def load(folder: str | PathLike) -> Translate:
+    """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    source, target = vocabularies(tokenizer)
+    token_of = {i: token for token, i in source.items()}
+    engine = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads())
+
+    def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
+        sources = [[token_of[i] for i in ids] for ids in tokenizer(list(texts))["input_ids"]]
+        results = engine.translate_batch(
+            sources,
+            max_batch_size=MAX_BATCH_TOKENS // num_beams,
+            batch_type="tokens",
+            beam_size=num_beams,
+            length_penalty=LENGTH_PENALTY,
+            max_input_length=0,  # unlimited; the default truncates sources silently
+            min_decoding_length=0,  # as in generate(); the default is 1
+            max_decoding_length=max_new_tokens,
+        )
+        # Ids outside of the tokenizer's vocabulary have placeholder names.
+        ids = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+    return translate
+
+
+def max_tokens(config: Any) -> int:
+    """The maximum number of tokens of a source or a translation."""
+    learned = config.position_embedding == "learned"
+    return config.max_position_embeddings if learned else max(config.max_position_embeddings, MIN_POSITIONS)
+
+
+@register_loader("RandomTransformerConfig")
+class RandomTransformerLoader(BartLoader):
+    """Builds CTranslate2's specification of a model: `RandomTransformerLoader()(model, tokenizer)`.
+
+    It is also registered for CTranslate2's `TransformersConverter`.
+
+    Raises:
+        ValueError: CTranslate2 does not support an option of the configuration, which the message names.
+    """
+
+    architecture_name = "AutoModelForSeq2SeqLM"
+
+    def get_model_spec(self, model: RandomTransformerForConditionalGeneration) -> TransformerSpec:
+        # A copy, as padding heads and quantization change weights in place.
+        model = copy.deepcopy(model).to("cpu", torch.float32)
+        config = model.config
+        if config.activation_function not in ACTIVATIONS:
+            names = format_names(map(repr, ACTIVATIONS), len(ACTIVATIONS))
+            raise ValueError(
+                f"activation_function must be one of {names} for CTranslate2, got {config.activation_function!r}."
+            )
+        options = {
+            "activation": ACTIVATIONS[config.activation_function],
+            "head_dim": head_width(config),
+            # Only a pre-norm specification has a final norm; its order of norms is set below.
+            "pre_norm": True,
+            "no_final_norm": not config.final_layer_norm,
+        }
+        spec = TransformerSpec(
+            TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
+            TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
+        )
+        spec.encoder.pre_norm = spec.decoder.pre_norm = config.norm_order == "pre"
+        self.set_encoder(spec.encoder, model.model.encoder)
+        self.set_decoder(spec.decoder, model.model.decoder)
+        self.set_linear(spec.decoder.projection, model.lm_head)
+        if (bias := output_bias(model)) is not None:
+            spec.decoder.projection.bias = bias
+        return spec
+
+    def set_common_layers(self, spec: Any, stack: Any) -> None:
+        """Set what `set_encoder` and `set_decoder` share: embeddings, positions and the final norm."""
+        self.set_embeddings(
+            spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, stack.embed_tokens
+        )
+        spec.scale_embeddings = stack.config.scale_embedding
+        spec.position_encodings.encodings = position_table(stack)
+        if stack.config.final_layer_norm:
+            self.set_layer_norm(spec.layer_norm, stack.layer_norm)
+
+    def set_attention(self, spec: Any, attention: Any, self_attention: bool = False) -> None:
+        pad_heads(attention)
+        super().set_attention(spec, attention, self_attention)
+        spec.queries_scale = attention.scaling
+
+    def set_config(
+        self, config: Any, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        _, target = self.get_vocabulary(model, tokenizer)
+        start, end = start_and_end(model)
+        config.layer_norm_epsilon = model.config.layer_norm_eps
+        # add_source_bos and add_source_eos stay off, since the tokenizer appends the end token.
+        config.decoder_start_token = config.bos_token = target[start]
+        config.eos_token = target[end]
+        # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
+        config.unk_token = tokenizer.unk_token or target[end]
+
+    def get_vocabulary(
+        self, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+    ) -> list[list[str]]:
+        """The source and the target vocabulary, each of `vocab_size` tokens in the order of their ids."""
+        return [token_names(vocabulary, model.config.vocab_size) for vocabulary in vocabularies(tokenizer)]
+
+    def set_vocabulary(self, spec: TransformerSpec, tokens: list[list[str]]) -> None:
+        spec.register_source_vocabulary(tokens[0])
+        spec.register_target_vocabulary(tokens[1])
+
+
+def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
+    """The source and the target vocabulary. They differ only for a `MarianTokenizer` with two files."""
+    source = tokenizer.get_vocab()
+    return source, tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else source
+
+
+def token_names(vocabulary: dict[str, int], size: int) -> list[str]:
+    """Tokens in the order of their ids, with placeholder names for ids without a token."""
+    tokens = {i: token for token, i in vocabulary.items()}
+    return [tokens.get(i, f"<no token {i}>") for i in range(size)]
+
+
+def head_width(config: Any) -> int:
+    """CTranslate2's single width of a head. Narrower queries, keys or values are padded with zeros."""
+    return max(config.d_k, config.d_v)
+
+
+def pad_heads(attention: Any) -> None:
+    """Pad the heads of all projections to `head_width` in place, which does not change the outputs."""
+    config = attention.config
+    for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
+        layer.weight = nn.Parameter(pad_rows(layer.weight, config))
+        if layer.bias is not None:
+            layer.bias = nn.Parameter(pad_rows(layer.bias, config))
+    attention.out_proj.weight = nn.Parameter(pad_rows(attention.out_proj.weight.T, config).T)
+
+
+def pad_rows(weight: Tensor, config: Any) -> Tensor:
+    """Append rows of zeros to each head: `[heads · d_k or d_v, …]` → `[heads · width, …]`."""
+    heads = weight.detach().unflatten(0, (config.num_heads, -1))
+    zeros = heads.new_zeros(len(heads), head_width(config) - heads.shape[1], *heads.shape[2:])
+    return torch.cat([heads, zeros], dim=1).flatten(0, 1)
+
+
+def position_table(stack: Any) -> Tensor:
+    """The position embeddings, `[positions, d_model]`."""
+    config, positions = stack.config, stack.embed_positions
+    if isinstance(positions, LearnedPositions):
+        return positions.weight[config.position_offset :]
+    count = max_tokens(config)
+    if positions is None:
+        return torch.zeros(count, config.d_model)  # without a table the engine would add sinusoids
+    return positions.encode(torch.arange(count))
+
+
+def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | None:
+    """The output bias, `[vocab_size]`, with a large negative value for tokens that the generation config suppresses."""
+    options, bias, tokens = model.generation_config, model.lm_head.bias, range(model.config.vocab_size)
+    words = [word for word in options.bad_words_ids or [] if len(word) == 1 and word[0] not in end_tokens(model)]
+    suppressed = {*(options.suppress_tokens or []), *chain.from_iterable(words)}.intersection(tokens)
+    if not suppressed:
+        return bias
+    logits = torch.zeros(len(tokens)) if bias is None else bias.detach()
+    return logits.index_fill(0, torch.tensor(sorted(suppressed)), SUPPRESSED)
+
+
+def end_tokens(model: RandomTransformerForConditionalGeneration) -> list[int | None]:
+    end = model.generation_config.eos_token_id
+    return end if isinstance(end, list) else [end]
+
+
+def start_and_end(model: RandomTransformerForConditionalGeneration) -> tuple[int, int]:
+    """Ids of the tokens that start and end a target in `generate()`.
+
+    Raises:
+        ValueError: there is not exactly one of each.
+    """
+    options = model.generation_config
+    start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
+    end, *more = end_tokens(model)
+    if not isinstance(start, int):
+        raise ValueError(f"decoder_start_token_id must be one token id for CTranslate2, got {start}.")
+    if end is None or more:
+        raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {options.eos_token_id}.")
+    return start, end

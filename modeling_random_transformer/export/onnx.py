@@ -1,0 +1,139 @@
+"""Exports a model to onnxruntime: `encoder.onnx` and `decoder.onnx`, with dynamic batch size, beams and lengths.
+
+`transformers.exporters` is not used: it exports one forward pass of a model, whereas beams of a source share its keys
+and values here, and its interface differs between transformers 5.17 and 5.23 (5.17 has no quantizers).
+"""
+
+import copy
+import warnings
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from .graphs import DecoderGraph, EncoderGraph
+from .onnx_model import DECODER, ENCODER, OnnxModel, names_of
+from .search import Translate, translate_fn
+
+# Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
+SOURCES, SOURCE_LEN, BEAMS, PAST_LEN, NEW_LEN = 2, 3, 4, 5, 6
+QUANTIZED_OPS = ["MatMul", "Gemm"]
+
+
+def save(
+    model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str
+) -> None:
+    """Save the graphs, the configuration and the generation config, which `OnnxModel.load` loads.
+
+    Args:
+        model: on any device, in any dtype.
+        tokenizer: its tokenizer.
+        folder: an empty folder.
+        dtype: `"float32"`, or `"int8"` for the weights of all matrix products, with dynamic quantization of the
+            activations.
+    """
+    model = copy.deepcopy(model).to("cpu", torch.float32)
+    with TemporaryDirectory() as scratch:
+        for name, export in ((ENCODER, export_encoder), (DECODER, export_decoder)):
+            if dtype == "float32":
+                export(model, folder / name)
+            else:
+                export(model, Path(scratch) / name)
+                quantize(Path(scratch) / name, folder / name)
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def load(folder: str | PathLike) -> Translate:
+    """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
+    return translate_fn(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder))
+
+
+def max_tokens(config: RandomTransformerConfig) -> int | None:
+    """The maximum number of tokens of a source or a translation; `None` (no limit) unless positions are learned."""
+    return config.max_position_embeddings if config.position_embedding == "learned" else None
+
+
+def export_encoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:
+    """Export the graph that encodes the source."""
+    ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    dynamic_shapes = (dynamic(0, 1), dynamic(0, 1))
+    export_graph(
+        EncoderGraph(model), tuple(inputs.values()), dynamic_shapes, [*inputs], names_of(model.config, "source"), path
+    )
+
+
+def export_decoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:
+    """Export the graph of a decoding step."""
+    heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
+    source, past, present = (names_of(model.config, what) for what in ("source", "past", "present"))
+    inputs = (
+        torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64),
+        torch.ones(SOURCES, SOURCE_LEN, dtype=torch.int64),
+        [torch.zeros(SOURCES, heads, SOURCE_LEN, width) for width in widths],
+        [torch.zeros(SOURCES, BEAMS, heads, PAST_LEN, width) for width in widths],
+    )
+    dynamic_shapes = (
+        dynamic(0, 1, 2),
+        dynamic(0, 1),
+        [dynamic(0, 2) for _ in widths],
+        [dynamic(0, 1, 3) for _ in widths],
+    )
+    names = ["decoder_input_ids", "attention_mask", *source, *past]
+    export_graph(DecoderGraph(model), inputs, dynamic_shapes, names, ["logits", *present], path)
+
+
+def dynamic(*dimensions: int) -> dict[int, Any]:
+    """Mark these dimensions of an input as dynamic."""
+    return dict.fromkeys(dimensions, torch.export.Dim.DYNAMIC)
+
+
+def export_graph(
+    graph: nn.Module,
+    inputs: tuple[Any, ...],
+    dynamic_shapes: tuple[Any, ...],
+    names: list[str],
+    outputs: list[str],
+    path: Path,
+) -> None:
+    """Trace a graph and save it. onnxruntime optimizes it when it is loaded; optimizing it here would take much longer.
+
+    Args:
+        graph: a module.
+        inputs: example inputs of its `forward`.
+        dynamic_shapes: dynamic dimensions of each input.
+        names: names of the inputs in the file.
+        outputs: names of the outputs.
+        path: the new file.
+    """
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # raised by torch's own code
+        program = torch.onnx.export(
+            graph.eval(),
+            inputs,
+            dynamic_shapes=dynamic_shapes,
+            input_names=names,
+            output_names=outputs,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(path)
+
+
+def quantize(path: Path, target: Path) -> None:
+    """Quantize the weights of a graph's matrix products to int8, with one scale per column."""
+    folded = path.with_suffix(".folded.onnx")  # transposed weights are folded into constants
+    quant_pre_process(path, folded, skip_symbolic_shape=True)
+    quantize_dynamic(folded, target, op_types_to_quantize=QUANTIZED_OPS, per_channel=True)
