@@ -18,7 +18,7 @@ TOKENS = {PAD: "<pad>", START: "<s>", END: "</s>"}
 
 
 def translator(model: Any, compute_type: str, folder: Path) -> ctranslate2.Translator:
-    """`model`, of `models.ours`, run by CTranslate2 on the CPU's cores, in `compute_type` ("float32", "int8")."""
+    """Export a model of `models.ours` to CTranslate2, with `compute_type` "float32" or "int8"."""
     vocabulary = {TOKENS.get(i, f"t{i}"): i for i in range(VOCAB_SIZE)}
     spec = RandomTransformerLoader()(model, SimpleNamespace(get_vocab=lambda: vocabulary, unk_token=None))
     spec.validate()

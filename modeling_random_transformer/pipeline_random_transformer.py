@@ -234,12 +234,12 @@ class Seq2SeqPipeline(Pipeline):
 
     def preprocess(self, input_: str, **preprocess_params: Any) -> dict[str, Tensor]:
         """Convert one text to `input_ids` and `attention_mask`, `[1, source_len]`."""
-        return self.pad(self.tokenize([input_], [0], **preprocess_params))
+        return self.pad(self.tokenize([input_], **preprocess_params))
 
     def tokenize(
         self,
         texts: Sequence[str],
-        numbers: Sequence[int],
+        numbers: Sequence[int] | None = None,
         unit: str = "index",
         warn: bool = True,
         prefix: str | None = None,
@@ -250,13 +250,14 @@ class Seq2SeqPipeline(Pipeline):
 
         Args:
             texts: several texts.
-            numbers: the number of each text in error messages.
+            numbers: the number of each text in error messages; `None` for its index, from 0.
             unit: what the numbers count.
             warn: warn if texts are truncated.
             prefix: see the class, as for the following arguments.
             truncation: truncate texts that are too long.
             max_source_tokens: limit on the tokens of a text.
         """
+        numbers = range(len(texts)) if numbers is None else numbers
         for number, text in zip(numbers, texts, strict=True):
             check_text(text, f"{unit} {number}")
         if prefix is None:

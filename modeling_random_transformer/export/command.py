@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
     model, tokenizer = load_translator(arguments.model)
     check_finite(model)
     # Long sentences are reported before anything is written.
-    lengths = list(map(len, TranslationOptions().pipeline(model, tokenizer).tokenize(sentences, range(len(sentences)))))
+    lengths = [len(ids) for ids in TranslationOptions().pipeline(model, tokenizer).tokenize(sentences)]
     check_lengths(lengths, max_tokens(model, arguments.engine), arguments.engine)
     export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
     size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")
