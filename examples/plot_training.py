@@ -1,4 +1,4 @@
-"""Draw a training run: loss, scores and learning rate by step, from the `trainer_state.json` of its newest checkpoint.
+"""Plot the loss, scores and learning rate of training runs by step, from `trainer_state.json` of the newest checkpoint.
 
 python examples/plot_training.py outputs/en-de                      # writes outputs/en-de/training.png
 python examples/plot_training.py outputs/a outputs/b --output a_and_b.png
@@ -12,12 +12,12 @@ from typing import Any
 import matplotlib
 
 from modeling_random_transformer.training import newest_complete
-from modeling_random_transformer.utils.command_line import Parser
+from modeling_random_transformer.utils.command_line import Parser, run_script
 
-matplotlib.use("Agg")  # draws into files, needs no screen
+matplotlib.use("Agg")  # renders to files, without a display
 from matplotlib import pyplot as plt
 
-# Panels from top to bottom: what stands at the axis, and which entries of the log are drawn.
+# Panels from top to bottom: the label of the axis, and the plotted entries of the log.
 PANELS = {
     "loss, nats per token": ("loss", "eval_loss"),
     "score on the validation set": ("eval_bleu", "eval_chrf"),
@@ -28,14 +28,14 @@ NAMES = {"loss": "training", "eval_loss": "validation", "eval_bleu": "BLEU", "ev
 
 def main() -> int:
     parser = Parser("plot_training.py", __doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or trainer_state.json files")
-    parser.add_argument("--output", type=Path, help="the PNG to write; training.png in the first run's folder if unset")
+    parser.add_argument("runs", nargs="+", type=Path, help="output folders of runs, or trainer_state.json files")
+    parser.add_argument("--output", type=Path, help="PNG to write; default: training.png in the first folder")
     options = parser.parse_args()
     try:
         logs = {str(run): read_log(run) for run in options.runs}
         first = options.runs[0]
         output = options.output or (first if first.is_dir() else first.parent) / "training.png"
-        draw(logs, output)
+        plot(logs, output)
     except (ValueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
@@ -44,10 +44,10 @@ def main() -> int:
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
-    """The log of a run: one mapping for each time that something was logged.
+    """The log of a run: one mapping per log entry.
 
     Raises:
-        ValueError: there is no complete checkpoint, or no log in the file.
+        ValueError: there is no complete checkpoint, or the file has no log.
     """
     path = run
     if run.is_dir():
@@ -60,12 +60,12 @@ def read_log(run: Path) -> list[dict[str, Any]]:
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"run must be a folder of a run or a trainer_state.json, got {run}.") from error
     if not any(set(entry) & set(PANELS["loss, nats per token"]) for entry in log):
-        raise ValueError(f"run must have logged a loss at least once, {run} has not: see logging_steps.")
+        raise ValueError(f"run must have logged a loss at least once, but {run} has none: decrease logging_steps.")
     return log
 
 
-def draw(logs: dict[str, list[dict[str, Any]]], output: Path) -> None:
-    """One panel for each kind of number that any of the runs has logged, one colour for each run."""
+def plot(logs: dict[str, list[dict[str, Any]]], output: Path) -> None:
+    """Plot one panel per logged quantity, with one color per run."""
     panels = {
         label: [name for name in names if any(name in entry for log in logs.values() for entry in log)]
         for label, names in PANELS.items()
@@ -73,13 +73,13 @@ def draw(logs: dict[str, list[dict[str, Any]]], output: Path) -> None:
     panels = {label: names for label, names in panels.items() if names}
     figure, axes = plt.subplots(len(panels), sharex=True, squeeze=False, figsize=(8, 2.8 * len(panels)))
     for axis, (label, names) in zip(axes[:, 0], panels.items(), strict=True):
-        for colour, (run, log) in enumerate(logs.items()):
+        for color, (run, log) in enumerate(logs.items()):
             for style, name in zip(("-", "--"), names, strict=False):
                 points = [(entry["step"], float(entry[name])) for entry in log if name in entry]
                 shown = " ".join(part for part in (NAMES.get(name), run if len(logs) > 1 else None) if part)
                 marker = "o" if name.startswith("eval") else None
                 steps, values = [point[0] for point in points], [point[1] for point in points]
-                axis.plot(steps, values, style, color=f"C{colour}", marker=marker, ms=3, label=shown or None)
+                axis.plot(steps, values, style, color=f"C{color}", marker=marker, ms=3, label=shown or None)
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
         if axis.get_legend_handles_labels()[1]:
@@ -91,4 +91,4 @@ def draw(logs: dict[str, list[dict[str, Any]]], output: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -118,9 +118,12 @@ def _execute(run: Run) -> RunResult:
         reports = data.reports
         trainer = _build_trainer(run, data, evaluation_only=not needs_training)
         if needs_training:
-            _train(run, trainer, data)
+            training = _train(run, trainer)
+            _average_checkpoints(run, trainer)
+            _save_model(run, trainer)
+            _record_model(run, trainer, data, training)
         else:
-            _average(trainer, [run.folder])
+            _load_weights(trainer, [run.folder])
         for split in unscored:
             metrics = _score(trainer, data.sets[split])
             run.manifest.scores[split] = {"scored": settings[split], "metrics": metrics}
@@ -175,51 +178,43 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
 # Training
 
 
-def _train(run: Run, trainer: TranslationTrainer, data: PreparedData) -> None:
-    """Train, average, save the final model and record it in the manifest."""
-    start = time.perf_counter()
-    steps = _train_to_last_step(run, trainer)
-    seconds = time.perf_counter() - start
-    _save_model(run, trainer)
-    if data.stream is None:
-        pairs, reports = len(data.sets["train"].tokens), data.reports
-    else:
-        report = _stream_report(run, data.stream.report)
-        pairs, reports = report.lines - report.invalid, [*data.reports, report]
-    _write_manifest(
-        run,
-        seconds=seconds,
-        steps=steps,
-        parameters=trainer.model.num_parameters(),
-        trained=trainer.get_num_trainable_parameters(),
-        pairs=pairs,
-        learning_rate=trainer.args.learning_rate,
-        world_size=run.args.world_size,
-        reports=[asdict(report) for report in reports],
-    )
+@dataclass
+class Training:
+    """The length of a training: its optimizer steps, and its seconds in this process."""
+
+    steps: int
+    seconds: float
 
 
-def _train_to_last_step(run: Run, trainer: TranslationTrainer) -> int:
-    """Train from the newest checkpoint, load the final weights into the model and return the number of steps."""
+def _train(run: Run, trainer: TranslationTrainer) -> Training:
+    """Train from the newest checkpoint to the last step."""
     newest = first_process_decides(lambda: newest_complete(run.folder))
     named = run.args.resume_from_checkpoint
     start = Path(named) if newest is None and isinstance(named, str) else newest
     if start is not None:
         check_checkpoint(start, trainer.model)
     if newest is not None and is_last(newest, run.args.max_steps, run.args.num_train_epochs):
-        # An earlier process was stopped between the last step and the end of saving.
-        best = best_of(newest) if run.args.load_best_model_at_end else None
-        _average(trainer, trainer.last_checkpoints(run.args.average_last) if best is None else [best])
-        return step_of(newest)
+        return Training(step_of(newest), 0.0)  # an earlier process was stopped before it had saved the model
+    begin = time.perf_counter()
     trainer.train(resume_from_checkpoint=str(start) if start != newest else True)
-    last = trainer.last_checkpoints(run.args.average_last)
-    if len(last) > 1 and not run.args.load_best_model_at_end:
-        _average(trainer, last)
-    return trainer.state.global_step
+    return Training(trainer.state.global_step, time.perf_counter() - begin)
 
 
-def _average(trainer: TranslationTrainer, checkpoints: Sequence[Path]) -> None:
-    load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
+def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
+    """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
+    has_trained = trainer.state.global_step > 0  # in this process, so that the model has its last or best weights
+    checkpoints = trainer.last_checkpoints(run.args.average_last)
+    if run.args.load_best_model_at_end:
+        if has_trained:
+            return
+        best = best_of(checkpoints[-1])
+        checkpoints = checkpoints if best is None else [best]
+    if len(checkpoints) > 1 or not has_trained:
+        _load_weights(trainer, checkpoints)
+
+
+def _load_weights(trainer: TranslationTrainer, folders: Sequence[Path]) -> None:
+    load_average(trainer.accelerator.unwrap_model(trainer.model), folders)
 
 
 def _save_model(run: Run, trainer: TranslationTrainer) -> None:
@@ -229,6 +224,26 @@ def _save_model(run: Run, trainer: TranslationTrainer) -> None:
         # An internal call does not push to the Hub: an upload can fail, and the scores are missing.
         trainer.save_model(str(temporary), _internal_call=True)
         trainer.accelerator.wait_for_everyone()
+
+
+def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, training: Training) -> None:
+    """Record in the manifest that the final model is saved."""
+    if data.stream is None:
+        pairs, reports = len(data.sets["train"].tokens), data.reports
+    else:
+        report = _stream_report(run, data.stream.report)
+        pairs, reports = report.lines - report.invalid, [*data.reports, report]
+    _write_manifest(
+        run,
+        steps=training.steps,
+        seconds=training.seconds,
+        parameters=trainer.model.num_parameters(),
+        trained=trainer.get_num_trainable_parameters(),
+        pairs=pairs,
+        learning_rate=trainer.args.learning_rate,
+        world_size=run.args.world_size,
+        reports=[asdict(report) for report in reports],
+    )
 
 
 def _stream_report(run: Run, report: ValidationReport) -> ValidationReport:

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_worker import ReadRecorder, new_trainer, pairs
 from transformers import Seq2SeqTrainer
 
 from modeling_random_transformer.training import TranslationTrainer
+from tests.helpers import trainer_worker
 from tests.helpers.processes import run_on_two_processes
+from tests.helpers.trainer_worker import ReadRecorder, new_trainer, pairs
 
-WORKER = Path(__file__).with_name("training_worker.py")
+WORKER = Path(trainer_worker.__file__)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
