@@ -30,7 +30,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.corpus import lengths_of
 from ..data.streaming import TokenBudgetStream
-from ..translation.texts import longest_target
+from ..translation import longest_target
 from .checkpoints import (
     STREAM_REPORT,
     all_checkpoints,
