@@ -307,7 +307,7 @@ def test_training_statistics_are_ignored(tmp_path, monkeypatch):
         torch.save({**checkpoint(), "extra_state": extra}, tmp_path / "c.pt", _use_new_zipfile_serialization=zipped)
         read = read_checkpoint(tmp_path / "c.pt")
         assert read["args"].encoder_attention_heads == 2
-        assert type(read["extra_state"]["meters"]).__name__ == "Inert"
+        assert type(read["extra_state"]["meters"]).__name__ == "IgnoredObject"
         model, _ = from_fairseq(read)
         assert largest_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-4
 
