@@ -1,7 +1,7 @@
-"""Every array that the seed prints, rebuilt by the modules that train and serve, with the seed's weights loaded.
+"""Every array printed in the blog post (Omar Sanseviero, "The Random Transformer"), computed by the model's modules.
 
-Where the seed is wrong, what is right is tested: its position of "World" puts the dimension's index where half of it
-belongs, and its sums go on from the embedding E that it printed, so E is fed in as it stands there.
+The blog post's position of "World" uses the dimension's index where half of it belongs; the correct value is tested.
+Its further results start from the embedding E as printed, so the tests do too.
 """
 
 import pytest
@@ -59,7 +59,7 @@ def test_embedding_plus_position():
     positions = tensor([SEED["position_encoding"]["pos0"], SEED["position_encoding"]["pos1"]])
     expected = tensor(SEED["token_embedding"]) + positions
     torch.testing.assert_close(summed[0], expected, rtol=0, atol=1e-7)  # the table is float32
-    assert_printed(summed[0, 0], SEED["E"][0])  # "Hello", whose position the seed has right
+    assert_printed(summed[0, 0], SEED["E"][0])  # "Hello", whose position is correct in the blog post
 
 
 def test_queries_keys_and_values():
@@ -99,18 +99,18 @@ def test_residual_sum():
 
 
 def test_layer_norm():
-    """The seed divides by std + eps where its own formula, and ours, has sqrt(var + eps): 2e-7 apart at this std of 10.
+    """The blog post divides by std + eps, its formula and ours by sqrt(var + eps): 2e-7 apart at this std of 10.
 
-    An eps of 2 · std · 1e-6 inside the root is the seed's 1e-6 outside of it, and gives its printed digits.
+    An eps of 2 · std · 1e-6 inside the root corresponds to 1e-6 outside of it and reproduces the printed digits.
     """
 
-    def add_and_norm(**overrides: object) -> Tensor:
+    def normed_sum(**overrides: object) -> Tensor:
         layer = first_block(attention_scale=1 / 30, **overrides)
         return layer.self_attn_layer_norm(E + layer.self_attn(E)[0])[0]
 
     printed = tensor(SEED["layer_norm_E_plus_Z"])
-    torch.testing.assert_close(add_and_norm(), printed, rtol=0, atol=2e-7)
-    assert_printed(add_and_norm(layer_norm_eps=2e-6 * sum(SEED["std_E_plus_Z"]) / 2), printed.tolist())
+    torch.testing.assert_close(normed_sum(), printed, rtol=0, atol=2e-7)
+    assert_printed(normed_sum(layer_norm_eps=2e-6 * sum(SEED["std_E_plus_Z"]) / 2), printed.tolist())
 
 
 def test_softmax_of_one_two_three():
@@ -141,7 +141,7 @@ def test_causal_mask():
 
 
 def test_random_model_stays_finite_through_six_layers():
-    """The seed's blocks without residuals and norms overflow; the paper's six blocks turn E into finite numbers."""
+    """The blog post's layers without residuals and norms overflow; the paper's six layers keep E finite."""
     encoded = eager_model().model.encoder(inputs_embeds=E).last_hidden_state
     assert encoded.shape == (1, 2, 4)
     assert encoded.isfinite().all()

@@ -1,4 +1,4 @@
-"""Tensor parallelism and FSDP2 by `DistributedConfig`, on two CPU processes, against the whole model in one."""
+"""Tensor parallelism and FSDP2 with `DistributedConfig` on two CPU processes, against one process."""
 
 from pathlib import Path
 
@@ -23,10 +23,10 @@ VARIANTS = {
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
-    """With tensor parallelism and with FSDP2, by the same two processes: each needs seconds for its imports."""
+    """Tensor parallelism and FSDP2 in the same two processes, since their imports take seconds."""
     folders = []
     for number, options in enumerate(VARIANTS.values()):
-        # An even vocabulary and 4 heads, so that two processes can share them out.
+        # An even vocabulary and 4 heads, which two processes can shard.
         folders.append(str(tmp_path / str(number)))
         tiny_model(seed=number, spread=1.5, vocab_size=62, num_heads=4, **options).save_pretrained(folders[-1])
     done = run_on_two_processes(TESTS / "helpers" / "distributed_worker.py", *folders)
@@ -44,7 +44,7 @@ def test_tensor_parallel_plan_covers_every_weight_that_can_be_split():
 
 
 def test_no_pipeline_parallel_plan():
-    """The library cuts the base model's one list of `layers` into stages; an encoder-decoder has two lists."""
+    """transformers splits one list of `layers` into stages; an encoder-decoder has two lists."""
     model = tiny_model()
     assert not model.supports_pp_plan
     assert not hasattr(model.model, "layers")

@@ -31,7 +31,7 @@ def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, overwrite, m
     labels = torch.randint(0, 11, (3, 6)).index_fill(1, torch.tensor([5]), -100)
     theirs = cross_entropy(logits.view(-1, 11), labels.view(-1), label_smoothing=smoothing, reduction="sum") / 24
     (their_gradient,) = torch.autograd.grad(3 * theirs, logits)
-    computed = logits * 1.0  # as a model's are: an operation's output
+    computed = logits * 1.0  # the output of an operation, like a model's logits
     ours = SmoothedCrossEntropy(smoothing, overwrite)({"logits": computed}, labels, torch.tensor(24))
     (our_gradient,) = torch.autograd.grad(3 * ours, logits)
     torch.testing.assert_close(ours, theirs)
@@ -40,13 +40,13 @@ def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, overwrite, m
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_gradient_is_the_exact_one_rounded(dtype):
-    """Also over 3,000 tokens, whose reciprocal is no power of two, and where float16 would round to nothing."""
+    """Also for 3,000 tokens, whose reciprocal is no power of two, and where float16 would underflow."""
     logits = torch.randn(2, 4, 50, dtype=dtype)
     labels = torch.randint(0, 50, (2, 4))
     gradients = []
     for precise in (logits.double().requires_grad_(), logits.clone().requires_grad_()):
         loss = SmoothedCrossEntropy(0.1)({"logits": precise}, labels, num_items_in_batch=3000)
-        gradients.append(torch.autograd.grad(loss * 2.0**14, precise)[0])  # as float16's loss is scaled
+        gradients.append(torch.autograd.grad(loss * 2.0**14, precise)[0])  # loss scaling for float16
     torch.testing.assert_close(gradients[1].double(), gradients[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
@@ -80,7 +80,7 @@ def test_empty_batch_has_loss_0(shape):
 
 
 def test_logits_of_minus_infinity():
-    """A token that cannot be: fine where it is not the label, and in rows that do not count."""
+    """A token of probability 0: valid unless it is the label of a row that is not ignored."""
     logits = torch.randn(2, 3, 7)
     logits[..., 0] = -torch.inf
     labels = torch.tensor([[1, 2, -100], [3, -100, 6]])
