@@ -7,7 +7,8 @@ NEWEST := .venv-newest
 WORKERS ?= 2
 # Most installed modules are never imported; the others are compiled at their first import.
 QUIET := --quiet --no-compile --disable-pip-version-check
-PYTEST := -m pytest -n $(WORKERS) --dist loadscope
+# Files stay together, for their fixtures, and in the order of tests/conftest.py: those with slow tests first.
+PYTEST := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-lowest test-newest coverage lint format docs clean

@@ -5,16 +5,14 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import is_peft_available
 
 from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
-from .heads_random_transformer import (
+from .modeling_random_transformer import (
     RandomTransformerEncoderModel,
     RandomTransformerForCausalLM,
+    RandomTransformerForConditionalGeneration,
     RandomTransformerForMaskedLM,
     RandomTransformerForQuestionAnswering,
     RandomTransformerForSequenceClassification,
     RandomTransformerForTokenClassification,
-)
-from .modeling_random_transformer import (
-    RandomTransformerForConditionalGeneration,
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
 )
@@ -38,18 +36,17 @@ __all__ = [
     "Seq2SeqPipeline",
 ]
 
-# So that `from_pretrained` knows the classes wherever this package is imported, and every saved folder carries their
-# code for where it is not.
+# Register the classes for `from_pretrained`, and have their code saved with checkpoints for `trust_remote_code`.
 AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig, exist_ok=True)
 AutoTokenizer.register(RandomTransformerConfig, tokenizer_class=RandomTransformerTokenizer, exist_ok=True)
 RandomTransformerConfig.register_for_auto_class()
 RandomTransformerTokenizer.register_for_auto_class()
-for auto, path in MODEL_CLASSES.items():
-    model = globals()[path.rpartition(".")[2]]
-    getattr(transformers, auto).register(RandomTransformerConfig, model, exist_ok=True)
-    model.register_for_auto_class(auto)
+for auto_class, path in MODEL_CLASSES.items():
+    model_class = globals()[path.rpartition(".")[2]]
+    getattr(transformers, auto_class).register(RandomTransformerConfig, model_class, exist_ok=True)
+    model_class.register_for_auto_class(auto_class)
 
-if is_peft_available():  # its import takes a tenth of a second
+if is_peft_available():  # importing it takes 0.1 s
     from .utils.adapters import register_target_modules
 
     register_target_modules()

@@ -1,37 +1,33 @@
-"""The configuration of the Random Transformer: one dataclass field per choice, and the paper's models as presets.
+"""The configuration of the Random Transformer: one dataclass field per option, and the paper's models as presets.
 
-"The paper" is Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762); "the seed" is Omar Sanseviero's
-post "The Random Transformer", which runs the same network by hand in four dimensions.
+"The paper" is Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762). "The blog post" is Omar Sanseviero's
+"The Random Transformer", which computes the same network by hand in four dimensions.
 """
 
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import fields
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-if TYPE_CHECKING:  # never run: the library copies the files that it finds imported, and these are to travel along
-    from .heads_random_transformer import RandomTransformerForCausalLM  # noqa: F401
-    from .pipeline_random_transformer import Seq2SeqPipeline  # noqa: F401
-
-# What each of transformers' Auto classes makes of a Random Transformer where only the saved code is at hand.
+# The auto_map of saved folders, for loading with trust_remote_code. The package registers the same classes.
 MODEL_CLASSES = {
     "AutoModel": "modeling_random_transformer.RandomTransformerModel",
     "AutoModelForSeq2SeqLM": "modeling_random_transformer.RandomTransformerForConditionalGeneration",
-    "AutoModelForTextEncoding": "heads_random_transformer.RandomTransformerEncoderModel",
-    "AutoModelForSequenceClassification": "heads_random_transformer.RandomTransformerForSequenceClassification",
-    "AutoModelForTokenClassification": "heads_random_transformer.RandomTransformerForTokenClassification",
-    "AutoModelForQuestionAnswering": "heads_random_transformer.RandomTransformerForQuestionAnswering",
-    "AutoModelForMaskedLM": "heads_random_transformer.RandomTransformerForMaskedLM",
-    "AutoModelForCausalLM": "heads_random_transformer.RandomTransformerForCausalLM",
+    "AutoModelForTextEncoding": "modeling_random_transformer.RandomTransformerEncoderModel",
+    "AutoModelForSequenceClassification": "modeling_random_transformer.RandomTransformerForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_random_transformer.RandomTransformerForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_random_transformer.RandomTransformerForQuestionAnswering",
+    "AutoModelForMaskedLM": "modeling_random_transformer.RandomTransformerForMaskedLM",
+    "AutoModelForCausalLM": "modeling_random_transformer.RandomTransformerForCausalLM",
 }
 
-# … and what `pipeline("seq2seq", …)` makes of it there.
+# The custom_pipelines of saved folders.
 PIPELINES = {
     "seq2seq": {
         "impl": "pipeline_random_transformer.Seq2SeqPipeline",
@@ -42,13 +38,13 @@ PIPELINES = {
 
 
 class RandomTransformerConfig(PretrainedConfig):
-    """Every choice that defines a Random Transformer. The defaults are the paper's base model.
+    """All options of a Random Transformer. The defaults are the paper's base model.
 
     Args:
-        vocab_size: entries of the one vocabulary that source and target share (paper 5.1).
+        vocab_size: size of the vocabulary that source and target share (paper 5.1).
         d_model: width of the residual stream (paper 3.1).
-        encoder_layers: number of encoder blocks.
-        decoder_layers: number of decoder blocks.
+        encoder_layers: number of encoder layers.
+        decoder_layers: number of decoder layers.
         num_heads: attention heads in every attention layer (paper 3.2.2).
         d_k: width of one head's queries and keys; `d_model // num_heads` when `None`.
         d_v: width of one head's values; `d_k` when `None`.
@@ -58,7 +54,7 @@ class RandomTransformerConfig(PretrainedConfig):
         attention_dropout: rate on the attention weights.
         activation_dropout: rate on the feed-forward network's inner activations.
         norm_order: `"post"` is LayerNorm(x + sublayer(x)), the paper; `"pre"` is x + sublayer(LayerNorm(x)).
-        final_layer_norm: one more layer norm at the end of each stack; `norm_order == "pre"` when `None`.
+        final_layer_norm: an additional layer norm at the end of encoder and decoder; `norm_order == "pre"` when `None`.
         layer_norm_eps: the constant added to the variance.
         attention_bias: biases in the four attention projections.
         attention_scale: the factor on Q·K; `d_k ** -0.5` when `None` (paper 3.2.1).
@@ -66,8 +62,8 @@ class RandomTransformerConfig(PretrainedConfig):
         sinusoid_layout: `"interleaved"` sines and cosines (paper) or `"concatenated"`, all sines before all cosines
             (tensor2tensor, Marian).
         position_offset: index of the first position (fairseq counts from `padding_idx + 1`).
-        max_position_embeddings: how many positions a learned table holds. Sinusoids are made for any length; for
-            them it is only the length of the table that is prepared in advance.
+        max_position_embeddings: number of learned positions. Sinusoids are computed for any length; for them it is
+            only the length of the table that is computed in advance.
         scale_embedding: multiply token embeddings by `sqrt(d_model)` (paper 3.4).
         share_embeddings: encoder and decoder look up the same embedding matrix.
         tie_word_embeddings: the output layer is the decoder's embedding matrix, transposed (paper 3.4).
@@ -75,10 +71,10 @@ class RandomTransformerConfig(PretrainedConfig):
         pad_token_id: the tokenizer's `<pad>`.
         bos_token_id: the tokenizer's `<s>`.
         eos_token_id: the tokenizer's `</s>`.
-        decoder_start_token_id: the token that every target starts from (the seed's SOS).
+        decoder_start_token_id: the first token of every target (the blog post's SOS).
         use_cache: return the keys and values of the decoder for the next step of generation.
 
-    The aliases in `attribute_map`, such as `hidden_size` for `d_model`, may be used in place of a field's name.
+    The aliases in `attribute_map`, such as `hidden_size` for `d_model`, may be used instead of a field's name.
 
     Raises:
         ValueError: a value is not allowed, or a field and its alias have different values; the message names the field,
@@ -87,7 +83,7 @@ class RandomTransformerConfig(PretrainedConfig):
 
     model_type = "random_transformer"
     keys_to_ignore_at_inference = ["past_key_values"]
-    # The ecosystem's names for the same numbers, so that caches, adapters and exporters find them.
+    # Standard names in transformers, which caches, adapters and exporters use.
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "num_heads",
@@ -95,8 +91,8 @@ class RandomTransformerConfig(PretrainedConfig):
         "head_dim": "d_k",
     }
 
-    # How each module is split over the devices of a tensor-parallel group: heads and inner features by column, the
-    # projections back to the residual stream by row, the vocabulary by entry.
+    # Tensor parallelism: heads and inner features are split by column, the projections back to the residual stream by
+    # row, the vocabulary by entry.
     base_model_tp_plan = {
         "shared": "embedding_rowwise",
         "encoder.embed_tokens": "embedding_rowwise",
@@ -118,7 +114,7 @@ class RandomTransformerConfig(PretrainedConfig):
         "decoder.layers.*.fc1": "colwise",
         "decoder.layers.*.fc2": "rowwise",
     }
-    # One FSDP2 unit per block. The embedding stays with the root unit: both stacks and the output layer use it.
+    # One FSDP2 unit per layer. The embedding remains in the root unit: encoder, decoder and output layer use it.
     base_model_fsdp_plan = {
         "encoder.layers.*": "free_full_weight",
         "decoder.layers.*": "free_full_weight",
@@ -129,7 +125,7 @@ class RandomTransformerConfig(PretrainedConfig):
     encoder_layers: int = 6
     decoder_layers: int = 6
     num_heads: int = 8
-    # None stands for a derived value; after construction these four are what their types say.
+    # None stands for a derived value; after construction these four have the annotated types.
     d_k: int = None  # type: ignore[assignment]
     d_v: int = None  # type: ignore[assignment]
     d_ff: int = 2048
@@ -159,19 +155,19 @@ class RandomTransformerConfig(PretrainedConfig):
     is_decoder: bool = False
 
     def __new__(cls, *_: Any, **values: Any) -> "RandomTransformerConfig":
-        """Compare fields with their aliases: `__post_init__` cannot tell a default from a value that was given."""
+        """Compare fields with their aliases, since `__post_init__` cannot distinguish defaults from given values."""
         cls._without_aliases(values)
         return super().__new__(cls)
 
     def __post_init__(self, custom_pipelines: dict[str, Any] | None = None, **kwargs: Any) -> None:
         for alias, name in self.attribute_map.items():
-            if alias in kwargs:  # before the checks, and before other fields are derived from it
+            if alias in kwargs:  # before validation and before other fields are derived from it
                 setattr(self, name, kwargs.pop(alias))
         for name, value in {"custom_pipelines": custom_pipelines, **kwargs}.items():
             if name in _ALLOWED_ARGUMENTS:
                 _check(name, value, _ALLOWED_ARGUMENTS[name])
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
-            # Importing the package registers these: nobody has to trust a folder's code for them.
+            # The package registers these pipelines, so a folder's code is not needed for them.
             custom_pipelines = {k: v for k, v in (custom_pipelines or {}).items() if k not in PIPELINES}
         if custom_pipelines:
             kwargs["custom_pipelines"] = custom_pipelines
@@ -186,8 +182,8 @@ class RandomTransformerConfig(PretrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "RandomTransformerConfig":
         """A configuration from a dictionary, with keyword arguments overriding it, as `from_pretrained` calls it.
 
-        Overrides may use aliases. They are checked together with the other values, and a derived field that had its
-        derived value before is derived again.
+        Overrides may use aliases. They are validated together with the other values, and a derived field that had its
+        derived value is derived again.
         """
         own = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
         names = {name: cls.attribute_map.get(name, name) for name in kwargs}
@@ -201,7 +197,7 @@ class RandomTransformerConfig(PretrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def validate(self) -> None:
-        """Check all fields, as transformers asks for before it saves a configuration.
+        """Validate all fields. transformers calls this before it saves a configuration.
 
         Raises:
             ValueError: a field was set to a value that is not allowed.
@@ -210,15 +206,15 @@ class RandomTransformerConfig(PretrainedConfig):
         self._check_combinations()
 
     def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
-        """As always. Where a model's code goes along, all its classes are named, so that each Auto class loads it."""
+        """Save the configuration, with the full auto_map if the model's code is saved too."""
         if any(name.startswith("AutoModel") for name in getattr(self, "auto_map", None) or {}):
             self.auto_map.update(MODEL_CLASSES)
             if "RandomTransformerForConditionalGeneration" in (self.architectures or []):
                 self.custom_pipelines = {**(getattr(self, "custom_pipelines", None) or {}), **PIPELINES}
         super().save_pretrained(save_directory, **kwargs)
 
-    def changed(self, **values: Any) -> "RandomTransformerConfig":
-        """A copy with these values; itself where it has them, so that a head and the stack in it share one."""
+    def copy_with(self, **values: Any) -> "RandomTransformerConfig":
+        """A copy with these values, or the same object if it has them already, so that a model's modules share one."""
         if all(getattr(self, name) == value for name, value in values.items()):
             return self
         config = deepcopy(self)
@@ -236,21 +232,23 @@ class RandomTransformerConfig(PretrainedConfig):
             **overrides: fields that differ from the preset.
 
         Raises:
-            ValueError: there is no such preset.
+            ValueError: the preset does not exist.
         """
         if name not in PRESETS:
-            raise ValueError(f"preset must be one of {_listed(PRESETS)}, got {name!r}.")
+            raise ValueError(f"preset must be one of {_format_names(PRESETS)}, got {name!r}.")
         return cls(**{**PRESETS[name], **cls._without_aliases(overrides)})
 
     @classmethod
     def _without_aliases(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The same values under the names of the fields."""
+        """The same values with aliases replaced by field names."""
         renamed = {name: value for name, value in values.items() if name not in cls.attribute_map}
         for alias, name in cls.attribute_map.items():
             if alias not in values:
                 continue
             if name in values and values[name] != values[alias]:
-                raise ValueError(f"{alias} must equal {name}={values[name]!r}, its other name, got {values[alias]!r}.")
+                raise ValueError(
+                    f"{alias} must equal {name}={values[name]!r}, of which it is an alias, got {values[alias]!r}."
+                )
             renamed[name] = values[alias]
         return renamed
 
@@ -260,7 +258,7 @@ class RandomTransformerConfig(PretrainedConfig):
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if not (isinstance(value, str) and value in choices):
-                raise ValueError(f"{name} must be one of {_listed(choices)}, got {value!r}.")
+                raise ValueError(f"{name} must be one of {_format_names(choices)}, got {value!r}.")
 
     def _check_combinations(self) -> None:
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
@@ -304,20 +302,20 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_dtype(value: Any) -> bool:
-    """Whether this is a floating-point dtype of torch, or the name of one."""
+    """Whether this is a floating-point dtype of torch or its name."""
     dtype = getattr(torch, value, None) if isinstance(value, str) else value
     return isinstance(dtype, torch.dtype) and dtype.is_floating_point
 
 
 def _is_labels(value: Any) -> bool:
-    """Whether this maps ids, which are strings in JSON, to labels."""
+    """Whether this maps ids (strings in JSON) to labels."""
     try:
         return all(isinstance(label, str) for label in {int(key): label for key, label in value.items()}.values())
     except (AttributeError, TypeError, ValueError):
         return False
 
 
-def _listed(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
@@ -326,16 +324,19 @@ def _check(name: str, value: Any, allowed: str) -> None:
         raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
-# Limits far beyond any model: a damaged size must not lead to a loop over layers, or a table, that never ends.
-LARGEST_SIZE, MOST_LAYERS = 2**24, 2**12
-_SIZE = f"a positive integer of at most {LARGEST_SIZE}"
-_LAYERS = f"a positive integer of at most {MOST_LAYERS}"
+# Limits far above any model, so that a corrupted size does not allocate without bounds.
+#
+# These tables remain although transformers 5.17 and 5.23 have strict dataclasses: those raise an exception that is no
+# ValueError, with a message of several lines, and check types where ranges are needed.
+MAX_SIZE, MAX_LAYERS = 2**24, 2**12
+_SIZE = f"a positive integer of at most {MAX_SIZE}"
+_LAYERS = f"a positive integer of at most {MAX_LAYERS}"
 
 _CHECKS = {
-    _SIZE: lambda v: _is_int(v) and 0 < v <= LARGEST_SIZE,
-    f"None or {_SIZE}": lambda v: v is None or (_is_int(v) and 0 < v <= LARGEST_SIZE),
-    _LAYERS: lambda v: _is_int(v) and 0 < v <= MOST_LAYERS,
-    f"an integer of at least 0 and at most {LARGEST_SIZE}": lambda v: _is_int(v) and 0 <= v <= LARGEST_SIZE,
+    _SIZE: lambda v: _is_int(v) and 0 < v <= MAX_SIZE,
+    f"None or {_SIZE}": lambda v: v is None or (_is_int(v) and 0 < v <= MAX_SIZE),
+    _LAYERS: lambda v: _is_int(v) and 0 < v <= MAX_LAYERS,
+    f"an integer of at least 0 and at most {MAX_SIZE}": lambda v: _is_int(v) and 0 <= v <= MAX_SIZE,
     "an integer of at least 0": lambda v: _is_int(v) and v >= 0,
     "a rate of at least 0 and below 1": lambda v: _is_number(v) and 0 <= v < 1,
     "a positive number": lambda v: _is_number(v) and 0 < v < float("inf"),
@@ -371,14 +372,14 @@ _ALLOWED = {
     "layer_norm_eps": "a positive number",
     "attention_bias": "True or False",
     "attention_scale": "None or a positive number",
-    "position_offset": f"an integer of at least 0 and at most {LARGEST_SIZE}",
+    "position_offset": f"an integer of at least 0 and at most {MAX_SIZE}",
     "max_position_embeddings": _SIZE,
     "scale_embedding": "True or False",
     "share_embeddings": "True or False",
     "tie_word_embeddings": "True or False",
     "lm_head_bias": "True or False",
     "use_cache": "True or False",
-    # What transformers reads from a configuration, and fails on later if the type is wrong.
+    # Fields of transformers, which fail later if the type is wrong.
     "is_encoder_decoder": "True or False",
     "is_decoder": "True or False",
     "architectures": "None or a list of strings",
@@ -391,7 +392,7 @@ _ALLOWED = {
     "transformers_version": "None or a string",
 }
 
-# The same for arguments that are not fields.
+# The same for arguments that are no fields.
 _ALLOWED_ARGUMENTS = {
     "attn_implementation": "None, a string or a dictionary",
     "custom_pipelines": "None or a dictionary",
@@ -408,8 +409,8 @@ _CHOICES = {
     "sinusoid_layout": ("interleaved", "concatenated"),
 }
 
-# Rows A to E vary one thing of the base model each. Row B narrows the keys and leaves the values at 64, as the paper's
-# parameter counts show.
+# Rows A to E each vary one hyperparameter of the base model. Row B changes d_k only: the paper's parameter counts show
+# that d_v remains 64.
 PRESETS: dict[str, dict[str, Any]] = {
     "base": {},
     "A-1": {"num_heads": 1, "d_k": 512, "d_v": 512},
@@ -440,8 +441,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # fairseq's recipe for IWSLT'14.
     "iwslt": {"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
-    # The seed. Its ten words have no padding, end with EOS = 5 and start with SOS = 6, and it adds positions to
-    # embeddings that it does not scale.
+    # The blog post. Its ten words have no padding token, SOS is 6 and EOS is 5, and embeddings are not scaled.
     "blog": {
         "vocab_size": 10,
         "d_model": 4,

@@ -1,25 +1,34 @@
-"""The Transformer of "Attention Is All You Need", read from top to bottom like the paper's Figure 1.
+"""The Transformer of "Attention Is All You Need", in the order of the paper's Figure 1, then its task heads.
 
-Positions and token embeddings come first, then attention, the encoder and decoder blocks, the two stacks, the whole
-model and its output layer. Masks, caches, the attention kernels and the search over outputs are transformers' own.
+Positions, attention, encoder and decoder layers, encoder, decoder, the whole model and its output layer. Masks, caches,
+attention kernels and search are transformers' own; numerics that depend on the device are in `ops_random_transformer`.
 
-Shapes in this file: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
+Shapes: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
@@ -27,28 +36,32 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import DecodingCache, RandomTransformerGenerationMixin, record_methods
-from .loss_random_transformer import is_transformed, token_loss
+from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin, record_methods
+from .ops_random_transformer import dropout, float64_device, is_transformed, select_attention, token_loss
 
-HAVE_FLOAT64 = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
+# `save_pretrained` copies the files that this file imports, which it finds by searching the text for import lines. The
+# pipeline imports this file, so it is named in a string to be saved with the model.
+SAVED_WITH_THE_MODEL = """
+from .pipeline_random_transformer import Seq2SeqPipeline
+"""
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
-    """sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5), side by side or (`"concatenated"`) all sines first.
+    """sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5), interleaved or all sines first (`"concatenated"`).
 
     Integer positions `[…, length]` → `[…, length, d_model]` in float32 on the device of the positions. Computed in
-    float64, on the CPU where the device has none.
+    float64, on the CPU if the device has none.
     """
-    counted = positions if positions.device.type in HAVE_FLOAT64 else positions.cpu()
-    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=counted.device)
-    angles = counted.to(torch.float64)[..., None] / 10000 ** (two_i / d_model)  # […, length, d_model / 2]
+    device = float64_device(positions.device)
+    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
+    angles = positions.to(device, torch.float64)[..., None] / 10000 ** (two_i / d_model)  # […, length, d_model / 2]
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # […, length, d_model / 2, 2]
     if layout == "concatenated":
         waves = waves.transpose(-1, -2)
     return waves.flatten(-2).to(torch.float32).to(positions.device)
 
 
-def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
+def slice_positions(table: Tensor, start: int | Tensor, length: int) -> Tensor:
     """`table[start : start + length]`, also for a start in a tensor on the device."""
     if isinstance(start, Tensor):
         return nn.functional.embedding(start + torch.arange(length, device=table.device), table)
@@ -56,9 +69,9 @@ def rows(table: Tensor, start: int | Tensor, length: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoids for sequences of any length (paper 3.5). Nothing is learned, nothing is stored in a checkpoint."""
+    """Sinusoids for sequences of any length (paper 3.5). No parameters, and nothing is saved in checkpoints."""
 
-    table: Tensor  # [max_position_embeddings, d_model], prepared in advance
+    table: Tensor  # [max_position_embeddings, d_model], computed in advance
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__()
@@ -70,12 +83,12 @@ class SinusoidalPositions(nn.Module):
         return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
 
     def forward(self, start: int | Tensor, length: int, end: int | None) -> Tensor:
-        """Encodings of `length` tokens from index `start` on, `[length, d_model]`.
+        """Encodings of `length` tokens from index `start`, `[length, d_model]`.
 
-        All positions are below `end`; `None` is an end that is known on the device only.
+        All positions are below `end`, which is `None` if it is only known on the device.
         """
         if end is not None and end <= self.table.shape[0]:
-            return rows(self.table, start, length)
+            return slice_positions(self.table, start, length)
         return self.encode(start + torch.arange(length, device=self.table.device))
 
 
@@ -87,17 +100,17 @@ class LearnedPositions(nn.Embedding):
         self.config = config
 
     def forward(self, start: int | Tensor, length: int, end: int | None) -> Tensor:  # type: ignore[override]
-        """Vectors of `length` tokens from index `start` on, `[length, d_model]`.
+        """Vectors of `length` tokens from index `start`, `[length, d_model]`.
 
-        All positions are below `end`; `None` is an end that is known on the device only.
+        All positions are below `end`, which is `None` if it is only known on the device.
 
         Raises:
             ValueError: `end` is above `max_position_embeddings`.
         """
         limit = self.config.max_position_embeddings
         if end is not None and end > limit:
-            raise ValueError(f"learned positions reach to max_position_embeddings={limit}, got a length of {end}.")
-        return rows(self.weight[self.config.position_offset :], start, length)
+            raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {end}.")
+        return slice_positions(self.weight[self.config.position_offset :], start, length)
 
 
 def eager_attention_forward(
@@ -110,11 +123,11 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for the library's faster implementations.
+    """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for transformers' faster implementations.
 
-    `query` and `key` are `[batch, heads, query_len or key_len, d_k]`, `value` is `[batch, heads, key_len, d_v]`; the
-    mask, `[batch, 1, query_len, key_len]`, is 0 where a query may see a key and the dtype's minimum elsewhere, or true
-    and false. Returns outputs `[batch, query_len, heads, d_v]` and weights `[batch, heads, query_len, key_len]`.
+    `query` and `key` are `[batch, heads, query_len or key_len, d_k]`, `value` is `[batch, heads, key_len, d_v]`. The
+    mask, `[batch, 1, query_len, key_len]`, is boolean, or 0 for visible keys and the dtype's minimum for hidden ones.
+    Returns outputs `[batch, query_len, heads, d_v]` and weights `[batch, heads, query_len, key_len]`.
     """
     scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
     # In float32 at least: a half-precision minimum plus a negative score would overflow to -inf.
@@ -124,7 +137,7 @@ def eager_attention_forward(
     if attention_mask is None:
         weights = scores.softmax(dim=-1)
     else:
-        # Hidden keys weigh exactly nothing, also for a query that may see no key at all.
+        # Hidden keys have a weight of exactly 0, even if all keys of a query are hidden.
         hidden = attention_mask <= torch.finfo(attention_mask.dtype).min
         weights = (scores + attention_mask).softmax(dim=-1).masked_fill(hidden, 0.0)
     weights = weights.to(query.dtype)
@@ -133,7 +146,7 @@ def eager_attention_forward(
 
 
 class RandomTransformerAttention(nn.Module):
-    """Multi-head attention (paper 3.2.2): self-attention, or cross-attention when `key_value_states` are given."""
+    """Multi-head attention (paper 3.2.2): self-attention, or cross-attention if `key_value_states` are given."""
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -157,62 +170,54 @@ class RandomTransformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states`, `[batch, query_len, d_model]`, to themselves or to `key_value_states`.
 
-        Those are `[sources, source_len, d_model]`, where `batch` may be a multiple of `sources`: consecutive rows then
-        share a source, as beams do. Returns new states, `[batch, query_len, d_model]`, and the weights
-        `[batch, heads, query_len, key_len]` if the chosen implementation gives them.
+        The latter are `[sources, source_len, d_model]`, where `batch` may be a multiple of `sources`: consecutive rows
+        then share a source, as beams do. Returns new states, `[batch, query_len, d_model]`, and the weights
+        `[batch, heads, query_len, key_len]` if the attention implementation returns them.
         """
         batch, query_len, d_model = hidden_states.shape
-        if key_value_states is None:
-            key, value = self.project_keys_and_values(hidden_states)
-            if past_key_values is not None:
-                key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
+        is_cross_attention = key_value_states is not None
+        if is_cross_attention and past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            key, value = cached.keys, cached.values
         else:
-            key, value = self.source_keys_and_values(key_value_states, past_key_values)
-            hidden_states = group_by_source(hidden_states, key.shape[0])
+            states = hidden_states if key_value_states is None else key_value_states
+            key = self.split_heads(self.k_proj(states), self.config.d_k)  # [batch or sources, heads, key_len, d_k]
+            value = self.split_heads(self.v_proj(states), self.config.d_v)
+            if past_key_values is not None and is_cross_attention:
+                past_key_values.is_updated[self.layer_idx] = True
+                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+            elif past_key_values is not None:
+                key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
 
+        if is_cross_attention:
+            hidden_states = group_by_source(hidden_states, sources=key.shape[0])
         query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
-        implementation = self.config._attn_implementation
-        if key_value_states is not None and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
-            # Flash attention's mask. transformers would drop the queries too that the keys' padding names.
-            implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()
-        # transformers' call of the fused kernel cannot reshape an empty batch.
-        if implementation == "sdpa" and (batch == 0 or fused_attention_is_slow(query, key)):
-            implementation = "eager"
-            if attention_mask is None and self.is_causal:
-                attention_mask = torch.ones(query_len, key.shape[2], dtype=torch.bool).tril(key.shape[2] - query_len)
+
+        implementation, attention_mask = select_attention(
+            implementation=self.config._attn_implementation,
+            query=query,
+            key=key,
+            attention_mask=attention_mask,
+            is_causal=self.is_causal,
+            is_cross_attention=is_cross_attention,
+        )
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         rate = self.config.attention_dropout if self.training else 0.0
         outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
+
         outputs = self.out_proj(outputs.flatten(2)).view(batch, query_len, d_model)
         if weights is not None and weights.shape[0] != batch:
             weights = ungroup_weights(weights, batch, query_len)
         return outputs, weights
 
-    def project_keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """`[batch, length, d_model]` → keys `[batch, heads, length, d_k]` and values `[batch, heads, length, d_v]`."""
-        keys = self.split_heads(self.k_proj(states), self.config.d_k)
-        return keys, self.split_heads(self.v_proj(states), self.config.d_v)
-
-    def source_keys_and_values(
-        self, source_states: Tensor, past_key_values: EncoderDecoderCache | None
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoded source: projected at the first step, remembered for the others."""
-        if past_key_values is None:
-            return self.project_keys_and_values(source_states)
-        cache = past_key_values.cross_attention_cache
-        if past_key_values.is_updated.get(self.layer_idx):
-            return cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
-        past_key_values.is_updated[self.layer_idx] = True
-        return cache.update(*self.project_keys_and_values(source_states), self.layer_idx)
-
     @staticmethod
     def split_heads(projected: Tensor, width: int) -> Tensor:
-        """`[batch, length, heads · width]` → `[batch, heads, length, width]`. Counts the heads this device holds."""
+        """`[batch, length, heads · width]` → `[batch, heads, length, width]`, for the heads of this device's shard."""
         return projected.unflatten(2, (-1, width)).transpose(1, 2)
 
 
 def group_by_source(states: Tensor, sources: int) -> Tensor:
-    """Queries of rows that share a source, side by side: they meet the same keys, so no key need be copied.
+    """Concatenate the queries of rows that share a source, so that its keys and values need not be repeated.
 
     `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
     """
@@ -225,28 +230,8 @@ def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
     return weights.unflatten(2, rows_and_queries).transpose(1, 2).flatten(0, 1)
 
 
-def fused_attention_is_slow(query: Tensor, key: Tensor) -> bool:
-    """Whether plain products train faster than PyTorch's fused kernel: on a CPU in half precision, up to 15 times.
-
-    Lengths above 128 would take too much memory. The comparison comes last, and not in `torch.export`, which would
-    limit the exported model to the lengths on one side of it.
-    """
-    trains = query.device.type == "cpu" and query.requires_grad and query.element_size() < 4
-    return trains and not torch.compiler.is_exporting() and key.shape[2] <= 128
-
-
-def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
-    """Dropout (paper 5.4). On a CPU, 16 random bits decide on an element: seven times as fast as PyTorch's 64."""
-    dropped = round(rate * 2**16)  # of the numbers that 16 bits can be
-    if not training or states.device.type != "cpu" or not 0 < dropped < 2**16 or is_transformed():
-        return nn.functional.dropout(states, rate, training)
-    bits = torch.empty(math.ceil(states.numel() / 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    kept = bits[: states.numel()].view(states.shape) >= dropped - 2**15
-    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
-
-
-class RandomTransformerBlock(nn.Module):
-    """What encoder and decoder blocks share: self-attention, the feed-forward network and "Add & Norm"."""
+class RandomTransformerLayer(GradientCheckpointingLayer):
+    """The modules that encoder and decoder layers have in common: self-attention and the feed-forward network."""
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__()
@@ -258,34 +243,49 @@ class RandomTransformerBlock(nn.Module):
         self.activation_fn = ACT2FN[config.activation_function]
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def add_and_norm(self, states: Tensor, norm: nn.LayerNorm, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """The residual connection around a sub-layer, with dropout on its output (paper 3.1 and 5.4)."""
-        if self.config.norm_order == "pre":
-            return states + dropout(sublayer(norm(states)), self.config.dropout, self.training)
-        return norm(states + dropout(sublayer(states), self.config.dropout, self.training))
-
     def feed_forward(self, states: Tensor) -> Tensor:
         """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (paper 3.3): `[batch, length, d_model]` in and out."""
         inner = self.activation_fn(self.fc1(states))
         return self.fc2(dropout(inner, self.config.activation_dropout, self.training))
 
 
-class RandomTransformerEncoderLayer(GradientCheckpointingLayer, RandomTransformerBlock):
-    """A block of the encoder: self-attention and feed-forward network (paper 3.1, Figure 1 left)."""
+class RandomTransformerEncoderLayer(RandomTransformerLayer):
+    """Self-attention and feed-forward network (paper 3.1, Figure 1 left).
+
+    Each sub-layer is LayerNorm(x + sublayer(x)), the paper's post-norm, or x + sublayer(LayerNorm(x)), pre-norm, with
+    dropout on the sub-layer's output (paper 5.4).
+    """
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, is_causal=False)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
         """`[batch, source_len, d_model]` in and out."""
-        hidden_states = self.add_and_norm(
-            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, attention_mask, **kwargs)[0]
-        )
-        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+        pre_norm, rate = self.config.norm_order == "pre", self.config.dropout
+
+        residual = hidden_states
+        if pre_norm:
+            hidden_states = self.self_attn_layer_norm(hidden_states)
+        hidden_states, _ = self.self_attn(hidden_states, attention_mask=attention_mask, **kwargs)
+        hidden_states = residual + dropout(hidden_states, rate, self.training)
+        if not pre_norm:
+            hidden_states = self.self_attn_layer_norm(hidden_states)
+
+        residual = hidden_states
+        if pre_norm:
+            hidden_states = self.final_layer_norm(hidden_states)
+        hidden_states = self.feed_forward(hidden_states)
+        hidden_states = residual + dropout(hidden_states, rate, self.training)
+        if not pre_norm:
+            hidden_states = self.final_layer_norm(hidden_states)
+        return hidden_states
 
 
-class RandomTransformerDecoderLayer(GradientCheckpointingLayer, RandomTransformerBlock):
-    """A block of the decoder: masked self-attention, cross-attention, feed-forward (paper 3.1, Figure 1 right)."""
+class RandomTransformerDecoderLayer(RandomTransformerLayer):
+    """Masked self-attention, cross-attention and feed-forward network (paper 3.1, Figure 1 right).
+
+    Residual connections and layer norms are those of `RandomTransformerEncoderLayer`.
+    """
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, is_causal=True)
@@ -303,21 +303,45 @@ class RandomTransformerDecoderLayer(GradientCheckpointingLayer, RandomTransforme
         **kwargs: Any,
     ) -> Tensor:
         """States `[batch, target_len, d_model]` in and out; the encoded source is `[sources, source_len, d_model]`."""
-        hidden_states = self.add_and_norm(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask, None, past_key_values, **kwargs)[0],
+        pre_norm, rate = self.config.norm_order == "pre", self.config.dropout
+
+        residual = hidden_states
+        if pre_norm:
+            hidden_states = self.self_attn_layer_norm(hidden_states)
+        hidden_states, _ = self.self_attn(
+            hidden_states, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
         )
+        hidden_states = residual + dropout(hidden_states, rate, self.training)
+        if not pre_norm:
+            hidden_states = self.self_attn_layer_norm(hidden_states)
+
         if encoder_hidden_states is not None:
-            source = (encoder_attention_mask, encoder_hidden_states, past_key_values)
-            hidden_states = self.add_and_norm(
-                hidden_states, self.encoder_attn_layer_norm, lambda x: self.encoder_attn(x, *source, **kwargs)[0]
+            residual = hidden_states
+            if pre_norm:
+                hidden_states = self.encoder_attn_layer_norm(hidden_states)
+            hidden_states, _ = self.encoder_attn(
+                hidden_states,
+                attention_mask=encoder_attention_mask,
+                key_value_states=encoder_hidden_states,
+                past_key_values=past_key_values,
+                **kwargs,
             )
-        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+            hidden_states = residual + dropout(hidden_states, rate, self.training)
+            if not pre_norm:
+                hidden_states = self.encoder_attn_layer_norm(hidden_states)
+
+        residual = hidden_states
+        if pre_norm:
+            hidden_states = self.final_layer_norm(hidden_states)
+        hidden_states = self.feed_forward(hidden_states)
+        hidden_states = residual + dropout(hidden_states, rate, self.training)
+        if not pre_norm:
+            hidden_states = self.final_layer_norm(hidden_states)
+        return hidden_states
 
 
 class RandomTransformerPreTrainedModel(PreTrainedModel):
-    """What transformers needs to know of every model in this file."""
+    """Settings and initialization that all models in this file share."""
 
     config_class = RandomTransformerConfig
     config: RandomTransformerConfig
@@ -333,11 +357,12 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        self.__module__ = type(self).__module__  # whose code save_pretrained copies; FSDP2 puts its class before ours
+        # save_pretrained copies the code of this module. FSDP2 replaces the class by one of another module.
+        self.__module__ = type(self).__module__
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier for projections, N(0, 1/d_model) for embeddings: times sqrt(d_model) they have unit variance."""
+        """Xavier for projections, N(0, 1/d_model) for embeddings: scaled by sqrt(d_model) they have unit variance."""
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
@@ -356,37 +381,34 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         return super()._flash_attn_can_dispatch(*args, **kwargs)
 
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Source and target have one vocabulary, so a decoder with an embedding of its own grows along."""
+        """Source and target have one vocabulary, so a decoder with its own embedding is resized too."""
         model = self.base_model
-        if not self.config.share_embeddings and len(getattr(model, "stacks", ())) > 1:
+        if not self.config.share_embeddings and hasattr(model, "encoder") and hasattr(model, "decoder"):
             model.decoder.embed_tokens = self._get_resized_embeddings(model.decoder.embed_tokens, *args, **kwargs)
         return super()._resize_token_embeddings(*args, **kwargs)
 
 
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
-    """What encoder and decoder share: N blocks on embeddings with positions (paper 3.1, 3.4, 3.5)."""
+    """Embeddings with positions, for encoder and decoder (paper 3.4, 3.5)."""
 
-    def __init__(self, config: RandomTransformerConfig, layers: list[Any], prefix: str = ""):
+    input_prefix = ""  # of the inputs' names in error messages
+
+    def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
-        self.prefix = prefix  # of the names under which callers know the inputs
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
         self.embed_positions = positions(config) if positions else None
-        self.layers = nn.ModuleList(layers)
-        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.layer_norm = norm if config.final_layer_norm else nn.Identity()
         self.gradient_checkpointing = False
-        self.post_init()
 
     def init_parallel_plans(self) -> None:
-        """A stack has no plans of its own: those of the model name the modules of both stacks."""
+        """Clear the plans of this stack: those of the model name the modules of both stacks."""
         for kind in ("tp", "ep", "pp", "fsdp"):
             setattr(self, f"_{kind}_plan", {})
 
-    def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    def embed_ids(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Rows of the embedding matrix, not yet scaled: `[batch, length]` → `[batch, length, d_model]`."""
-        ids_name, embeds_name = f"{self.prefix}input_ids", f"{self.prefix}inputs_embeds"
+        ids_name, embeds_name = f"{self.input_prefix}input_ids", f"{self.input_prefix}inputs_embeds"
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {given}.")
@@ -401,7 +423,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
             raise out_of_vocabulary(ids_name, input_ids, self.config.vocab_size) from error
 
     def embed(self, inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
-        """Scale, add positions from index `start` on, drop out: `[batch, length, d_model]` in and out."""
+        """Scale, add positions from index `start`, apply dropout: `[batch, length, d_model]` in and out."""
         hidden_states = inputs_embeds * self.embed_scale
         if self.embed_positions is not None:
             positions = self.embed_positions(start, inputs_embeds.shape[1], end)
@@ -410,7 +432,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
 
 
 def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """Refuse a tensor of another shape. A string names a size that may be any, but no sequence may be empty."""
+    """Raise a ValueError for any other shape. Names stand for any size, but no sequence may be empty."""
     sizes = zip(tensor.shape, shape, strict=False)
     fits = all(size == wanted if isinstance(wanted, int) else size or wanted == "batch" for size, wanted in sizes)
     if tensor.dim() != len(shape) or not fits:
@@ -419,24 +441,28 @@ def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
 
 
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) -> None:
-    """Refuse a padding mask that does not fit its tokens; four dimensions are a mask that the caller made."""
+    """Raise a ValueError if a padding mask does not match its tokens. Masks of four dimensions are not checked."""
     if mask is not None and mask.dim() != 4:
         check_shape(name, mask, batch, length)
 
 
 def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
-    """What the CPU's IndexError means. Told after the fact, so that looking up good ids costs nothing more."""
+    """The error for the CPU's IndexError. Ids are inspected only after it, so that valid ids cost nothing."""
     lowest, highest = ids.min().item(), ids.max().item()
     return ValueError(f"{name} must be in the vocabulary, 0 to {vocab_size - 1}, got ids from {lowest} to {highest}.")
 
 
 class RandomTransformerEncoder(RandomTransformerStack):
-    """The stack of encoder blocks (paper 3.1, Figure 1 left)."""
+    """Embeddings and N encoder layers (paper 3.1, Figure 1 left)."""
 
     _can_record_outputs = {"hidden_states": RandomTransformerEncoderLayer, "attentions": RandomTransformerAttention}
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config, [RandomTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)])
+        super().__init__(config)
+        self.layers = nn.ModuleList([RandomTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)])
+        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.layer_norm = norm if config.final_layer_norm else nn.Identity()
+        self.post_init()
 
     @merge_with_config_defaults
     @capture_outputs
@@ -448,29 +474,34 @@ class RandomTransformerEncoder(RandomTransformerStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
-        inputs_embeds = self.look_up(input_ids, inputs_embeds)
-        check_padding_mask("attention_mask", attention_mask, *inputs_embeds.shape[:2])
-        hidden_states = self.embed(inputs_embeds, start=0, end=inputs_embeds.shape[1])
+        inputs_embeds = self.embed_ids(input_ids, inputs_embeds)
+        batch, length, _ = inputs_embeds.shape
+        check_padding_mask("attention_mask", attention_mask, batch, length)
+        hidden_states = self.embed(inputs_embeds, start=0, end=length)
         mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, **kwargs)
+            hidden_states = layer(hidden_states, attention_mask=mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
 class RandomTransformerDecoder(RandomTransformerStack):
-    """The stack of decoder blocks (paper 3.1, Figure 1 right)."""
+    """Embeddings and N decoder layers (paper 3.1, Figure 1 right)."""
 
     _can_record_outputs = {
         "hidden_states": OutputRecorder(RandomTransformerDecoderLayer),
         "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="encoder_attn"),
     }
-    # What output_hidden_states=[-1] counts back from. In transformers 5.17 the recorder has no argument for it.
+    # The count for negative indices in output_hidden_states=[-1]. transformers 5.17 has no argument for it.
     _can_record_outputs["hidden_states"].num_hidden_layers_key = "decoder_layers"
 
     def __init__(self, config: RandomTransformerConfig):
-        layers = [RandomTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)]
-        super().__init__(config, layers, prefix="decoder_" if config.is_encoder_decoder else "")
+        super().__init__(config)
+        self.input_prefix = "decoder_" if config.is_encoder_decoder else ""
+        self.layers = nn.ModuleList([RandomTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)])
+        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.layer_norm = norm if config.final_layer_norm else nn.Identity()
+        self.post_init()
 
     @merge_with_config_defaults
     @capture_outputs
@@ -486,23 +517,22 @@ class RandomTransformerDecoder(RandomTransformerStack):
         position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> DecoderOutput:
-        """Predict from the target so far and the encoded source, `[sources, source_len, d_model]`.
+        """Compute the target's states from its tokens so far and the encoded source, `[sources, source_len, d_model]`.
 
         The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. `position_ids`,
-        `[batch or 1, length]`, are the tokens' positions where they are not their places in the sequence. A decoder
-        without a source counts them without the padding. The other arguments are those of
-        `RandomTransformerModel.forward`.
+        `[batch or 1, length]`, replace the tokens' indices in the sequence. A decoder without a source derives them
+        from the padding mask. The other arguments are those of `RandomTransformerModel.forward`.
         """
         if encoder_hidden_states is not None and not self.config.is_encoder_decoder:
             shape = list(encoder_hidden_states.shape)
             raise ValueError(f"encoder_hidden_states must be None for a model without cross-attention, got {shape}.")
-        inputs_embeds = self.look_up(input_ids, inputs_embeds)
+        inputs_embeds = self.embed_ids(input_ids, inputs_embeds)
         cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
         batch, length, _ = inputs_embeds.shape
         start, seen_len = token_range(cache, length)
         end: int | None = seen_len
         if isinstance(start, int):
-            check_padding_mask(f"{self.prefix}attention_mask", attention_mask, batch, seen_len)
+            check_padding_mask(f"{self.input_prefix}attention_mask", attention_mask, batch, seen_len)
         if position_ids is not None:
             end = self.end_of_positions(position_ids, length)
         elif not self.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
@@ -510,21 +540,27 @@ class RandomTransformerDecoder(RandomTransformerStack):
         if position_ids is not None:
             start = position_ids - torch.arange(length, device=position_ids.device)
         hidden_states = self.embed(inputs_embeds, start, end)
-        seen = None if cache is None else cache.self_attention_cache
-        mask = create_causal_mask(self.config, hidden_states, attention_mask, seen, position_ids=position_ids)
+
+        target_cache = None if cache is None else cache.self_attention_cache
+        mask = create_causal_mask(self.config, hidden_states, attention_mask, target_cache, position_ids=position_ids)
         source_mask = None
         if encoder_hidden_states is not None:
             source_mask = self.source_mask(hidden_states, encoder_hidden_states, encoder_attention_mask)
         for layer in self.layers:
             hidden_states = layer(
-                hidden_states, mask, encoder_hidden_states, source_mask, past_key_values=cache, **kwargs
+                hidden_states,
+                mask,
+                encoder_hidden_states,  # positional: gradient checkpointing differentiates positional arguments only
+                encoder_attention_mask=source_mask,
+                past_key_values=cache,
+                **kwargs,
             )
-        return DecoderOutput(self.layer_norm(hidden_states), past_key_values=cache)
+        return DecoderOutput(last_hidden_state=self.layer_norm(hidden_states), past_key_values=cache)
 
     def end_of_positions(self, position_ids: Tensor, length: int) -> int | None:
-        """One more than the highest of a caller's positions; `None` on a GPU, which the answer would synchronize.
+        """One more than the highest position; `None` on a GPU, where reading it would synchronize.
 
-        There, `LearnedPositions` raises a device-side assertion for positions that it does not have.
+        There, `LearnedPositions` raises a device-side assertion for invalid positions.
         """
         check_shape("position_ids", position_ids, "batch", length)
         if position_ids.device.type != "cpu" or position_ids.numel() == 0 or is_transformed():
@@ -549,72 +585,68 @@ class RandomTransformerDecoder(RandomTransformerStack):
         return create_bidirectional_mask(self.config, group_by_source(states, sources), padding_mask, source_states)
 
 
-def as_encoder_output(outputs: Any) -> BaseModelOutput:
-    """The fields that an encoder returns, from any class of outputs or from a tuple in their order."""
-    names = ("last_hidden_state", "hidden_states", "attentions")
-    if isinstance(outputs, Mapping):
-        fields = {name: outputs.get(name) for name in names}
-    else:
-        fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else {}
-    if not isinstance(fields.get("last_hidden_state"), Tensor):
-        raise ValueError(
-            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
-        )
-    return BaseModelOutput(**fields)
-
-
 def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
-    """The caller's cache with room for the source's keys and values; a new one if there is none and `create`."""
+    """The given cache, extended by one for the source's keys and values; a new one if there is none and `create`."""
     if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not create):
         return past_key_values
     return EncoderDecoderCache(DynamicCache() if past_key_values is None else past_key_values, DynamicCache())
 
 
 def token_range(cache: EncoderDecoderCache | None, length: int) -> tuple[int | Tensor, int]:
-    """Where the next `length` tokens start, and an end that none of them passes and that the host knows."""
+    """The index of the first new token, and an upper bound of the sequence length that is known on the host."""
     if cache is None:
         return 0, length
     start = cache.get_seq_length()
-    # A static cache counts on the device: its capacity stands in for the count.
+    # A static cache counts on the device, so its capacity is the bound.
     return (start, cache.get_max_length()) if isinstance(start, Tensor) else (start, start + length)
 
 
-class RandomTransformerModel(RandomTransformerPreTrainedModel):
-    """Encoder and decoder, without the output layer (paper Figure 1)."""
+class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
+    """Embedding sharing and parallel plans of the models without a head, which have one or two stacks."""
 
-    stacks: dict[str, Any] = {"encoder": RandomTransformerEncoder, "decoder": RandomTransformerDecoder}
-
-    def __init__(self, config: RandomTransformerConfig):
-        if len(self.stacks) > 1:  # the folder of a head on one stack says otherwise
-            config = config.changed(is_encoder_decoder=True)
-        super().__init__(config)
-        if config.share_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in self.stacks}
-        for name, stack in self.stacks.items():
-            setattr(self, name, stack(config))
-        self.post_init()
+    @property
+    def stacks(self) -> list[RandomTransformerStack]:
+        """The encoder, the decoder or both, in this order."""
+        return [module for module in self.children() if isinstance(module, RandomTransformerStack)]
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Sharing between the stacks follows `share_embeddings`; the library would ask `tie_word_embeddings`."""
+        """Share embeddings according to `share_embeddings`; transformers' rule is `tie_word_embeddings`."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return dict(self._tied_weights_keys or {})
+        return dict(self._tied_weights_keys or {}) if self.config.share_embeddings else {}
 
     def init_parallel_plans(self) -> None:
-        """Without what this model has not: a stack, shared embeddings, a name that transformers 5.17 adds."""
+        """Restrict the tensor-parallel plan to modules of this model, also for names that transformers 5.17 adds."""
         super().init_parallel_plans()
         own = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in self.named_modules()}
         self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in own}
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared if self.config.share_embeddings else getattr(self, next(iter(self.stacks))).embed_tokens
+        return self.shared if self.config.share_embeddings else self.stacks[0].embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         if self.config.share_embeddings:
             self.shared = value
-        for name in self.stacks if self.config.share_embeddings else list(self.stacks)[:1]:
-            getattr(self, name).embed_tokens = value
+        for stack in self.stacks if self.config.share_embeddings else self.stacks[:1]:
+            stack.embed_tokens = value
+
+
+class RandomTransformerModel(RandomTransformerBaseModel):
+    """Encoder and decoder, without the output layer (paper Figure 1)."""
+
+    _tied_weights_keys = {
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    }
+
+    def __init__(self, config: RandomTransformerConfig):
+        config = config.copy_with(is_encoder_decoder=True)  # checkpoints of heads on one stack have False
+        super().__init__(config)
+        if config.share_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+        self.encoder = RandomTransformerEncoder(config)
+        self.decoder = RandomTransformerDecoder(config)
+        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -637,57 +669,78 @@ class RandomTransformerModel(RandomTransformerPreTrainedModel):
             attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
             decoder_input_ids: target ids, shifted right, `[batch, target_len]`; with a cache only the new ones.
             decoder_attention_mask: 1 for target tokens, 0 for padding, `[batch, seen_len + target_len]`.
-            encoder_outputs: the output of the encoder, to use in place of running it: any `ModelOutput` with a
+            encoder_outputs: the encoder's output, if it was already computed: any `ModelOutput` with a
                 `last_hidden_state`, or a tuple that starts with it.
             past_key_values: the decoder's cache, extended in place.
-            inputs_embeds: rows of the embedding matrix, not yet scaled, in place of `input_ids`,
+            inputs_embeds: rows of the embedding matrix, not yet scaled, instead of `input_ids`,
                 `[batch, source_len, d_model]`.
             decoder_inputs_embeds: the same for the target, `[batch, target_len, d_model]`.
             use_cache: return a cache for the next step.
 
         Returns:
-            The decoder's states `[batch, target_len, d_model]`, and what else was asked for.
+            The decoder's states `[batch, target_len, d_model]`, the cache, and other requested outputs.
 
         Raises:
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
         if encoder_outputs is None:
-            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+            encoded = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
         else:
             encoded = as_encoder_output(encoder_outputs)
-        inputs = (decoder_input_ids, decoder_attention_mask, encoded.last_hidden_state, attention_mask)
-        decoder_outputs = self.decoder(*inputs, past_key_values, decoder_inputs_embeds, use_cache=use_cache, **kwargs)
+        decoded = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoded.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
         return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
             **{f"encoder_{name}": value for name, value in encoded.items()},
         )
 
 
-class RandomTransformerLanguageModel(RandomTransformerPreTrainedModel):
-    """A model and the output layer, which is tied to the embedding of the model's last stack (paper 3.4)."""
+def as_encoder_output(outputs: Any) -> BaseModelOutput:
+    """An encoder's output from a mapping, another `ModelOutput` class, or a tuple in the order of its fields."""
+    names = ("last_hidden_state", "hidden_states", "attentions")
+    if isinstance(outputs, Mapping):
+        fields = {name: outputs.get(name) for name in names}
+    else:
+        fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else {}
+    if not isinstance(fields.get("last_hidden_state"), Tensor):
+        raise ValueError(
+            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
+        )
+    return BaseModelOutput(**fields)
 
-    def __init__(self, config: RandomTransformerConfig, model: type[RandomTransformerModel]):
-        super().__init__(config)
-        *_, stack = model.stacks
-        embedding = "model.shared.weight" if config.share_embeddings else f"model.{stack}.embed_tokens.weight"
-        self._tied_weights_keys = {"lm_head.weight": embedding}
-        self.model = model(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.post_init()
 
+class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, RandomTransformerGenerationMixin):
+    """The whole of Figure 1: encoder, decoder and output layer, with transformers' `generate()`.
 
-class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, RandomTransformerGenerationMixin):
-    """The whole of Figure 1: encoder, decoder and output layer, with the library's `generate()`."""
+    The output layer is tied to the decoder's embedding (paper 3.4).
+    """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config.changed(is_encoder_decoder=True), RandomTransformerModel)
+        config = config.copy_with(is_encoder_decoder=True)  # checkpoints of heads on one stack have False
+        super().__init__(config)
+        self._tied_weights_keys = {
+            "lm_head.weight": "model.shared.weight" if config.share_embeddings else "model.decoder.embed_tokens.weight"
+        }
+        self.model = RandomTransformerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.loss_function = token_loss
+        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -705,12 +758,12 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
         logits_to_keep: int | Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
-        """Score the next token at every position of the target, and the labels if given.
+        """Compute the logits of the next token at every position of the target, and the loss of the labels if given.
 
         Args:
-            labels: target ids, `[batch, target_len]`, -100 where nothing is to be predicted. Without decoder inputs
-                they are also the decoder's input, shifted right behind `decoder_start_token_id`.
-            logits_to_keep: compute logits for the last so many positions only (0: all), or for these positions.
+            labels: target ids, `[batch, target_len]`, -100 for positions to ignore. Without decoder inputs they are
+                also the decoder's input, shifted right after `decoder_start_token_id`.
+            logits_to_keep: compute logits for this number of last positions only (0: all), or for these positions.
 
         The other arguments are those of `RandomTransformerModel.forward`.
 
@@ -720,9 +773,9 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
         Raises:
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
-        if isinstance(past_key_values, DecodingCache) and decoder_input_ids is not None:
+        if isinstance(past_key_values, FastDecodingCache) and decoder_input_ids is not None:
             others = (labels, decoder_attention_mask, decoder_inputs_embeds, *kwargs.values())
-            if past_key_values.takes(decoder_input_ids, *others):
+            if past_key_values.can_step(decoder_input_ids, *others):
                 # A step of generate(): the cache has the keys and values of the source and of all earlier tokens.
                 logits = past_key_values.step(self, decoder_input_ids, attention_mask)
                 return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
@@ -730,8 +783,18 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        inputs = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
-        outputs = self.model(*inputs, past_key_values, inputs_embeds, decoder_inputs_embeds, use_cache, **kwargs)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
@@ -741,14 +804,14 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
                 loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
             except IndexError as error:
                 raise out_of_vocabulary("labels that are not -100", labels, self.config.vocab_size) from error
-        passed_on = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
+        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels shifted right behind the start token, ignored ones read as padding: `[batch, target_len]` in and out.
+        """Shift labels right after the start token and replace -100 by padding: `[batch, target_len]` in and out.
 
         Raises:
-            ValueError: the configuration has no start token or no padding token, or the shape is wrong.
+            ValueError: the configuration has no start token or no padding token, or the labels have a wrong shape.
         """
         start, pad = self.config.decoder_start_token_id, self.config.pad_token_id
         if start is None or pad is None:
@@ -758,7 +821,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerLanguageModel, 
         return shifted.masked_fill(shifted == -100, pad)
 
 
-# The steps of generate() do not call these modules, and have to notice where one of them computes something else.
+# generate() does not call these modules at each step, so it checks that none of their methods was replaced.
 record_methods(
     RandomTransformerForConditionalGeneration,
     RandomTransformerModel,
@@ -766,3 +829,324 @@ record_methods(
     RandomTransformerDecoderLayer,
     RandomTransformerAttention,
 )
+
+
+# The task heads. Each model has the encoder or the decoder under the name that it has in
+# RandomTransformerForConditionalGeneration, whose checkpoints therefore load into it; only the head is new.
+
+
+class RandomTransformerEncoderModel(RandomTransformerBaseModel):
+    """The encoder alone (paper Figure 1 left)."""
+
+    _tied_weights_keys = {"encoder.embed_tokens.weight": "shared.weight"}
+    _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
+
+    def __init__(self, config: RandomTransformerConfig):
+        config = config.copy_with(is_encoder_decoder=False, use_cache=False)
+        super().__init__(config)
+        if config.share_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+        self.encoder = RandomTransformerEncoder(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> BaseModelOutput:
+        """Encode texts; the arguments are those of `RandomTransformerModel.forward`."""
+        return self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+
+
+class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
+    """Base of the models with a linear layer on the encoder's states."""
+
+    _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
+
+    def __init__(self, config: RandomTransformerConfig):
+        config = config.copy_with(is_encoder_decoder=False, use_cache=False)
+        super().__init__(config)
+        self.model = RandomTransformerEncoderModel(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+
+class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
+    """One label, several labels or a number for a text or a pair of texts, from the mean of its tokens' states."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        self.score = nn.Linear(config.d_model, config.num_labels)  # a name that peft recognizes as a head
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> SequenceClassifierOutput:
+        """Logits `[batch, num_labels]`.
+
+        Args:
+            labels: classes `[batch]`; zeros and ones `[batch, num_labels]` for several labels per text; or numbers.
+
+        The other arguments are those of `RandomTransformerModel.forward`.
+        """
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        states = outputs.last_hidden_state
+        logits = self.score(self.dropout(mean_of_tokens(states, attention_mask)))
+        loss = checked_loss(self, labels, label_shape(logits, labels), labels, logits, self.config, **kwargs)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """`[batch, length, d_model]` → `[batch, d_model]`, without the padding. Summed in float32."""
+    if padding_mask is None:
+        return states.mean(dim=1)
+    kept = padding_mask[..., None].float()
+    return ((states * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).to(states.dtype)
+
+
+def label_shape(logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+    """One class per row or one number per logit. The loss would broadcast labels of other shapes."""
+    numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
+    return logits.shape if numbers else logits.shape[:1]
+
+
+def checked_loss(
+    model: RandomTransformerPreTrainedModel, labels: Tensor | None, shape: Sequence[int], *args: Any, **kwargs: Any
+) -> Tensor | None:
+    """The loss if there are labels. Raises a ValueError for another shape and, on a CPU, for invalid classes."""
+    if labels is None:
+        return None
+    check_shape("labels", labels, *shape)
+    try:
+        return model.loss_function(*args, **kwargs)
+    except IndexError as error:
+        found = f"{labels.min().item()} to {labels.max().item()}"
+        raise ValueError(f"labels must be class ids or -100, got {found}: {error}") from error
+
+
+class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
+    """One label per token."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        self.score = nn.Linear(config.d_model, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> TokenClassifierOutput:
+        """Logits `[batch, length, num_labels]`.
+
+        Args:
+            labels: classes `[batch, length]`, -100 for tokens to ignore.
+
+        The other arguments are those of `RandomTransformerModel.forward`.
+        """
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        logits = self.score(self.dropout(outputs.last_hidden_state))
+        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
+    """Start and end of the answer to a question in a text."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.d_model, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> QuestionAnsweringModelOutput:
+        """Logits of start and end, `[batch, length]` each.
+
+        Args:
+            start_positions: the answer's first token, `[batch]`.
+            end_positions: its last, `[batch]`.
+
+        The other arguments are those of `RandomTransformerModel.forward`.
+        """
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        start_logits, end_logits = self.qa_outputs(self.dropout(outputs.last_hidden_state)).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class RandomTransformerForMaskedLM(RandomTransformerPreTrainedModel):
+    """Prediction of masked tokens from both sides, by the encoder."""
+
+    _keys_to_ignore_on_load_unexpected = [r"decoder\."]
+
+    def __init__(self, config: RandomTransformerConfig):
+        config = config.copy_with(is_encoder_decoder=False, use_cache=False)
+        super().__init__(config)
+        self._tied_weights_keys = {
+            "lm_head.weight": "model.shared.weight" if config.share_embeddings else "model.encoder.embed_tokens.weight"
+        }
+        self.model = RandomTransformerEncoderModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> MaskedLMOutput:
+        """Logits `[batch, length, vocab_size]`.
+
+        Args:
+            labels: the original tokens, `[batch, length]`, -100 for tokens to ignore.
+
+        The other arguments are those of `RandomTransformerModel.forward`.
+        """
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class RandomTransformerDecoderModel(RandomTransformerBaseModel):
+    """The decoder alone, without cross-attention (paper Figure 1 right, without its middle sub-layer)."""
+
+    _tied_weights_keys = {"decoder.embed_tokens.weight": "shared.weight"}
+    _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn", r"lm_head\."]
+
+    def __init__(self, config: RandomTransformerConfig):
+        # num_hidden_layers, which caches read, is an alias of encoder_layers.
+        config = config.copy_with(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
+        super().__init__(config)
+        if config.share_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+        self.decoder = RandomTransformerDecoder(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        position_ids: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> DecoderOutput:
+        """States of the tokens so far, `[batch, length, d_model]`.
+
+        Args:
+            attention_mask: 1 for tokens, 0 for padding, on either side, `[batch, seen_len + length]`.
+            position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`. In a
+                row without `attention_mask`, a text that starts where they restart does not see the one before it.
+
+        The other arguments are those of `RandomTransformerModel.forward`.
+        """
+        outputs = self.decoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        if outputs.past_key_values is not None:
+            outputs.past_key_values = outputs.past_key_values.self_attention_cache  # the cross-attention cache is empty
+        return outputs
+
+
+class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationMixin):
+    """Language modeling by the decoder without a source, with transformers' `generate()`."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn"]
+
+    def __init__(self, config: RandomTransformerConfig):
+        config = config.copy_with(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
+        super().__init__(config)
+        self._tied_weights_keys = {
+            "lm_head.weight": "model.shared.weight" if config.share_embeddings else "model.decoder.embed_tokens.weight"
+        }
+        self.model = RandomTransformerDecoderModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        position_ids: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> CausalLMOutputWithPast:
+        """Logits of the next token, `[batch, length, vocab_size]`.
+
+        Args:
+            labels: the input ids, `[batch, length]`, -100 for tokens to ignore. They are shifted internally.
+            logits_to_keep: compute logits for this number of last positions only (0: all), or for these positions.
+
+        The other arguments are those of `RandomTransformerDecoderModel.forward`.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

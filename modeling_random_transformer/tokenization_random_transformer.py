@@ -1,4 +1,4 @@
-"""The tokenizer of the Random Transformer: byte-level BPE, trained in one call and lossless; or a list of words.
+"""The tokenizer of the Random Transformer: lossless byte-level BPE, trained in one call, or a list of words.
 
 Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding with one vocabulary for both languages)
 has no unknown characters: every text is a sequence of bytes, and every byte is in the vocabulary.
@@ -11,21 +11,21 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, TokenizersBackend
 
-# In the order of their ids, 0 to 3.
+# With ids 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
-SMALLEST_VOCABULARY = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
+MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 
 class RandomTransformerTokenizer(TokenizersBackend):
-    """A tokenizer that ends every text, source and target alike, with the end-of-sequence token.
+    """A tokenizer that appends the end-of-sequence token to every text, source or target.
 
-    Train one with `train` or `train_from_files`, or list the words of a toy vocabulary with `from_words`. All of
-    transformers' tokenizer interface works on the result: batches, padding (on the right), truncation, offsets,
-    `text_target=`, `train_new_from_iterator`, saving and `AutoTokenizer`.
+    Create one with `train` or `train_from_files`, or with `from_words` for a toy vocabulary. It supports transformers'
+    whole tokenizer interface: batches, padding (on the right), truncation, offsets, `text_target=`,
+    `train_new_from_iterator`, saving and `AutoTokenizer`.
 
-    A special token's name in a text, such as `</s>`, is read as that token; give `split_special_tokens=True` where
-    texts come from strangers.
+    The name of a special token in a text, such as `</s>`, becomes that token. Use `split_special_tokens=True` for
+    untrusted texts.
     """
 
     vocab_files_names = {"tokenizer_file": "tokenizer.json"}
@@ -43,23 +43,23 @@ class RandomTransformerTokenizer(TokenizersBackend):
         show_progress: bool = False,
         **options: Any,
     ) -> "RandomTransformerTokenizer":
-        """Learn a byte-level BPE vocabulary.
+        """Train a byte-level BPE vocabulary.
 
         Args:
-            texts: the corpus, source and target together; read once, so it may be a generator.
-            vocab_size: entries to learn at the most, the 4 special tokens and 256 bytes included. A small corpus
-                gives fewer.
-            min_frequency: how often a pair must occur to be merged.
-            normalization: a Unicode normalization form to apply first, `None` to give every text back as it was.
-            show_progress: draw the trainer's progress bar.
+            texts: the corpus, source and target together. It is read once and may be a generator.
+            vocab_size: maximum size, including the 4 special tokens and 256 bytes. A small corpus yields fewer
+                entries.
+            min_frequency: minimum count of a pair to be merged.
+            normalization: a Unicode normalization form to apply first; `None` keeps the tokenizer lossless.
+            show_progress: show the trainer's progress bar.
             **options: arguments of the tokenizer itself, such as `model_max_length`.
 
         Raises:
-            ValueError: an argument is not allowed; the message names it.
+            ValueError: an argument is invalid.
         """
         if isinstance(texts, str | bytes):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-        _check_integer("vocab_size", vocab_size, SMALLEST_VOCABULARY, "the special tokens and the 256 bytes")
+        _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE, "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
         if normalization not in (None, *NORMALIZATIONS):
             raise ValueError(
@@ -85,16 +85,16 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def train_from_files(
         cls, paths: str | PathLike | Sequence[str | PathLike], vocab_size: int = 37000, **options: Any
     ) -> "RandomTransformerTokenizer":
-        """Learn a byte-level BPE vocabulary from UTF-8 text files, one text a line.
+        """Train a byte-level BPE vocabulary from UTF-8 text files with one text per line.
 
         Args:
-            paths: one file or several; source and target files together give one vocabulary for both.
-            vocab_size: entries to learn at the most.
+            paths: one or more files; source and target files share one vocabulary.
+            vocab_size: maximum size.
             **options: the other arguments of `train`.
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: a line is not UTF-8, or an argument is not allowed.
+            ValueError: a line is not UTF-8, or an argument is invalid.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         if not paths:
@@ -105,17 +105,17 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def from_words(
         cls, words: Sequence[str], *, bos_token: str, eos_token: str, pad_token: str | None = None, **options: Any
     ) -> "RandomTransformerTokenizer":
-        """A vocabulary of whole words, numbered in the order given, for texts whose words are separated by spaces.
+        """A vocabulary of whole words, with ids in the given order, for texts with words separated by spaces.
 
-        The seed's ten words, for example, with `bos_token="SOS", eos_token="EOS"`.
+        For example the ten words of the blog post, with `bos_token="SOS", eos_token="EOS"`.
 
         Args:
             words: the vocabulary, special tokens included.
-            bos_token: the word that starts a target.
-            eos_token: the word that ends a text.
-            pad_token: the word to pad with; `eos_token` when `None`.
-            **options: arguments of the tokenizer itself; with `unk_token` unknown words are read as that word,
-                without it they are refused.
+            bos_token: the first word of a target.
+            eos_token: the word appended to a text.
+            pad_token: the padding word; `eos_token` when `None`.
+            **options: arguments of the tokenizer itself. `unk_token` replaces unknown words; without it they raise a
+                ValueError.
 
         Raises:
             ValueError: a word is given twice, or a special token is not among the words.
@@ -123,7 +123,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         words = list(words)
         repeated = sorted({word for word in words if words.count(word) > 1})
         if repeated:
-            raise ValueError(f"words must differ from each other, got {', '.join(map(repr, repeated))} more than once.")
+            raise ValueError(f"words must be unique, got {', '.join(map(repr, repeated))} more than once.")
         special = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token or eos_token}
         if options.get("unk_token") is not None:
             special["unk_token"] = options["unk_token"]
@@ -138,7 +138,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @property
     def add_prefix_space(self) -> bool:
-        """Read a text as if a space came before it, so that its first word is like the others; not lossless."""
+        """Whether a space is prepended to a text, so that its first word is tokenized like the others; not lossless."""
         return getattr(self.backend_tokenizer.pre_tokenizer, "add_prefix_space", False)
 
     @add_prefix_space.setter
@@ -165,22 +165,22 @@ class RandomTransformerTokenizer(TokenizersBackend):
         try:
             return super()._from_pretrained(*args, **kwargs)
         except Exception as error:
-            if type(error) is not Exception:  # the backend has no narrower class for what it cannot parse
+            if type(error) is not Exception:  # the backend raises Exception itself for files that it cannot parse
                 raise
-            raise ValueError(f"tokenizer.json must hold a tokenizer of the tokenizers library: {error}.") from error
+            raise ValueError(f"tokenizer.json must contain a tokenizer of the tokenizers library: {error}.") from error
 
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
         try:
             return super()._encode_plus(*args, **kwargs)
-        except TypeError:  # the backend's, for everything that it cannot read as UTF-8
+        except TypeError:  # the backend's error for strings that are not valid UTF-8
             _check_unicode([args, kwargs])
             raise
-        except Exception as error:  # the backend has no narrower class for it
+        except Exception as error:  # the backend has no more specific class
             if "Missing [UNK] token" not in str(error):
                 raise
             words = ", ".join(map(repr, self.get_vocab()))
             raise ValueError(
-                f"text must consist of words in the vocabulary ({words}), as the tokenizer has no unk_token."
+                f"text must consist of words in the vocabulary ({words}), since the tokenizer has no unk_token."
             ) from error
 
 

@@ -1,6 +1,7 @@
 """Settings that hold for every test."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ import pytest
 import torch
 from hypothesis import settings
 from transformers import logging
+
+# A shell starts background jobs with SIGINT ignored. The tests of Ctrl-C need Python's handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("deterministic")
@@ -34,3 +38,9 @@ def _library_as_it_was() -> Iterator[None]:
     yield
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the files that have slow tests, so that parallel workers finish at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -15,7 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer import modeling_random_transformer as modeling
-from modeling_random_transformer.generation_random_transformer import DecodingCache, IncrementalDecoder
+from modeling_random_transformer.generation_random_transformer import FastDecoder, FastDecodingCache
 from modeling_random_transformer.modeling_random_transformer import (
     RandomTransformerAttention,
     RandomTransformerDecoder,
@@ -30,9 +30,9 @@ SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch):
-    """Counts the steps that an `IncrementalDecoder` takes."""
-    taken, step = [], IncrementalDecoder.__call__
-    monkeypatch.setattr(IncrementalDecoder, "__call__", lambda self, ids: taken.append(len(ids)) or step(self, ids))
+    """Counts the steps that a `FastDecoder` takes."""
+    taken, step = [], FastDecoder.__call__
+    monkeypatch.setattr(FastDecoder, "__call__", lambda self, *inputs: taken.append(1) or step(self, *inputs))
     return taken
 
 
@@ -58,9 +58,9 @@ class OtherLayer(RandomTransformerDecoderLayer):
 
 
 class OtherAttention(RandomTransformerAttention):
-    def project_keys_and_values(self, states):
-        keys, values = super().project_keys_and_values(states)
-        return keys, -values
+    @staticmethod
+    def split_heads(projected, width):
+        return -RandomTransformerAttention.split_heads(projected, width)
 
 
 class OtherDecoder(RandomTransformerDecoder):
@@ -377,7 +377,7 @@ def two_tokens_a_step(model, input_ids, logits_processor, stopping_criteria, gen
         best = outputs.logits[:, -1:].argmax(-1)
         input_ids = torch.cat([input_ids, best, (best + 1) % 61], dim=1)
         kinds.add(type(cache))
-    assert DecodingCache not in kinds
+    assert FastDecodingCache not in kinds
     return input_ids
 
 
@@ -399,7 +399,7 @@ def test_steps_of_several_tokens_between_steps_of_one(steps):
     model = exact_model()
     target = random_ids(3, 9, seed=1)
     expected = model(**BATCH, decoder_input_ids=target).logits
-    cache, logits = DecodingCache(beams=1, limit=4), []
+    cache, logits = FastDecodingCache(beams=1, limit=4), []
     encoded = model.model.encoder(**BATCH)
     for part in target.split([2, 1, 1, 3, 1, 1], dim=1):
         inputs = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": encoded, "past_key_values": cache}

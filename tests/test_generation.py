@@ -105,7 +105,7 @@ def test_a_returned_cache_has_a_row_per_beam(model, cache, mode):
     """As transformers' tests of generation expect it, and its own models return it."""
     options = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())} if cache == "own" else {}
     options |= {"cache_implementation": "static"} if cache == "static" else {}
-    theirs = WithCopies(model.config).eval()
+    theirs = WithCopies(model.config).to(model.dtype).eval()
     theirs.load_state_dict(model.state_dict())
     wanted = {**MODES[mode], "return_dict_in_generate": True}
     returned = generate(model, **wanted, **options).past_key_values

@@ -24,7 +24,7 @@ from modeling_random_transformer import (
     RandomTransformerForSequenceClassification,
     RandomTransformerForTokenClassification,
 )
-from modeling_random_transformer.heads_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
 from modeling_random_transformer.tracing import trace
 from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids, save_translator, tiny_config, tiny_model
 

@@ -1,5 +1,7 @@
 """The steps of `generate()` against the modules they stand for, and when they stand aside."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,12 +12,13 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 from transformers.generation import MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor
 
 from modeling_random_transformer import generation_random_transformer as generation
+from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.generation_random_transformer import (
-    EndToken,
-    IncrementalDecoder,
-    NoEarlyEnd,
+    BeamKVCache,
+    FastDecoder,
+    FastEosCriteria,
+    InPlaceMinLengthLogitsProcessor,
     RandomTransformerGenerationMixin,
-    Slots,
 )
 from tests.helpers.models import EOS, assert_near, fixed_scores, padded_batch, tiny_model
 
@@ -59,9 +62,9 @@ def modules_only(monkeypatch):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Counts the steps that an `IncrementalDecoder` takes."""
-    taken, step = [], IncrementalDecoder.__call__
-    monkeypatch.setattr(IncrementalDecoder, "__call__", lambda self, ids: taken.append(len(ids)) or step(self, ids))
+    """Counts the steps that a `FastDecoder` takes."""
+    taken, step = [], FastDecoder.__call__
+    monkeypatch.setattr(FastDecoder, "__call__", lambda self, *inputs: taken.append(1) or step(self, *inputs))
     return taken
 
 
@@ -79,7 +82,7 @@ def search_alike(model, **options):
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_steps_equal_modules(config, search, modules_only, steps, monkeypatch):
-    monkeypatch.setattr(generation, "FIRST_ROOM", 3)  # so that the room grows, twice
+    monkeypatch.setattr(generation, "INITIAL_CAPACITY", 3)  # so that the room grows, twice
     model = exact_model(**CONFIGS[config])
     ours = generate(model, **SEARCHES[search])
     taken = len(steps)
@@ -125,9 +128,9 @@ def test_half_precision(dtype, modules_only):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2**-4), (torch.float64, 1e-9)])
 def test_attention_by_plain_products(dtype, tolerance, search, modules_only, monkeypatch):
     """As CPUs with instructions for bfloat16 compute it; in float64, too, to show that it is the same attention."""
-    monkeypatch.setattr(generation, "MANY_KEYS", 0)
-    monkeypatch.setattr(generation, "fused_attention_is_slow", lambda *_: True)
-    monkeypatch.setattr(generation, "attend_fused", None)
+    monkeypatch.setattr(ops, "MIN_MATMUL_KEY_ELEMENTS", 0)
+    monkeypatch.setattr(generation, "prefer_matmul_attention_for_decoding", lambda *_: True)
+    monkeypatch.setattr(ops, "fused_attention", None)
     model = tiny_model().to(dtype)
     ours = search_alike(model, **SEARCHES[search])
     modules_only()
@@ -135,17 +138,17 @@ def test_attention_by_plain_products(dtype, tolerance, search, modules_only, mon
 
 
 def test_where_plain_products_are_faster(monkeypatch):
-    monkeypatch.setattr(generation, "multiplies", lambda _: True)
+    monkeypatch.setattr(ops, "supports_native_matmul", lambda _: True)
     keys = torch.ones(2, 1, 3, 4, dtype=torch.bfloat16)
-    mask = generation.hide_padding(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
-    hides_all = generation.hide_padding(torch.tensor([[1, 1, 0], [0, 0, 0]]), torch.bfloat16)
-    slow = generation.fused_attention_is_slow
+    mask = generation.additive_padding_mask(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
+    hides_all = generation.additive_padding_mask(torch.tensor([[1, 1, 0], [0, 0, 0]]), torch.bfloat16)
+    slow = ops.prefer_matmul_attention_for_decoding
     assert slow(keys, None)
     assert slow(keys, mask)
     assert not slow(keys, hides_all)
     assert not slow(keys.float(), None)
     assert not slow(keys.to("meta"), None)
-    monkeypatch.setattr(generation, "multiplies", lambda _: False)
+    monkeypatch.setattr(ops, "supports_native_matmul", lambda _: False)
     assert not slow(keys, None)
 
 
@@ -251,7 +254,7 @@ def test_least_lengths(least, search, monkeypatch):
     probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that would soon end the target
     options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
     ours = generate(model, **options)
-    monkeypatch.setattr(generation, "WAITS", ())
+    monkeypatch.setattr(generation, "MIN_LENGTH_PROCESSORS", ())
     theirs = generate(model, **options)
     assert torch.equal(ours.sequences, theirs.sequences)
     assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
@@ -267,7 +270,7 @@ def test_each_least_length_has_its_own_end_tokens(search, monkeypatch):
     ours = generate(model, **options)
     for scores in ours.scores[:5]:
         assert scores[:, probable].isneginf().all()
-    monkeypatch.setattr(generation, "WAITS", ())
+    monkeypatch.setattr(generation, "MIN_LENGTH_PROCESSORS", ())
     theirs = generate(model, **options)
     assert torch.equal(ours.sequences, theirs.sequences)
     assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
@@ -280,40 +283,37 @@ def test_raw_logits_are_left_alone():
 
 def test_an_end_token_outside_the_vocabulary_is_never_met():
     processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
-    scores = NoEarlyEnd(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))
+    scores = InPlaceMinLengthLogitsProcessor(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))
     assert scores.isneginf().nonzero().tolist() == [[0, 2], [1, 2]]
 
 
 def test_end_tokens():
-    criterion = EndToken(torch.tensor([EOS, 7]))
+    criterion = FastEosCriteria(torch.tensor([EOS, 7]))
     assert criterion(torch.tensor([[7, 3], [3, 7], [EOS, EOS]]), None).tolist() == [False, True, True]
     assert criterion(torch.tensor([[7, 3], [3, 4]]), None, new_token_length=2).tolist() == [True, False]
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32))
-def test_slots_hold_what_copies_would(sources, beams, length, seed):
-    """Any re-ordering of beams within their sources, against `index_select` and `cat`, with the room growing."""
+def test_beam_kv_cache_equals_copied_caches(sources, beams, length, seed):
+    """Any re-ordering of beams within their sources, against `index_select` and `cat`, with growing capacity."""
     torch.manual_seed(seed)
-    rows = sources * beams
-    copied = torch.randn(rows, 2, length, 3)
-    slots = Slots(rows, beams, length, limit=50, like=copied)
-    slots.room = length
-    slots.mask = None if beams == 1 else slots.own_slots(length, copied)
-    placed = slots.place(copied)
-    for _ in range(6):
+    batch = sources * beams
+    keys, values = torch.randn(batch, 2, length, 3), torch.randn(batch, 2, length, 4)
+    with patch.object(generation, "INITIAL_CAPACITY", 1):
+        cache = BeamKVCache([(keys, values)], beams, limit=50)
+    for _ in range(2 * length + 6):
         parents = torch.randint(beams, (sources, beams)) + beams * torch.arange(sources)[:, None]
-        slots.reorder(parents.flatten())
-        copied = copied[parents.flatten()] if beams > 1 else copied
-        if slots.length == slots.room:
-            slots.grow()
-            placed = slots.enlarge(placed)
-        new = torch.randn(rows, 2, 3)
-        first = slots.length * beams
-        placed[:, :, first : first + beams] = slots.split(new.flatten(1), 3)
-        slots.length += 1
-        copied = torch.cat([copied, new[:, :, None]], dim=2)
-        torch.testing.assert_close(slots.collect(placed), copied, rtol=0, atol=0)
+        cache.reorder(parents.flatten())
+        if beams > 1:
+            keys, values = keys[parents.flatten()], values[parents.flatten()]
+        cache.reserve()
+        key, value = torch.randn(batch, 2, 3), torch.randn(batch, 2, 4)
+        cache.append(0, cache.split_heads(key.flatten(1), 3), cache.split_heads(value.flatten(1), 4))
+        cache.advance()
+        keys, values = torch.cat([keys, key[:, :, None]], dim=2), torch.cat([values, value[:, :, None]], dim=2)
+        torch.testing.assert_close(cache.unpack(cache.keys[0]), keys, rtol=0, atol=0)
+        torch.testing.assert_close(cache.unpack(cache.values[0]), values, rtol=0, atol=0)
 
 
 def test_generation_settings_are_not_changed():

@@ -2,16 +2,22 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from modeling_random_transformer import linear_random_transformer as linear
-from modeling_random_transformer.linear_random_transformer import PackedLinear, adding, bare, can_pack, joined
+from modeling_random_transformer import ops_random_transformer as ops
+from modeling_random_transformer.ops_random_transformer import (
+    PackedLinear,
+    can_pack,
+    functional_layer,
+    fused_linear,
+    linear_add_residual,
+)
 from tests.helpers.models import assert_near, fixed_scores, padded_batch, tiny_model
 
-packing = pytest.mark.skipif(not linear.packs(), reason="PyTorch was built without oneDNN, which packs")
-ROWS = 3
+packing = pytest.mark.skipif(not ops.mkldnn_packing_available(), reason="PyTorch was built without oneDNN, which packs")
+BATCH_SIZE = 3
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -24,13 +30,19 @@ def inference():
 @pytest.fixture
 def pack_all(monkeypatch):
     """Pack layers of any size, in any dtype that oneDNN knows, for any number of products."""
-    monkeypatch.setattr(linear, "PACKED_FROM", 0)
-    monkeypatch.setattr(linear, "multiplies", lambda dtype: dtype in DTYPES)
+    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(ops, "supports_native_matmul", lambda dtype: dtype in DTYPES)
 
 
 def layer(width=12, outputs=20, bias=True, dtype=torch.float32, kind=nn.Linear):
     torch.manual_seed(outputs)
     return kind(width, outputs, bias=bias).to(dtype)
+
+
+def native(dtype):
+    """Whether this CPU has instructions for the dtype, also where `pack_all` says so of every dtype."""
+    supported = ops.NATIVE_MATMUL_CHECKS.get(dtype)
+    return supported is None or getattr(torch.ops.mkldnn, supported)()
 
 
 def assert_close(found, wanted):
@@ -45,40 +57,41 @@ def assert_close(found, wanted):
 )
 def test_packed_layers_compute_what_the_modules_do(width, outputs, rows, bias, dtype, data):
     """Of any shape, for as many rows as were announced or another number."""
+    assume(native(dtype))
     with torch.inference_mode():
         one, other = layer(width, outputs, bias, dtype), layer(width, outputs + 1, bias, dtype)
         states, residual = torch.randn(rows, width, dtype=dtype), torch.randn(rows, outputs, dtype=dtype)
         announced = data.draw(st.sampled_from([rows, 1, 7]))
         assert_close(PackedLinear((one,), announced)(states), one(states))
-        assert_close(PackedLinear((one,), announced).add(residual, states), residual + one(states))
+        assert_close(PackedLinear((one,), announced).add_residual(residual, states), residual + one(states))
         assert_close(PackedLinear((one, other), announced)(states), torch.cat([one(states), other(states)], dim=-1))
 
 
 @packing
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [0, ROWS])
+@pytest.mark.parametrize("rows", [0, BATCH_SIZE])
 @pytest.mark.usefixtures("pack_all")
 def test_layers_as_they_lie_and_packed(rows, bias, dtype):
-    if dtype == torch.float16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
-        pytest.skip("oneDNN has no products in float16 for this CPU")
+    if not native(dtype):
+        pytest.skip(f"oneDNN packs no weights in {dtype} for this CPU")
     layers = tuple(layer(outputs=outputs, bias=bias, dtype=dtype) for outputs in (8, 8, 5))
-    states, residual = torch.randn(ROWS, 12, dtype=dtype), torch.randn(ROWS, 8, dtype=dtype)
+    states, residual = torch.randn(BATCH_SIZE, 12, dtype=dtype), torch.randn(BATCH_SIZE, 8, dtype=dtype)
     assert can_pack(*layers)
-    for found, module in zip(joined(layers, rows)(states), layers, strict=True):
+    for found, module in zip(fused_linear(layers, rows)(states), layers, strict=True):
         assert_close(found, module(states))
-    assert_close(bare(layers[0], rows)(states), layers[0](states))
-    assert_close(adding(layers[0], rows)(residual, states), residual + layers[0](states))
+    assert_close(functional_layer(layers[0], rows)(states), layers[0](states))
+    assert_close(linear_add_residual(layers[0], rows)(residual, states), residual + layers[0](states))
 
 
 def test_large_layers_are_packed_where_it_pays(monkeypatch):
     large = layer(512, 256)
-    assert can_pack(large) == linear.packs()
+    assert can_pack(large) == ops.mkldnn_packing_available()
     assert not can_pack(layer(512, 255))
-    assert can_pack(layer(512, 128), layer(512, 128)) == linear.packs()
-    assert isinstance(bare(large, ROWS), PackedLinear) == linear.packs()
-    assert not isinstance(bare(large), PackedLinear)
-    monkeypatch.setattr(linear, "PACKED_FROM", large.weight.numel() + 1)
+    assert can_pack(layer(512, 128), layer(512, 128)) == ops.mkldnn_packing_available()
+    assert isinstance(functional_layer(large, BATCH_SIZE), PackedLinear) == ops.mkldnn_packing_available()
+    assert not isinstance(functional_layer(large), PackedLinear)
+    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", large.weight.numel() + 1)
     assert not can_pack(large)
 
 
@@ -115,7 +128,7 @@ def test_other_layers_are_left_as_they_are(module):
 @pytest.mark.usefixtures("pack_all")
 def test_layers_are_left_as_they_are_where_more_is_wanted():
     module = layer()
-    assert can_pack(module) == linear.packs()
+    assert can_pack(module) == ops.mkldnn_packing_available()
     assert not can_pack(module, layer(bias=False))
     with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
         assert not can_pack(module)
@@ -128,18 +141,18 @@ def test_layers_are_left_as_they_are_where_more_is_wanted():
 @pytest.mark.parametrize("module", [layer(kind=Doubled), hooked_layer(), nn.LayerNorm(12), nn.Identity()])
 @pytest.mark.usefixtures("pack_all")
 def test_what_others_compute_is_kept(module):
-    states = torch.randn(ROWS, 12)
+    states = torch.randn(BATCH_SIZE, 12)
     wanted = module(states)
-    assert_close(bare(module, ROWS)(states), wanted)
-    assert_close(joined((module, module), ROWS)(states)[1], wanted)
-    assert_close(adding(module, ROWS)(torch.ones(()), states), 1 + wanted)
+    assert_close(functional_layer(module, BATCH_SIZE)(states), wanted)
+    assert_close(fused_linear((module, module), BATCH_SIZE)(states)[1], wanted)
+    assert_close(linear_add_residual(module, BATCH_SIZE)(torch.ones(()), states), 1 + wanted)
 
 
 def test_half_precision_is_wanted_in_hardware(monkeypatch):
-    assert linear.multiplies(torch.float32)
-    assert not linear.multiplies(torch.float64)
-    monkeypatch.setitem(linear.IN_HARDWARE, torch.bfloat16, "an operation that PyTorch lost")
-    assert not linear.multiplies(torch.bfloat16)
+    assert ops.supports_native_matmul(torch.float32)
+    assert not ops.supports_native_matmul(torch.float64)
+    monkeypatch.setitem(ops.NATIVE_MATMUL_CHECKS, torch.bfloat16, "an operation that PyTorch lost")
+    assert not ops.supports_native_matmul(torch.bfloat16)
 
 
 @packing
@@ -150,18 +163,20 @@ def test_generation_with_packed_weights(search, config, monkeypatch):
     """The same logits, but for rounding, as without packing; weights are packed for long searches only."""
     packed, init = [], PackedLinear.__init__
     monkeypatch.setattr(
-        PackedLinear, "__init__", lambda self, layers, rows: packed.append(layers) or init(self, layers, rows)
+        PackedLinear,
+        "__init__",
+        lambda self, layers, size: packed.append(layers) or init(self, layers, size),
     )
     model = tiny_model(spread=2.0, **config)
     options = search | {"return_dict_in_generate": True, "output_logits": True, "eos_token_id": -1}
     options["logits_processor"] = [fixed_scores]
     batch = padded_batch([8, 5, 3])
-    model.generate(**batch, **options, max_new_tokens=linear.PACKING_PAYS - 1)
+    model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK - 1)
     assert not packed
-    ours = model.generate(**batch, **options, max_new_tokens=linear.PACKING_PAYS + 2)
+    ours = model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK + 2)
     assert len(packed) == 1 + 3 * 6  # the output layer; in three blocks Q, K and V as one, and five more
     with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
-        theirs = model.generate(**batch, **options, max_new_tokens=linear.PACKING_PAYS + 2)
+        theirs = model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK + 2)
     assert len(packed) == 1 + 3 * 6
     assert torch.equal(ours.sequences, theirs.sequences)
     for mine, other in zip(ours.logits, theirs.logits, strict=True):

@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.utils.output_capturing import OutputRecorder
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
+from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
 from tests.helpers.models import BOS, PAD, VOCAB_SIZE, padded_batch, random_ids, tiny_config, tiny_model
 
@@ -104,20 +107,43 @@ def test_initialisation():
 
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_norm_order(norm_order):
-    """The block's own words: LayerNorm(x + sublayer(x)) or x + sublayer(LayerNorm(x))."""
-    block = tiny_model(norm_order=norm_order).model.encoder.layers[0]
-    x, norm = torch.randn(1, 3, 16), nn.LayerNorm(16)
-    expected = norm(x + block.feed_forward(x)) if norm_order == "post" else x + block.feed_forward(norm(x))
-    torch.testing.assert_close(block.add_and_norm(x, norm, block.feed_forward), expected)
+    """LayerNorm(x + sublayer(x)) or x + sublayer(LayerNorm(x))."""
+    layer = tiny_model(norm_order=norm_order).model.encoder.layers[0]
+    expected = states = torch.randn(1, 3, 16)
+    sublayers = [
+        (layer.self_attn_layer_norm, lambda x: layer.self_attn(x)[0]),
+        (layer.final_layer_norm, layer.feed_forward),
+    ]
+    for norm, sublayer in sublayers:
+        expected = norm(expected + sublayer(expected)) if norm_order == "post" else expected + sublayer(norm(expected))
+    torch.testing.assert_close(layer(states), expected)
     assert isinstance(tiny_model(norm_order=norm_order).model.encoder.layer_norm, nn.LayerNorm) == (norm_order == "pre")
 
 
 def test_embeddings_are_scaled_before_positions_are_added():
     plain, scaled = tiny_model(scale_embedding=False).model.encoder, tiny_model().model.encoder
-    rows = scaled.look_up(SOURCE, None)
+    rows = scaled.embed_ids(SOURCE, None)
     positions = sinusoids(torch.arange(7), 16)
     torch.testing.assert_close(scaled.embed(rows, 0, 7), rows * 4.0 + positions)
     torch.testing.assert_close(plain.embed(rows, 0, 7), rows + positions)
+
+
+def test_at_most_five_frames_from_the_call_to_a_matrix_product(monkeypatch):
+    """The depth of this package's code is: model, encoder or decoder stack, layer, attention or feed-forward."""
+    folder, depths = str(Path(modeling.__file__).parent), []
+    product = torch.nn.functional.linear
+
+    def counted(*args):
+        frames = traceback.extract_stack()
+        depths.append(sum(frame.filename.startswith(folder) for frame in frames))
+        return product(*args)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", counted)
+    model = tiny_model()
+    model(input_ids=SOURCE, decoder_input_ids=TARGET)
+    projections = 2 * (4 + 2) + 3 * (4 + 4 + 2)  # of two encoder layers and three decoder layers
+    assert len(depths) == projections + 1
+    assert max(depths) == 5
 
 
 def test_dropout_acts_in_the_papers_places(monkeypatch):
@@ -128,10 +154,8 @@ def test_dropout_acts_in_the_papers_places(monkeypatch):
         rates.append(p)
         return x
 
-    from modeling_random_transformer import modeling_random_transformer as module
-
-    monkeypatch.setattr(module, "dropout", recorded)
-    monkeypatch.setattr(module.nn.functional, "dropout", recorded)
+    monkeypatch.setattr(modeling, "dropout", recorded)
+    monkeypatch.setattr(modeling.nn.functional, "dropout", recorded)
     model = tiny_model(
         dropout=0.11,
         attention_dropout=0.22,

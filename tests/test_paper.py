@@ -1,4 +1,4 @@
-"""Sizes of the paper's models (Table 3), against a closed formula and the paper's rounded figures."""
+"""Parameter counts of the paper's models (Table 3), compared with a formula and the paper's rounded numbers."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import torch
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 
-# Millions of parameters as printed in Table 3; rows A, D and E print none of their own, they vary the base model's 65.
+# Millions of parameters in Table 3. Rows A, D and E have no number there; they are variants of the base model's 65.
 PRINTED_MILLIONS = {
     "base": 65,
     "A-1": 65,
@@ -31,7 +31,7 @@ PRINTED_MILLIONS = {
 
 
 def closed_formula(config: RandomTransformerConfig) -> int:
-    """Weights and biases of the paper's network, one shared embedding matrix."""
+    """Weights and biases of the paper's model with one shared embedding matrix."""
     d, h = config.d_model, config.num_heads
     attention = 2 * (d + 1) * h * config.d_k + (d + 1) * h * config.d_v + (h * config.d_v + 1) * d
     feed_forward = (d + 1) * config.d_ff + (config.d_ff + 1) * d
@@ -54,12 +54,12 @@ def test_parameter_count(row):
         model = RandomTransformerForConditionalGeneration(config)
     count = model.num_parameters()
     assert count == closed_formula(config)
-    # The paper rounds, and does not say what it counts: 41,000 entries would round to its figures in rows A to D.
+    # The paper rounds and does not specify the vocabulary: 41,000 entries would round to its numbers in rows A to D.
     assert count / 1e6 == pytest.approx(PRINTED_MILLIONS[row], rel=0.07)
 
 
 @pytest.mark.parametrize("row", PRINTED_MILLIONS)
-def test_the_document_lists_the_count(row):
-    document = (Path(__file__).parents[1] / "docs" / "paper.md").read_text()
+def test_documentation_lists_the_parameter_count(row):
+    document = (Path(__file__).parents[1] / "docs" / "reference" / "presets.md").read_text()
     line = next(line for line in document.splitlines() if line.startswith(f"| `{row}` |"))
     assert f" {closed_formula(RandomTransformerConfig.from_preset(row)):,} " in line

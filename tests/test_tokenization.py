@@ -244,5 +244,5 @@ def test_a_wrong_prefix_space_raises(tokenizer, value, tmp_path):
 def test_a_damaged_tokenizer_file_is_named(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": 7}')
-    with pytest.raises(ValueError, match=r"tokenizer\.json must hold a tokenizer of the tokenizers library"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json must contain a tokenizer of the tokenizers library"):
         AutoTokenizer.from_pretrained(tmp_path)

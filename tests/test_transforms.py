@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import DynamicCache
 
-from modeling_random_transformer import RandomTransformerForCausalLM, modeling_random_transformer
+from modeling_random_transformer import RandomTransformerForCausalLM, ops_random_transformer
 from modeling_random_transformer.modeling_random_transformer import dropout, sinusoids
 from modeling_random_transformer.training import SmoothedCrossEntropy
 from tests.helpers.models import padded_batch, random_ids, tiny_model
@@ -167,8 +167,8 @@ class NoFloat64(TorchFunctionMode):
     """A meta device that raises for float64, as MPS does. Copies of its tensors to the CPU count from 0."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is torch.Tensor.cpu and args[0].is_meta:
-            return torch.arange(args[0].numel()).view(args[0].shape)
+        if function is torch.Tensor.to and args[0].is_meta and args[1] == torch.device("cpu"):
+            return torch.arange(args[0].numel()).view(args[0].shape).to(*args[1:])
         result = function(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.is_meta and result.dtype == torch.float64:
             raise TypeError("this device has no float64")
@@ -176,7 +176,7 @@ class NoFloat64(TorchFunctionMode):
 
 
 def test_sinusoids_on_a_device_without_float64(monkeypatch):
-    monkeypatch.setattr(modeling_random_transformer, "HAVE_FLOAT64", {"cpu"})
+    monkeypatch.setattr(ops_random_transformer, "FLOAT64_DEVICES", {"cpu"})
     with NoFloat64():
         encodings = sinusoids(torch.arange(9, device="meta"), 6)
         assert (encodings.device.type, encodings.dtype, encodings.shape) == ("meta", torch.float32, (9, 6))

@@ -1,1 +1,1 @@
-"""Modules behind the walkthrough, the exercises, the explorer and the recurrent comparison."""
+"""Walkthrough, explorer, exercises and recurrent comparison, and what the small training examples share."""

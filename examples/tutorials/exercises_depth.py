@@ -1,4 +1,4 @@
-"""Exercise 6: residual connections and layer norm (paper 3.1)."""
+"""Exercise 6: residual connections and layer normalization (paper 3.1)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,66 +11,77 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from transformers.cache_utils import EncoderDecoderCache
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
-from modeling_random_transformer.modeling_random_transformer import RandomTransformerBlock
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .quickstart_report import BLUE, GRAY, ORANGE, console, show_table
+from .report import BLUE, GRAY, ORANGE, console, show_table
 
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
 VOCAB_SIZE, BATCH, LENGTH = 100, 8, 16
 TASK = Reversal(symbols=6, length=4)
-TRAINED_BLOCKS = 6  # a stack, as in the paper
+TRAINED_LAYERS = 6  # per stack, as in the paper
 TRAINED_SIZES: dict[str, Any] = {"d_model": 32, "d_ff": 64, "num_heads": 2}
-PANELS = {"size": "Size of the output", "gradient": "Gradient at block 1", "likeness": "Likeness of tokens"}
-# Colours and dashes, where one line lies on another.
+# Variants of "Add & Norm": with residual connections, with layer norms.
+# "Add & Norm" from the input of a sub-layer, its output and its layer norm.
+Connection = Callable[[Tensor, Tensor, nn.LayerNorm], Tensor]
+VARIANTS: dict[str, Connection] = {
+    "both": lambda states, output, norm: norm(states + output),
+    "residuals only": lambda states, output, _: states + output,
+    "norms only": lambda _, output, norm: norm(output),
+    "neither": lambda _states, output, _norm: output,
+}
+PANELS = {"size": "Size of the output", "gradient": "Gradient at layer 1", "similarity": "Similarity of tokens"}
 STYLES = {"both": (BLUE, "-"), "residuals only": (ORANGE, "-"), "norms only": ("#5a9a5a", "--"), "neither": (GRAY, ":")}
 
 
 @dataclass
-class Measures:
+class Measurements:
     """Of a random encoder.
 
     Attributes:
-        size: of its output, as root mean square.
-        gradient: the norm of the gradient that reaches its first block, for a gradient of fixed size at the output.
-        likeness: the mean cosine between the outputs of two tokens.
+        size: root mean square of the output.
+        gradient: the norm of the gradient of the first layer's parameters, for a gradient of fixed size at the output.
+        similarity: the mean cosine similarity of the outputs of two tokens.
     """
 
     size: float
     gradient: float
-    likeness: float
+    similarity: float
 
 
 @dataclass
 class DepthResult:
-    """By variant: measures in the order of `depths`, and the share that a trained model reverses exactly."""
+    """By variant: measurements in the order of `depths`, and the exact match of a trained model."""
 
     depths: Sequence[int]
-    measures: dict[str, list[Measures]] = field(default_factory=dict)
+    measurements: dict[str, list[Measurements]] = field(default_factory=dict)
     exact_match: dict[str, float] = field(default_factory=dict)
 
 
 def compare_depths(seed: int, depths: Sequence[int] = DEPTHS, steps: int = 250) -> DepthResult:
     result = DepthResult(depths)
-    for variant in CONNECTIONS:
-        result.measures[variant] = [measure(variant, depth, seed) for depth in depths]
+    for variant in VARIANTS:
+        result.measurements[variant] = [measure(variant, depth, seed) for depth in depths]
         result.exact_match[variant] = train_variant(variant, seed, steps)
     return result
 
 
-def measure(variant: str, depth: int, seed: int) -> Measures:
-    model = build(variant, VOCAB_SIZE, seed, depth).double()  # float32 is too small for some of the gradients
+def measure(variant: str, depth: int, seed: int) -> Measurements:
+    model = build(variant, VOCAB_SIZE, seed, depth).double()  # some gradients are too small for float32
     ids = torch.randint(4, VOCAB_SIZE, (BATCH, LENGTH))
     states = model.model.encoder(ids).last_hidden_state  # [BATCH, LENGTH, d_model]
     states.backward(torch.randn_like(states) / (BATCH * LENGTH))
-    first = [p.grad.norm() for p in model.model.encoder.layers[0].parameters() if p.grad is not None]
-    return Measures(states.square().mean().sqrt().item(), torch.stack(first).norm().item(), likeness(states.detach()))
+    gradients = [p.grad.norm() for p in model.model.encoder.layers[0].parameters() if p.grad is not None]
+    return Measurements(
+        states.square().mean().sqrt().item(), torch.stack(gradients).norm().item(), mean_similarity(states.detach())
+    )
 
 
-def likeness(states: Tensor) -> float:
-    """The mean cosine between two tokens of a sentence; states are `[batch, length, d_model]`."""
+def mean_similarity(states: Tensor) -> float:
+    """The mean cosine similarity of two tokens of a sentence; states are `[batch, length, d_model]`."""
     directions = normalize(states, dim=-1)
     cosines = directions @ directions.transpose(1, 2)
     others = ~torch.eye(states.shape[1], dtype=torch.bool)
@@ -78,71 +89,71 @@ def likeness(states: Tensor) -> float:
 
 
 def train_variant(variant: str, seed: int, steps: int) -> float:
-    model = build(variant, TASK.vocab_size, seed, TRAINED_BLOCKS, **TRAINED_SIZES)
-    train(model, lambda: TASK.draw(64), steps)
+    model = build(variant, TASK.vocab_size, seed, TRAINED_LAYERS, **TRAINED_SIZES)
+    train(model, lambda: TASK.sample(64), steps)
     return exact_match(model, TASK)
 
 
 def build(
     variant: str, vocab_size: int, seed: int, depth: int, **sizes: int
 ) -> RandomTransformerForConditionalGeneration:
-    """A random model of `depth` blocks a stack, with another connection around the sub-layers of each."""
+    """A random model of `depth` layers per stack, with the variant's connection around each sub-layer."""
     model = tiny_model(vocab_size, seed, encoder_layers=depth, decoder_layers=depth, **sizes)
-    for block in (*model.model.encoder.layers, *model.model.decoder.layers):
-        block.add_and_norm = partial(CONNECTIONS[variant], block)
+    for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
+        layer.forward = partial(forward, layer, VARIANTS[variant])
     return model
 
 
-def residual_only(_: RandomTransformerBlock, states: Tensor, _norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return states + sublayer(states)
-
-
-def norm_only(_: RandomTransformerBlock, states: Tensor, norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return norm(sublayer(states))
-
-
-def neither(_: RandomTransformerBlock, states: Tensor, _norm: nn.LayerNorm, sublayer: Callable) -> Tensor:
-    return sublayer(states)
-
-
-CONNECTIONS: dict[str, Callable[..., Tensor]] = {
-    "both": RandomTransformerBlock.add_and_norm,
-    "residuals only": residual_only,
-    "norms only": norm_only,
-    "neither": neither,
-}
+def forward(
+    layer: RandomTransformerLayer,
+    connect: Connection,
+    states: Tensor,
+    attention_mask: Tensor | None = None,
+    source: Tensor | None = None,
+    encoder_attention_mask: Tensor | None = None,
+    past_key_values: EncoderDecoderCache | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """The forward pass of an encoder or decoder layer, with `connect` around each sub-layer and without dropout."""
+    cached = {"past_key_values": past_key_values, **kwargs}
+    output, _ = layer.self_attn(states, attention_mask=attention_mask, **cached)
+    states = connect(states, output, layer.self_attn_layer_norm)
+    if source is not None:
+        output, _ = layer.encoder_attn(states, encoder_attention_mask, key_value_states=source, **cached)
+        states = connect(states, output, layer.encoder_attn_layer_norm)
+    return connect(states, layer.feed_forward(states), layer.final_layer_norm)
 
 
 def show_depths(result: DepthResult, folder: Path) -> None:
     for name, title in PANELS.items():
         rows = [
-            (variant, *(f"{getattr(each, name):.2g}" for each in measures))
-            for variant, measures in result.measures.items()
+            (variant, *(f"{getattr(each, name):.2g}" for each in measurements))
+            for variant, measurements in result.measurements.items()
         ]
-        show_table(f"{title}, by blocks of a random encoder", ("", *map(str, result.depths)), rows)
-    learned = [(variant, f"{share:.1%}") for variant, share in result.exact_match.items()]
-    show_table(f"{TRAINED_BLOCKS} + {TRAINED_BLOCKS} blocks, trained to reverse", ("", "reversed exactly"), learned)
+        show_table(f"{title}, by the number of layers of a random encoder", ("", *map(str, result.depths)), rows)
+    trained = [(variant, f"{share:.1%}") for variant, share in result.exact_match.items()]
+    show_table(f"{TRAINED_LAYERS} + {TRAINED_LAYERS} layers, trained to reverse", ("", "exact match"), trained)
     path = folder / "residual_and_norm.png"
     draw_depths(result, path)
-    console.print(f"Picture: {path}", soft_wrap=True)
+    console.print(f"Plot: {path}", soft_wrap=True)
 
 
 def draw_depths(result: DepthResult, path: Path) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, 3), PANELS.items(), strict=True):
-        for variant, measures in result.measures.items():
-            values = [getattr(each, name) for each in measures]
+        for variant, measurements in result.measurements.items():
+            values = [getattr(each, name) for each in measurements]
             color, dashes = STYLES[variant]
             axes.plot(result.depths, values, dashes, label=variant, color=color, linewidth=2, marker="o", markersize=3)
-        axes.set_yscale("linear" if name == "likeness" else "log")
-        finish(axes, title)
+        axes.set_yscale("linear" if name == "similarity" else "log")
+        format_axes(axes, title)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=110)
 
 
-def finish(axes: Axes, title: str) -> None:
+def format_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=11, fontweight="bold")
-    axes.set_xlabel("blocks")
+    axes.set_xlabel("layers")
     axes.set_xticks(range(0, 25, 4))
     axes.grid(axis="y", color="#e6e6e6")
     axes.spines[["top", "right"]].set_visible(False)

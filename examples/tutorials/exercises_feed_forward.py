@@ -11,20 +11,20 @@ from modeling_random_transformer import RandomTransformerConfig, RandomTransform
 from modeling_random_transformer.tracing import Trace, trace
 
 from .exercises_tasks import tiny_model
-from .quickstart_report import console, show_table
+from .report import console, show_table
 
-TOKENS, CHANGED = 6, 2  # of the sentence; the one that is changed
+TOKENS, CHANGED = 6, 2  # length of the sequence, and the position whose state is replaced
 
 
 @dataclass
-class Shape:
+class FeedForwardStatistics:
     """The feed-forward networks of one model.
 
     Attributes:
-        widths: into the network, within it and out of it.
-        parameters: of all its feed-forward networks.
-        share: of the model's parameters.
-        zeros: the share of inner values that ReLU sets to zero.
+        widths: of the input, the inner layer and the output.
+        parameters: number of parameters of all feed-forward networks.
+        share: their fraction of the model's parameters.
+        zeros: the fraction of inner activations that ReLU sets to zero.
     """
 
     widths: tuple[int, int, int]
@@ -35,25 +35,25 @@ class Shape:
 
 @dataclass
 class FeedForwardResult:
-    """Shapes by preset; and by sub-layer, how far each position's output moves when one position's input changes."""
+    """Statistics by preset, and the largest change of each position's output, by sub-layer, after one input changes."""
 
-    shapes: dict[str, Shape]
-    moved: dict[str, list[float]]
+    statistics: dict[str, FeedForwardStatistics]
+    changes: dict[str, list[float]]
 
 
 def examine_feed_forward(seed: int, presets: tuple[str, ...] = ("blog", "base")) -> FeedForwardResult:
-    return FeedForwardResult({preset: shape_of(preset, seed) for preset in presets}, moved_by_one_token(seed))
+    return FeedForwardResult({preset: measure(preset, seed) for preset in presets}, changes_from_one_token(seed))
 
 
-def shape_of(preset: str, seed: int) -> Shape:
+def measure(preset: str, seed: int) -> FeedForwardStatistics:
     torch.manual_seed(seed)
     model = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset(preset)).eval()
-    found = traced(model)
+    recorded = traced(model)
     first = "encoder.layers.0"
-    widths = [found[f"{first}.{path}"].shape[-1] for path in ("self_attn.layer_norm", "ffn.inner", "ffn.output")]
+    widths = [recorded[f"{first}.{path}"].shape[-1] for path in ("self_attn.layer_norm", "ffn.inner", "ffn.output")]
     parameters = sum(p.numel() for name, p in model.named_parameters() if ".fc" in name)
-    zeros = torch.cat([(value == 0).flatten() for value in found.select("*.ffn.activation").values()])
-    return Shape(
+    zeros = torch.cat([(value == 0).flatten() for value in recorded.select("*.ffn.activation").values()])
+    return FeedForwardStatistics(
         (widths[0], widths[1], widths[2]), parameters, parameters / model.num_parameters(), zeros.float().mean().item()
     )
 
@@ -61,13 +61,13 @@ def shape_of(preset: str, seed: int) -> Shape:
 @torch.no_grad()
 def traced(model: RandomTransformerForConditionalGeneration) -> Trace:
     ids = torch.randint(model.config.vocab_size, (1, TOKENS))
-    with trace(model, heads=[]) as found:
+    with trace(model, heads=[]) as recorded:
         model(input_ids=ids, decoder_input_ids=ids)
-    return found
+    return recorded
 
 
 @torch.no_grad()
-def moved_by_one_token(seed: int) -> dict[str, list[float]]:
+def changes_from_one_token(seed: int) -> dict[str, list[float]]:
     block: Any = tiny_model(100, seed).model.encoder.layers[0]
     states = torch.randn(1, TOKENS, block.config.d_model)
     others = states.clone()
@@ -83,19 +83,19 @@ def moved_by_one_token(seed: int) -> dict[str, list[float]]:
 
 
 def show_feed_forward(result: FeedForwardResult, _folder: Path) -> None:
-    columns = ("preset", "widths", "parameters", "of the model", "zeros after ReLU")
+    columns = ("preset", "widths", "parameters", "share of the model", "zeros after ReLU")
     rows = [
         (
             preset,
-            " → ".join(map(str, shape.widths)),
-            f"{shape.parameters:,}",
-            f"{shape.share:.1%}",
-            f"{shape.zeros:.1%}",
+            " → ".join(map(str, statistics.widths)),
+            f"{statistics.parameters:,}",
+            f"{statistics.share:.1%}",
+            f"{statistics.zeros:.1%}",
         )
-        for preset, shape in result.shapes.items()
+        for preset, statistics in result.statistics.items()
     ]
     show_table("max(0, x · W₁ + b₁) · W₂ + b₂", columns, rows)
-    moved = [(name, *(f"{value:.2g}" for value in values)) for name, values in result.moved.items()]
+    changes = [(name, *(f"{value:.2g}" for value in values)) for name, values in result.changes.items()]
     tokens = [f"token {index + 1}" for index in range(TOKENS)]
-    show_table(f"How far each output moves when only token {CHANGED + 1} changes", ("sub-layer", *tokens), moved)
-    console.print("The feed-forward network acts on each position alone; attention carries between positions.")
+    show_table(f"Largest change of each output when only token {CHANGED + 1} changes", ("sub-layer", *tokens), changes)
+    console.print("The feed-forward network processes positions independently; only attention combines them.")

@@ -1,4 +1,4 @@
-"""Exercise 8: why always picking the most probable token is a problem."""
+"""Exercise 8: the problem of always selecting the most probable token."""
 
 import math
 from collections import Counter
@@ -11,16 +11,16 @@ import torch
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 
 from .exercises_tasks import tiny_model, train
-from .quickstart_report import show_table
+from .report import show_table
 
-# A language that leads greedy search up the garden path: "have" is the likeliest first word, but what follows it is
-# spread over so many sentences that each is less likely than "good morning".
+# A language in which greedy search fails: "have" is the most probable first word, but each of the sentences that start
+# with it is less probable than "good morning".
 SOURCE = "buenos días"
 LANGUAGE = {"good morning": 0.4} | {
     f"have a {wish} day": 0.1 for wish in ("nice", "great", "lovely", "happy", "sunny", "quiet")
 }
 SAMPLES = 1000
-# Sums of log-probabilities are compared, so a hypothesis is not credited for its length.
+# length_penalty 0 ranks hypotheses by the sum of log-probabilities.
 DECODINGS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False, "max_new_tokens": 10},
     "beam 4": {"num_beams": 4, "length_penalty": 0.0, "do_sample": False, "max_new_tokens": 10},
@@ -29,12 +29,12 @@ DECODINGS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class GreedyResult:
-    """What the searches found, and what the trained model thinks of every sentence.
+    """The outputs of the searches, and the trained model's probabilities.
 
     Attributes:
-        outputs: by decoding, the sentence.
-        words: by sentence, the log-probability (natural) of each of its words and of its end.
-        sampled: how often each sentence came in `SAMPLES` samples.
+        outputs: the sentence found by each decoding method.
+        words: by sentence, the log-probability of each word and of the end token, in nats.
+        sampled: the number of occurrences of each sentence in `SAMPLES` samples.
     """
 
     outputs: dict[str, str]
@@ -46,7 +46,7 @@ def compare_searches(seed: int, steps: int = 200) -> GreedyResult:
     tokenizer = language_tokenizer()
     model = train_language(tokenizer, seed, steps)
     source = tokenizer([SOURCE], return_tensors="pt")
-    outputs = {name: model.generate(**source, **decoding) for name, decoding in DECODINGS.items()}
+    outputs = {name: model.generate(**source, **kwargs) for name, kwargs in DECODINGS.items()}
     samples = model.generate(**source, do_sample=True, num_return_sequences=SAMPLES, max_new_tokens=10)
     return GreedyResult(
         outputs={name: tokenizer.decode(ids[0], skip_special_tokens=True) for name, ids in outputs.items()},
@@ -66,7 +66,7 @@ def language_tokenizer() -> RandomTransformerTokenizer:
 def train_language(
     tokenizer: RandomTransformerTokenizer, seed: int, steps: int
 ) -> RandomTransformerForConditionalGeneration:
-    """Every batch holds each sentence as often as its probability says, so nothing is left to chance."""
+    """Train on batches that contain each sentence in proportion to its probability, without sampling."""
     targets = [sentence for sentence, probability in LANGUAGE.items() for _ in range(round(10 * probability))]
     batch = tokenizer([SOURCE] * len(targets), text_target=targets, padding=True, return_tensors="pt")
     labels = batch["labels"].masked_fill(batch["labels"] == tokenizer.pad_token_id, -100)
@@ -79,7 +79,7 @@ def train_language(
 def log_probabilities(
     model: RandomTransformerForConditionalGeneration, tokenizer: RandomTransformerTokenizer, sentence: str
 ) -> list[float]:
-    """ln P(word | words before it, SOURCE) of each word and of the end token."""
+    """ln P(word | previous words, SOURCE) of each word and of the end token."""
     batch = tokenizer([SOURCE], text_target=[sentence], return_tensors="pt")
     scores = model(**batch).logits.log_softmax(dim=-1)  # [1, length, vocab_size]
     return scores.gather(2, batch["labels"][:, :, None]).flatten().tolist()
@@ -90,12 +90,13 @@ def show_searches(result: GreedyResult, _folder: Path) -> None:
         (name, f"{sum(result.words[sentence]):.3f}", word_by_word(sentence, result.words[sentence]))
         for name, sentence in result.outputs.items()
     ]
-    show_table(f"{SOURCE!r}, translated", ("decoding", "log-probability", "probability of each word"), rows)
+    show_table(f"Translations of {SOURCE!r}", ("decoding", "log-probability", "probability of each word"), rows)
     sentences = [
         (sentence, f"{truth:.3f}", f"{math.exp(sum(result.words[sentence])):.3f}", str(result.sampled[sentence]))
         for sentence, truth in LANGUAGE.items()
     ]
-    show_table("The whole language", ("sentence", "true", "model", f"of {SAMPLES} samples"), sentences)
+    columns = ("sentence", "true probability", "model", f"of {SAMPLES} samples")
+    show_table("All sentences of the language", columns, sentences)
 
 
 def word_by_word(sentence: str, scores: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""A task that tiny models learn in seconds, and the loop that teaches them. Shared by the exercises."""
+"""A task that tiny models learn in seconds, and its training loop. Shared by the exercises."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ END_TOKEN, FIRST_SYMBOL = 2, 4  # ids below the first symbol are the special tok
 
 @dataclass(frozen=True)
 class Reversal:
-    """Distinct symbols, to be written in reverse order. No symbol tells anything of the others, so only order helps."""
+    """Reverse a sequence of distinct random symbols. Only positions help: the symbols are independent of each other."""
 
-    symbols: int  # to draw from
+    symbols: int  # number of different symbols
     length: int
 
     @property
     def vocab_size(self) -> int:
         return FIRST_SYMBOL + self.symbols
 
-    def draw(self, count: int) -> Batch:
-        """Random sources and their reversals, each followed by the end token: both `[count, length + 1]`."""
+    def sample(self, count: int) -> Batch:
+        """Random sources and their reversals, each with an end token: both `[count, length + 1]`."""
         sources = FIRST_SYMBOL + torch.rand(count, self.symbols).argsort(dim=1)[:, : self.length]
         end = torch.full((count, 1), END_TOKEN)
         return torch.cat([sources, end], dim=1), torch.cat([sources.flip(1), end], dim=1)
 
 
 def tiny_model(vocab_size: int, seed: int, **overrides: Any) -> RandomTransformerForConditionalGeneration:
-    """One block a stack, four heads and 64 dimensions, unless overridden; its weights are as random as the seed."""
+    """A random model with one layer per stack, four heads and d_model 64, unless overridden."""
     sizes: dict[str, Any] = {"d_model": 64, "d_ff": 128, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
     config = RandomTransformerConfig(**{"vocab_size": vocab_size, "dropout": 0.0, **sizes, **overrides})
     torch.manual_seed(seed)
@@ -43,20 +43,21 @@ def tiny_model(vocab_size: int, seed: int, **overrides: Any) -> RandomTransforme
 
 def train(
     model: RandomTransformerForConditionalGeneration,
-    draw: Callable[[], Batch],
+    sample_batch: Callable[[], Batch],
     steps: int,
     learning_rate: float = 3e-3,
 ) -> float:
-    """Teach the model with a new batch at each step; the learning rate rises for a fifth of the steps, then falls.
+    """Train on a new batch at each step, with a warm-up of a fifth of the steps and cosine decay.
 
-    Returns the mean loss of the last tenth of the steps, in nats per token.
+    Returns:
+        The mean loss of the last tenth of the steps, in nats per token.
     """
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
     schedule = OneCycleLR(optimizer, learning_rate, total_steps=steps, pct_start=0.2)
     losses = []
     model.train()
     for _ in range(steps):
-        source, labels = draw()
+        source, labels = sample_batch()
         loss = model(input_ids=source, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -70,11 +71,11 @@ def train(
 
 @torch.no_grad()
 def exact_match(model: RandomTransformerForConditionalGeneration, task: Reversal, count: int = 500) -> float:
-    """The share of `count` new sources that the model reverses without a mistake.
+    """The fraction of `count` new sources that the model reverses correctly.
 
-    Greedy search writes just the labels if the most probable token is the label at every position, given the labels
-    before it: one pass tells.
+    One forward pass with teacher forcing is sufficient: greedy search generates the labels if and only if every label
+    is the most probable token given the previous ones.
     """
-    sources, labels = task.draw(count)
+    sources, labels = task.sample(count)
     most_probable = model(input_ids=sources, labels=labels).logits.argmax(dim=-1)
     return (most_probable == labels).all(dim=1).float().mean().item()

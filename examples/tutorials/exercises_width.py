@@ -1,4 +1,4 @@
-"""Exercise 3: an attention width that is too small, or too large (paper 3.2.1)."""
+"""Exercise 3: an attention dimension that is too small or too large (paper 3.2.1)."""
 
 import math
 import time
@@ -16,35 +16,38 @@ from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention, eager_attention_forward
 
 from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .quickstart_report import BLUE, GRAY, ORANGE, console, show_table
+from .report import BLUE, GRAY, ORANGE, console, show_table
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
-PAIRS, D_MODEL = 64, 64  # of query and key that a head has to learn, and the width of their states
-KEYS = 32  # that a random query sees
-TASK, TASK_WIDTH = Reversal(symbols=10, length=6), 256  # of whole models, with and without scaling
+PAIRS, D_MODEL = 64, 64  # query-key pairs that a head has to learn, and the width of their states
+KEYS = 32  # keys per random query
+TASK, TASK_WIDTH = Reversal(symbols=10, length=6), 256  # for complete models with and without scaling
 
 
 @dataclass
 class Head:
-    """A trained head: its weights, the median processor time of a training step, and how many queries find their key.
+    """Measurements of a trained head.
 
-    A query has found its key if no other has a larger weight; `found` is the share of them.
+    Attributes:
+        parameters: number of weights and biases.
+        milliseconds: median process time of a training step.
+        accuracy: the fraction of queries whose own key has the largest weight.
     """
 
     parameters: int
     milliseconds: float
-    found: float
+    accuracy: float
 
 
 @dataclass
 class WidthResult:
-    """By d_k, heads, and the entropy of attention to random keys; and whole models of one d_k.
+    """Measurements by d_k, and of complete models with one d_k.
 
     Attributes:
-        heads: trained to find a key for each query.
-        scaled: how even the weights of random queries are: 1 for all keys alike, 0 for a single one.
-        unscaled: the same without 1/√d_k.
-        models: by the factor on the scores, the loss in the end and the share that is reversed exactly.
+        heads: trained to attend to one key per query.
+        scaled: relative entropy of the weights of random queries: 1 if uniform, 0 if on a single key.
+        unscaled: the same without the factor 1/√d_k.
+        models: by the factor of the scores, the final loss and the exact match.
     """
 
     heads: dict[int, Head] = field(default_factory=dict)
@@ -57,16 +60,16 @@ def compare_widths(seed: int, widths: Sequence[int] = WIDTHS, head_steps: int = 
     result = WidthResult()
     for width in widths:
         result.heads[width] = train_head(width, seed, head_steps)
-        result.scaled[width] = evenness(width, width**-0.5, seed)
-        result.unscaled[width] = evenness(width, 1.0, seed)
+        result.scaled[width] = relative_entropy(width, width**-0.5, seed)
+        result.unscaled[width] = relative_entropy(width, 1.0, seed)
     for name, scale in {"1/√d_k": None, "1": 1.0}.items():
         model = tiny_model(TASK.vocab_size, seed, num_heads=1, d_k=TASK_WIDTH, d_v=16, attention_scale=scale)
-        result.models[name] = train(model, lambda: TASK.draw(64), steps), exact_match(model, TASK)
+        result.models[name] = train(model, lambda: TASK.sample(64), steps), exact_match(model, TASK)
     return result
 
 
 def train_head(width: int, seed: int, steps: int) -> Head:
-    """Teach one head to look from each of `PAIRS` random states at one of as many others."""
+    """Train one head to attend from each of `PAIRS` random states to its own key among as many others."""
     torch.manual_seed(seed)
     config = RandomTransformerConfig(d_model=D_MODEL, num_heads=1, d_k=width, d_v=D_MODEL, attn_implementation="eager")
     attention = RandomTransformerAttention(config, layer_idx=0)
@@ -75,28 +78,28 @@ def train_head(width: int, seed: int, steps: int) -> Head:
     seconds = []
     for _ in range(steps):
         start = time.process_time()
-        look(attention, queries, keys).diagonal().log().mean().neg().backward()
+        attention_weights(attention, queries, keys).diagonal().log().mean().neg().backward()
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.process_time() - start)
-    found = look(attention, queries, keys).argmax(dim=1) == torch.arange(PAIRS)
+    correct = attention_weights(attention, queries, keys).argmax(dim=1) == torch.arange(PAIRS)
     return Head(
         sum(parameter.numel() for parameter in attention.parameters()),
         1000 * median(seconds),
-        found.float().mean().item(),
+        correct.float().mean().item(),
     )
 
 
-def look(attention: RandomTransformerAttention, queries: Tensor, keys: Tensor) -> Tensor:
-    """The weights of the head, `[PAIRS, PAIRS]`, for states `[1, PAIRS, D_MODEL]`."""
+def attention_weights(attention: RandomTransformerAttention, queries: Tensor, keys: Tensor) -> Tensor:
+    """`[PAIRS, PAIRS]`, for states `[1, PAIRS, D_MODEL]`."""
     _, weights = attention(queries, key_value_states=keys)
     return weights[0, 0]
 
 
-def evenness(width: int, scaling: float, seed: int, queries: int = 1000) -> float:
-    """The mean entropy of the attention weights of queries and keys from N(0, 1), as a share of the largest, ln KEYS.
+def relative_entropy(width: int, scaling: float, seed: int, queries: int = 1000) -> float:
+    """The mean entropy of the attention weights for queries and keys from N(0, 1), divided by the maximum ln KEYS.
 
-    Their scores have a variance of d_k (paper 3.2.1, footnote 4): the wider, the closer softmax comes to 0 and 1.
+    The variance of their scores is d_k (paper 3.2.1, footnote 4), so the softmax saturates for large d_k.
     """
     torch.manual_seed(seed)
     query, keys = torch.randn(1, 1, queries, width), torch.randn(1, 1, KEYS, width)
@@ -106,35 +109,35 @@ def evenness(width: int, scaling: float, seed: int, queries: int = 1000) -> floa
 
 def show_widths(result: WidthResult, folder: Path) -> None:
     heads = [
-        (str(width), f"{head.found:.1%}", f"{head.parameters:,}", f"{head.milliseconds:.2f}")
+        (str(width), f"{head.accuracy:.1%}", f"{head.parameters:,}", f"{head.milliseconds:.2f}")
         for width, head in result.heads.items()
     ]
-    title = f"A head learns to find {PAIRS} keys, each for its own query"
-    show_table(title, ("d_k", "found", "parameters", "ms a step"), heads)
+    title = f"Training one head to attend to {PAIRS} keys, one per query"
+    show_table(title, ("d_k", "correct keys", "parameters", "ms per step"), heads)
     entropies = [(str(w), f"{scaled:.3f}", f"{result.unscaled[w]:.3f}") for w, scaled in result.scaled.items()]
-    title = f"Entropy of the weights of random queries for {KEYS} keys, 1 = all alike"
-    show_table(title, ("d_k", "scores scaled by 1/√d_k", "not scaled"), entropies)
+    title = f"Relative entropy of the weights of random queries over {KEYS} keys (1 = uniform)"
+    show_table(title, ("d_k", "scores scaled by 1/√d_k", "unscaled"), entropies)
     models = [(name, f"{loss:.3f}", f"{share:.1%}") for name, (loss, share) in result.models.items()]
-    title = f"Models with d_k = {TASK_WIDTH} learn to reverse {TASK.length} of {TASK.symbols} symbols"
-    show_table(title, ("scores times", "loss, nats per token", "reversed exactly"), models)
+    title = f"Training models with d_k = {TASK_WIDTH} to reverse {TASK.length} of {TASK.symbols} symbols"
+    show_table(title, ("factor of the scores", "loss, nats per token", "exact match"), models)
     draw_widths(result, folder / "attention_width.png")
-    console.print(f"Picture: {folder / 'attention_width.png'}", soft_wrap=True)
+    console.print(f"Plot: {folder / 'attention_width.png'}", soft_wrap=True)
 
 
 def draw_widths(result: WidthResult, path: Path) -> None:
     figure = Figure(figsize=(11, 3.8), layout="constrained")
-    found, cost, entropy = figure.subplots(1, 3)
+    accuracy, cost, entropy = figure.subplots(1, 3)
     heads = result.heads
-    draw_line(found, {width: 100 * head.found for width, head in heads.items()}, GRAY)
-    found.set(title="Keys found, %", ylim=(0, 105))
+    draw_line(accuracy, {width: 100 * head.accuracy for width, head in heads.items()}, GRAY)
+    accuracy.set(title="Correct keys, %", ylim=(0, 105))
     draw_line(cost, {width: head.parameters for width, head in heads.items()}, GRAY)
-    cost.set(title="Parameters of the head", ylim=(0, None))
+    cost.set(title="Parameters per head", ylim=(0, None))
     draw_line(entropy, result.scaled, BLUE, "scaled by 1/√d_k")
-    draw_line(entropy, result.unscaled, ORANGE, "not scaled")
-    entropy.set(title="Entropy of the weights (1 = even)", ylim=(0, 1.05))
+    draw_line(entropy, result.unscaled, ORANGE, "unscaled")
+    entropy.set(title="Relative entropy of the weights (1 = uniform)", ylim=(0, 1.05))
     entropy.legend(frameon=False, loc="lower left")
-    for axes in (found, cost, entropy):
-        finish(axes, list(heads))
+    for axes in (accuracy, cost, entropy):
+        format_axes(axes, list(heads))
     figure.savefig(path, dpi=110)
 
 
@@ -142,7 +145,7 @@ def draw_line(axes: Axes, points: Mapping[int, float], color: str, label: str = 
     axes.plot(list(points), list(points.values()), marker="o", markersize=4, linewidth=2, color=color, label=label)
 
 
-def finish(axes: Axes, widths: Sequence[int]) -> None:
+def format_axes(axes: Axes, widths: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(widths, [str(width) for width in widths])
     axes.set_xlabel("d_k")

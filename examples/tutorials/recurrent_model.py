@@ -1,11 +1,8 @@
-"""What translated before the Transformer: an LSTM or GRU encoder-decoder with additive attention, for transformers.
+"""An LSTM or GRU encoder-decoder with additive attention, as a transformers model.
 
-After Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate" (arXiv:1409.0473),
-and seed 004, which leads from the RNN to the LSTM, the encoder-decoder and attention. The encoder reads the source in
-both directions at once. The decoder reads one target token at a time, together with what it last saw of the source
-("input feeding", Luong et al. 2015, arXiv:1508.04025), and then looks at the source anew.
-
-Shapes in this file: `batch` counts sequences, `source_len` and `target_len` tokens.
+The architecture follows Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate"
+(arXiv:1409.0473). The encoder is bidirectional. The input of each decoder step is the target token and the previous
+context vector ("input feeding", Luong et al. 2015, arXiv:1508.04025); its state is then the query for the next context.
 """
 
 from typing import Any, NamedTuple
@@ -23,17 +20,17 @@ CELLS: dict[str, Any] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 class RecurrentConfig(PreTrainedConfig):
-    """Every choice that defines a recurrent encoder-decoder.
+    """Configuration of a recurrent encoder-decoder.
 
     Args:
         cell: `"lstm"` or `"gru"`.
-        vocab_size: entries of the one vocabulary that source, target and output share.
+        vocab_size: size of the vocabulary, shared by source, target and output.
         d_model: width of the token embeddings.
-        hidden_size: width of the decoder's state, and of the encoder's two directions together.
-        dropout: rate on embeddings, on the encoder's states and before the logits.
+        hidden_size: width of the decoder's state, and of the encoder's two directions combined.
+        dropout: rate for embeddings, encoder states and the input of the output layer.
 
     Raises:
-        ValueError: there is no such cell, or `hidden_size` is odd.
+        ValueError: `cell` is unknown, or `hidden_size` is odd.
     """
 
     model_type = "recurrent_seq2seq"
@@ -58,14 +55,14 @@ class RecurrentConfig(PreTrainedConfig):
 
 
 class DecoderState(NamedTuple):
-    """All that the decoder keeps from one target token to the next."""
+    """The state of the decoder between two target tokens."""
 
-    memory: tuple[Tensor, ...]  # the cell's: hidden state and, of an LSTM, cell state, each [batch, hidden_size]
-    context: Tensor  # what attention last gave, [batch, hidden_size]
+    memory: tuple[Tensor, ...]  # hidden state and, for an LSTM, cell state, each [batch, hidden_size]
+    context: Tensor  # previous output of the attention, [batch, hidden_size]
 
 
 class AdditiveAttention(nn.Module):
-    """score(s, h) = vᵀ tanh(W s + U h), and the mean of all h weighted by softmax(score) (seed 004; Bahdanau A.1.2)."""
+    """score(s, h) = vᵀ tanh(W s + U h); the context is the mean of h weighted by softmax(score) (Bahdanau A.1.2)."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -74,13 +71,13 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(size, 1, bias=False)  # v
 
     def forward(self, state: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """One look of each decoder at its source.
+        """Compute the context of one decoder step.
 
         Args:
             state: s, `[batch, size]`.
-            keys: U h, `[batch, source_len, size]`: the same for all target tokens, so the caller computes them once.
+            keys: U h, `[batch, source_len, size]`, computed once by the caller for all steps.
             values: h, `[batch, source_len, size]`.
-            mask: True where a source may be seen, `[batch, source_len]`.
+            mask: False at padding, `[batch, source_len]`.
 
         Returns:
             The context `[batch, size]`, and the weights `[batch, source_len]`.
@@ -91,9 +88,9 @@ class AdditiveAttention(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads the source from both ends (Bahdanau 3.2). Its embedding is that of the whole model."""
+    """Bidirectional encoder (Bahdanau 3.2). The model shares its embedding with the decoder and the output layer."""
 
-    main_input_name = "input_ids"  # generate() asks
+    main_input_name = "input_ids"  # used by generate()
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()
@@ -106,7 +103,7 @@ class RecurrentEncoder(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         embedded = self.dropout(self.embedding(input_ids))
-        # Packed, so that the way back starts at a row's last token and not in its padding.
+        # Packing starts the backward direction at the last token of each sequence instead of its padding.
         lengths = attention_mask.sum(dim=1).cpu()
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=input_ids.shape[1])
@@ -114,7 +111,7 @@ class RecurrentEncoder(nn.Module):
 
 
 class RecurrentDecoder(nn.Module):
-    """Writes the target from left to right, with a look at the source at each token."""
+    """Autoregressive decoder with attention over the source at each step."""
 
     def __init__(self, config: RecurrentConfig):
         super().__init__()
@@ -125,23 +122,23 @@ class RecurrentDecoder(nn.Module):
         self.attention = AdditiveAttention(size)
         self.output = nn.Linear(2 * size + config.d_model, config.d_model)
 
-    def start(self, source: Tensor) -> DecoderState:
-        """The state before the first token, made of where the encoder's way back has arrived (Bahdanau A.2.2)."""
+    def initial_state(self, source: Tensor) -> DecoderState:
+        """The state before the first token, from the last state of the backward encoder (Bahdanau A.2.2)."""
         size = self.cell.hidden_size
-        whole_source = source[:, 0, size // 2 :]
-        memory = torch.tanh(self.bridge(whole_source)).split(size, dim=-1)
+        last_backward = source[:, 0, size // 2 :]
+        memory = torch.tanh(self.bridge(last_backward)).split(size, dim=-1)
         return DecoderState(memory, torch.zeros_like(memory[0]))
 
     def forward(
         self, embedded: Tensor, source: Tensor, mask: Tensor, state: DecoderState | None = None
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """Go through the target token by token: each step needs what the one before it has left.
+        """Process the target sequentially, because each step depends on the state of the previous one.
 
         Args:
             embedded: the target, `[batch, target_len, d_model]`.
             source: the encoder's states, `[batch, source_len, hidden_size]`.
-            mask: True where a source may be seen, `[batch, source_len]`.
-            state: what an earlier call left, to go on from there.
+            mask: False at padding, `[batch, source_len]`.
+            state: the state after the previous call, to continue from it.
 
         Returns:
             Hidden states `[batch, target_len, d_model]`, attention weights `[batch, target_len, source_len]`, and the
@@ -149,30 +146,30 @@ class RecurrentDecoder(nn.Module):
         """
         embedded = self.dropout(embedded)
         keys = self.attention.key(source)
-        state = state or self.start(source)
-        seen, looks = [], []
+        state = state or self.initial_state(source)
+        outputs, attentions = [], []
         for token in embedded.unbind(dim=1):
             memory = self.step(torch.cat([token, state.context], dim=-1), state.memory)
             context, weights = self.attention(memory[0], keys, source, mask)
             state = DecoderState(memory, context)
-            seen.append(torch.cat([memory[0], context], dim=-1))
-            looks.append(weights)
-        # What follows feeds no later step, so it is done for all tokens at once.
-        hidden = torch.tanh(self.output(torch.cat([torch.stack(seen, dim=1), embedded], dim=-1)))
-        return self.dropout(hidden), torch.stack(looks, dim=1), state
+            outputs.append(torch.cat([memory[0], context], dim=-1))
+            attentions.append(weights)
+        # No later step depends on these layers, so they process all tokens at once.
+        hidden = torch.tanh(self.output(torch.cat([torch.stack(outputs, dim=1), embedded], dim=-1)))
+        return self.dropout(hidden), torch.stack(attentions, dim=1), state
 
     def step(self, inputs: Tensor, memory: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One step of the cell. torch takes and gives an LSTM's memory as a pair, a GRU's as a single tensor."""
+        """One step of the cell. The state of `nn.LSTMCell` is a pair of tensors, that of `nn.GRUCell` one tensor."""
         return self.cell(inputs, memory) if len(memory) == 2 else (self.cell(inputs, *memory),)
 
 
 class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
-    """Encoder, decoder and output layer, with the library's `generate()`, greedy or sampling."""
+    """Encoder, decoder and output layer. `generate()` supports greedy search and sampling."""
 
     config_class = RecurrentConfig
     main_input_name = "input_ids"
-    accepts_loss_kwargs = False  # the loss is the mean over this batch, whatever else the trainer accumulates
-    _is_stateful = True  # a recurrence cannot take back a token
+    accepts_loss_kwargs = False  # the loss is the mean over this batch, without num_items_in_batch
+    _is_stateful = True  # the state cannot be rolled back
     _supported_generation_modes = [GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE]
 
     def __init__(self, config: RecurrentConfig):
@@ -195,23 +192,23 @@ class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
         use_cache: bool = False,
         **_kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Score the next token at every position of the target, and the labels if given.
+        """Compute the logits of the next token at each target position, and the loss of the labels.
 
         Args:
             input_ids: the source, `[batch, source_len]`, padded on the right.
             attention_mask: 0 at padding, `[batch, source_len]`.
-            decoder_input_ids: the target behind its start token, `[batch, target_len]`; made of the labels if missing.
-            labels: `[batch, target_len]`, -100 where nothing is to be predicted.
-            encoder_outputs: instead of `input_ids`, what the encoder has made of them.
-            past_key_values: where an earlier call stopped; `decoder_input_ids` are then only the tokens after it.
-            use_cache: return that state.
+            decoder_input_ids: the target after its start token, `[batch, target_len]`; default: the shifted labels.
+            labels: `[batch, target_len]`, -100 at ignored positions.
+            encoder_outputs: output of the encoder, instead of `input_ids`.
+            past_key_values: the state after the previous call; `decoder_input_ids` are then only new tokens.
+            use_cache: whether to return the state.
 
         Returns:
-            Logits `[batch, target_len, vocab_size]`, attention weights `[batch, 1, target_len, source_len]`, and with
-            labels the mean cross-entropy in nats per token.
+            Logits `[batch, target_len, vocab_size]`, attention weights `[batch, 1, target_len, source_len]`, and, with
+            labels, the mean cross-entropy in nats per token.
 
         Raises:
-            ValueError: there are neither `decoder_input_ids` nor `labels`.
+            ValueError: neither `decoder_input_ids` nor `labels` are given.
         """
         if decoder_input_ids is None:
             if labels is None:
@@ -233,17 +230,17 @@ class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
         )
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels shifted right behind the start token, -100 read as padding: `[batch, target_len]` in and out."""
+        """The labels shifted right after the start token, with padding for -100: `[batch, target_len]` in and out."""
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """No: the library's caches hold keys and values, and here is a state."""
+        """False: the cache is a `DecoderState`, not keys and values."""
         return False
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier for what comes in, orthogonal for what recurs (Saxe et al. 2014), and memory is kept at first."""
+        """Xavier for input weights, orthogonal for recurrent weights (Saxe et al. 2014), one for forget gate biases."""
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
@@ -255,7 +252,7 @@ class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
 
 def init_gates(rnn: Any) -> None:
-    """Initialise the weights of each gate by themselves; torch stacks those of a layer in one matrix."""
+    """Initialize the weights of each gate separately; torch stacks the gates of a layer in one matrix."""
     for name, parameter in rnn.named_parameters():
         gates = torch.zeros_like(parameter).split(rnn.hidden_size)
         for gate in gates:

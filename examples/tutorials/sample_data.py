@@ -1,13 +1,13 @@
-"""Sample data for the quickstart: English and Spanish sentences from a small lexicon and grammar.
+"""Sample data of the training examples: English-Spanish sentence pairs from a small lexicon and grammar.
 
-A sentence is drawn once and said in both languages. What they do differently is what there is to learn:
+Each meaning is sampled once and expressed in both languages. A model has to learn their differences:
 
 - articles, adjectives and nouns agree, and adjectives follow their noun: `two red tables`, `dos mesas rojas`;
 - verbs are conjugated, so `I`, `you` and `we` are left out, and `to be` is `ser` or `estar`;
-- people as objects take an `a`, and object pronouns precede the verb: `I see the boy`, `Veo al niño`, `Lo veo`;
-- `'s` turns round, and `a el` and `de el` contract: `the king's dog`, `el perro del rey`;
-- a question puts the subject after the verb, between `¿` and `?`;
-- liking turns round altogether: `She likes the houses`, `A ella le gustan las casas`.
+- a person as object takes an `a`, and object pronouns precede the verb: `I see the boy`, `Veo al niño`, `Lo veo`;
+- possessives change the order, and `a el` and `de el` contract: `the king's dog`, `el perro del rey`;
+- in a question, the subject follows the verb, between `¿` and `?`;
+- `like` exchanges subject and object: `She likes the houses`, `A ella le gustan las casas`.
 """
 
 import random
@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-# "m" and "f" are Spanish genders; some nouns hide theirs (el mapa, la flor).
+# "m" and "f" are Spanish genders, which the ending of a noun does not always show (el mapa, la flor).
 NOUNS = {
     "person m": "boy niño, man hombre, brother hermano, doctor médico, king rey, waiter camarero",
     "person f": "girl niña, woman mujer, sister hermana, mother madre, queen reina, actress actriz",
@@ -32,7 +32,7 @@ NOUNS = {
 }
 KINDS_OF_THINGS = ("animal", "food", "text", "thing", "place")
 NAMES = {"m": "Peter Pedro, John Juan, Michael Miguel", "f": "Mary María, Anna Ana, Lucy Lucía"}
-# By the kind of object, with the preposition that it takes.
+# By the kind of object, with the preposition that the verb takes.
 VERBS = {
     "person": "see ver_a, help ayudar_a, know conocer_a, visit visitar_a, look_for buscar_a",
     "animal": "have tener, buy comprar, draw dibujar",
@@ -41,7 +41,7 @@ VERBS = {
     "thing": "have tener, buy comprar, draw dibujar, want querer",
     "place": "go_to ir_a, walk_to caminar_a, be_in estar_en, be_near estar_cerca_de, visit visitar",
 }
-# The verb that says "to be", and the kinds that can be so.
+# The Spanish verb for "to be" and the kinds that the adjectives apply to.
 ADJECTIVES = {
     "ser person": "tall alto, strong fuerte, famous famoso, intelligent inteligente, Spanish español, English inglés",
     "ser animal thing": "white blanco, black negro, gray gris",
@@ -73,7 +73,7 @@ PRONOUNS = {
     "1p m": ("we", "", "us", "nos", "nos"),
     "3p m": ("they", "ellos", "them", "los", "les"),
 }
-# English singular and plural; Spanish in the order of FORMS. A dash: there is none.
+# English singular and plural; Spanish in the order of FORMS. A dash marks a missing form.
 FORMS = ("ms", "fs", "mp", "fp")
 DETERMINERS = {
     "the the": "el la los las",
@@ -85,9 +85,9 @@ DETERMINERS = {
     "a -": "un una - -",
     "- two": "- - dos dos",
 }
-# What neighbouring words do to each other. águila and aula are feminine, but bear neither `la` nor `una`.
-ENGLISH_SOUNDS = {r"\ba (?=[aeiouE])": "an ", r"\bcan not\b": "cannot"}
-SPANISH_SOUNDS = {
+# Regular expressions for words that depend on their neighbors. águila and aula are feminine but take `el` and `un`.
+ENGLISH_CONTRACTIONS = {r"\ba (?=[aeiouE])": "an ", r"\bcan not\b": "cannot"}
+SPANISH_CONTRACTIONS = {
     r"\bla (?=(águila|aula)\b)": "el ",
     r"\buna (?=(águila|aula)\b)": "un ",
     r"\b(a|de) el\b": r"\1l",  # but not `a él`
@@ -95,12 +95,13 @@ SPANISH_SOUNDS = {
 GREETINGS = "hello hola, good_morning buenos_días, good_night buenas_noches, goodbye adiós, thank_you gracias"
 ADDRESSEES = "world mundo, World Mundo, my_friend mi_amigo, my_friends mis_amigos, children niños"
 
-Pair = tuple[str, str]  # the same in English and in Spanish
+Pair = tuple[str, str]  # English and Spanish
+SAMPLE_SEED, HELD_OUT = 2017, 300
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """Something to speak of in both languages, and what verbs and adjectives agree with."""
+    """A noun phrase in both languages, with the person and gender that verbs and adjectives agree with."""
 
     english: str
     spanish: str
@@ -123,7 +124,7 @@ def english_plural(noun: str) -> str:
 
 
 def english_verb(verb: str, person: str, mood: str) -> Pair:
-    """`want to eat` → `("", "wants to eat")` in a statement; `("does", "want to eat")` to deny or ask it."""
+    """`want to eat` → `("", "wants to eat")` in a statement; `("does", "want to eat")` if negated or asked."""
     head, _, tail = verb.partition(" ")
     if head == "can":
         return head, tail
@@ -138,7 +139,7 @@ def english_verb(verb: str, person: str, mood: str) -> Pair:
 def spanish_plural(word: str) -> str:
     if word[-1] in "aeoáé":
         return word + "s"
-    # One more syllable puts the stress where it needs no accent: canción, canciones.
+    # The additional syllable makes the accent unnecessary: canción, canciones.
     word = re.sub(r"[áéíóú](?=[ns]$)", lambda vowel: "aeiou"["áéíóú".index(vowel[0])], word)
     return re.sub(r"z$", "c", word) + "es"
 
@@ -156,30 +157,33 @@ def spanish_verb(infinitive: str, person: str) -> str:
     return IRREGULAR_VERBS.get(infinitive, regular).split()[PERSONS.index(person)]
 
 
-def spoken(words: tuple[str, ...], end: str, sounds: dict[str, str]) -> str:
+def join_words(words: tuple[str, ...], end: str, contractions: dict[str, str]) -> str:
+    """A sentence with contractions, a capital letter and its final punctuation."""
     text = " ".join(filter(None, words))
-    for pattern, heard in sounds.items():
-        text = re.sub(pattern, heard, text)
+    for pattern, contracted in contractions.items():
+        text = re.sub(pattern, contracted, text)
     return text[0].upper() + text[1:] + end
 
 
 def english_clause(subject: Phrase, verb: str, rest: str, mood: str) -> str:
-    """Say (`"."`), deny (`"no"`) or ask (`"?"`) that `subject` does `verb`."""
+    """An English statement (mood `"."`), negation (`"no"`) or question (`"?"`)."""
     auxiliary, verb = english_verb(verb, subject.person, mood)
     if mood == "?":
-        return spoken((auxiliary, subject.english, verb, rest), "?", ENGLISH_SOUNDS)
-    return spoken((subject.english, auxiliary, "not" if mood == "no" else "", verb, rest), ".", ENGLISH_SOUNDS)
+        return join_words((auxiliary, subject.english, verb, rest), "?", ENGLISH_CONTRACTIONS)
+    return join_words(
+        (subject.english, auxiliary, "not" if mood == "no" else "", verb, rest), ".", ENGLISH_CONTRACTIONS
+    )
 
 
 def spanish_clause(subject: str, verb: str, rest: str, mood: str) -> str:
-    """The same in Spanish. `verb` is conjugated; in a question the subject comes between it and the rest."""
+    """The same in Spanish. `verb` is conjugated; in a question, the subject stands between the verb and the rest."""
     if mood == "?":
-        return "¿" + spoken((verb, subject, rest), "?", SPANISH_SOUNDS)
-    return spoken((subject, "no" if mood == "no" else "", verb, rest), ".", SPANISH_SOUNDS)
+        return "¿" + join_words((verb, subject, rest), "?", SPANISH_CONTRACTIONS)
+    return join_words((subject, "no" if mood == "no" else "", verb, rest), ".", SPANISH_CONTRACTIONS)
 
 
-class Speaker(random.Random):
-    """Draws sentences, the same ones for the same seed."""
+class SentenceSampler(random.Random):
+    """Samples sentence pairs; the random seed determines them."""
 
     def sentence(self) -> Pair:
         draw = self.choices((self.action, self.quality, self.liking, self.object_pronoun), weights=(46, 22, 20, 12))[0]
@@ -204,7 +208,7 @@ class Speaker(random.Random):
         """`Are the girls tired?` `¿Están cansadas las niñas?`"""
         kind = self.choice(["person", *VERBS])
         subject = self.subject(definite=True) if kind == "person" else self.noun_phrase(kind, definite=True)
-        # English hides the gender of I, you and we: of them say only what is the same for both, such as `triste`.
+        # The gender of I, you and we is unknown: use only adjectives with one form for both genders, such as `triste`.
         to_be, english, spanish = self.adjective(kind, ending="" if subject.spanish else "e", besides=subject.english)
         agreeing = spanish_adjective(spanish, subject.gender + subject.person[1])
         verb = f"{spanish_verb(to_be, subject.person)} {agreeing}"
@@ -234,7 +238,7 @@ class Speaker(random.Random):
         return self.noun_phrase("person", definite)
 
     def noun_phrase(self, kind: str, definite: bool = False, adjectives: float = 0.4) -> Phrase:
-        """`two black horses`, `my sister's car`. Neither `a` nor `two` if `definite`."""
+        """`two black horses`, `my sister's car`; without `a` and `two` if `definite`."""
         gender, number = self.choice("mf"), self.choice("ssp")
         if kind == "person" and self.random() < 0.25:
             return Phrase(*self.choice(entries(NAMES[gender])), "3s", gender)
@@ -259,7 +263,7 @@ class Speaker(random.Random):
         return self.choice(rows + rows[:1] * 4)  # mostly `the`
 
     def adjective(self, kind: str, ending: str = "", besides: str = "") -> tuple[str, str, str]:
-        """What says "to be" of it, and an adjective in English and Spanish."""
+        """The Spanish verb for "to be", and an adjective in English and Spanish."""
         rows = ((key.split(), words) for key, words in ADJECTIVES.items())
         fitting = [(key[0], *entry) for key, words in rows if kind in key[1:] for entry in entries(words)]
         return self.choice([row for row in fitting if row[2].endswith(ending) and row[1] not in besides])
@@ -278,18 +282,24 @@ def greetings() -> list[Pair]:
 
 
 def sample(size: int, seed: int) -> list[Pair]:
-    """So many different English sentences, each with its translation."""
-    speaker = Speaker(seed)
+    """`size` different English sentences, each with its translation."""
+    sampler = SentenceSampler(seed)
     sentences: dict[str, str] = {}
     while len(sentences) < size:
-        sentences.update([speaker.sentence()])
+        sentences.update([sampler.sentence()])
     pairs = list(sentences.items())
-    speaker.shuffle(pairs)  # short sentences are drawn first
+    sampler.shuffle(pairs)  # otherwise, short sentences would come first
     return pairs
 
 
-def write_sample(folder: Path, train_size: int = 6000, test_size: int = 300, seed: int = 2017) -> None:
-    """Write `train.en`, `train.es`, `test.en` and `test.es`. No sentence of the test is in the training files."""
+def held_out_sample(size: int) -> tuple[list[Pair], list[Pair]]:
+    """Training pairs and `HELD_OUT` held-out pairs, `size` in all."""
+    pairs = sample(size, SAMPLE_SEED)
+    return pairs[HELD_OUT:], pairs[:HELD_OUT]
+
+
+def write_sample(folder: Path, train_size: int = 6000, test_size: int = HELD_OUT, seed: int = SAMPLE_SEED) -> None:
+    """Write `train.en`, `train.es`, `test.en` and `test.es`. No test sentence is in the training files."""
     pairs = sample(train_size + test_size - len(greetings()), seed)
     parts = {"train": greetings() + pairs[test_size:], "test": pairs[:test_size]}
     folder.mkdir(parents=True, exist_ok=True)

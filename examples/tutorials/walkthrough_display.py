@@ -1,4 +1,4 @@
-"""How a walk through the model is shown in a terminal: text in two languages, aligned matrices, check marks."""
+"""Terminal output of the walkthrough: text in two languages, aligned matrices, check marks."""
 
 import tomllib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from torch import Tensor
 
 TEXTS = tomllib.loads((Path(__file__).parent / "walkthrough_texts.toml").read_text(encoding="utf-8"))
 LANGUAGES = ("en", "zh")
-MOST_ROWS = 12  # of a long sentence
+MAX_ROWS = 12  # of the matrix of a long sentence
 PLAIN_MARKS = {True: "[ok]", False: "[differs]"}
 MARKS = {True: "✓", False: "✗"}
 COLORS = {True: "bold green", False: "bold red"}
@@ -26,55 +26,57 @@ COLORS = {True: "bold green", False: "bold red"}
 
 @dataclass
 class Display:
-    """Prints to a terminal, and counts what agreed with the seed.
+    """Prints the walkthrough, and records which results agree with the blog post.
 
     Attributes:
         lang: `"en"` or `"zh"`.
-        plain: neither colour nor lines, for files and screen readers.
-        columns: of a wide matrix, how many to show.
-        checks: the name of each result compared, and whether it agreed.
-        station: where in the walk we are, whose texts are shown.
+        plain: no colors or lines, for files and screen readers.
+        columns: maximum number of columns of a matrix.
+        checks: whether each result agrees, by its name.
+        section: the current section, a key of `TEXTS`.
     """
 
     lang: str = "en"
     plain: bool = False
     columns: int = 10
     checks: dict[str, bool] = field(default_factory=dict)
-    station: str = ""
+    section: str = ""
 
     def __post_init__(self) -> None:
         options: dict[str, Any] = {"no_color": True, "force_terminal": False} if self.plain else {}
         self.console = Console(markup=False, emoji=False, highlight=False, **options)
 
-    def words(self, key: str, **values: Any) -> str:
-        """The text `station.key`, in the reader's language."""
-        station, _, name = key.rpartition(".")
-        return TEXTS[station][name][self.lang].format(**values)
+    def text(self, key: str, **values: Any) -> str:
+        """The text `section.key` in the chosen language."""
+        section, _, name = key.rpartition(".")
+        return TEXTS[section][name][self.lang].format(**values)
 
-    def begin(self, station: str, **values: Any) -> None:
-        """The title of a station, and what is to be said before its numbers."""
-        self.station = station
-        title = self.words(f"{station}.title", **values)
+    def begin(self, section: str, **values: Any) -> None:
+        """Print the title and the introduction of a section."""
+        self.section = section
+        title = self.text(f"{section}.title", **values)
         self.console.print()
         if self.plain:
             self.console.print(f"== {title}")
         else:
             self.console.rule(Text(title, style="bold cyan"), align="left", style="cyan")
-        if "text" in TEXTS[station]:
-            self.say("text")
+        if "text" in TEXTS[section]:
+            self.print("text")
 
-    def say(self, key: str, **values: Any) -> None:
-        """Another text of this station."""
-        self.console.print(self.words(f"{self.station}.{key}", **values))
+    def print(self, key: str, **values: Any) -> None:
+        """Print a text of the current section."""
+        self.console.print(self.text(f"{self.section}.{key}", **values))
 
     def note(self, **values: Any) -> None:
-        """Where the seed is wrong or loose at this station, and what is right."""
-        text = Text.assemble((self.words("labels.wrong"), "bold yellow"), self.words(f"{self.station}.note", **values))
+        """Print where the current section of the blog post is incorrect, and the correct computation."""
+        text = Text.assemble(
+            (self.text("labels.correction"), "bold yellow"), self.text(f"{self.section}.note", **values)
+        )
         self.console.print(Padding(text, (0, 0, 1, 2)))
 
     def array(self, name: str, ours: Tensor, formula: str = "", rows: Sequence[str] = ()) -> None:
-        """An array of ours by itself."""
-        self.block(name, formula, [self.labelled("", ours, rows)])
+        """Print an array that the blog post does not."""
+        self.block(name, formula, [self.matrix_grid("", ours, rows)])
 
     def compare(
         self,
@@ -85,32 +87,33 @@ class Display:
         tolerance: float = 6e-9,
         rows: Sequence[str] = (),
     ) -> bool:
-        """An array of ours beside the seed's, with a check mark if they agree.
+        """Print an array next to the blog post's, with a check mark if they agree. Returns whether they do.
 
         Args:
-            name: what it is called.
-            ours: what the model computed.
-            printed: what the seed prints, of the same number of values.
-            formula: how it comes about.
-            tolerance: half of the last digit that the seed prints, or nine digits of a large number if that is more.
-            rows: what to write before each row.
+            name: the name of the result.
+            ours: the model's values.
+            printed: the blog post's values, in any shape of the same size.
+            formula: how the result is computed.
+            tolerance: half of the last printed digit; the relative tolerance is half of the ninth digit.
+            rows: a label for each row.
         """
         ours = ours.detach().double()
-        seed = torch.tensor(printed, dtype=torch.float64)
-        agree = ours.numel() == seed.numel() and bool(
-            torch.isclose(
-                ours.flatten(), seed.flatten(), rtol=5e-9, atol=tolerance if seed.abs().max() > 1e-6 else 0
-            ).all()
+        expected = torch.tensor(printed, dtype=torch.float64)
+        atol = tolerance if expected.abs().max() > 1e-6 else 0
+        agree = ours.numel() == expected.numel() and torch.allclose(
+            ours.flatten(), expected.flatten(), rtol=5e-9, atol=atol
         )
         self.checks[name] = agree
-        both = [(self.words("labels.ours"), ours.reshape(seed.shape)), (self.words("labels.seed"), seed)]
-        self.block(name, formula, [self.labelled(label, values, rows) for label, values in both], agree)
+        both = [(self.text("labels.ours"), ours.reshape(expected.shape)), (self.text("labels.blog"), expected)]
+        self.block(name, formula, [self.matrix_grid(label, values, rows) for label, values in both], agree)
         return agree
 
-    def compare_words(self, name: str, ours: Any, printed: Any) -> bool:
-        """The same for something that is no array."""
+    def compare_values(self, name: str, ours: Any, printed: Any) -> bool:
+        """Print a value that is not an array next to the blog post's."""
         self.checks[name] = ours == printed
-        both = [Text(f"{self.words(f'labels.{name}')}: {value}") for name, value in (("ours", ours), ("seed", printed))]
+        both = [
+            Text(f"{self.text(f'labels.{label}')}: {value}") for label, value in (("ours", ours), ("blog", printed))
+        ]
         self.block(name, "", both, ours == printed)
         return self.checks[name]
 
@@ -121,36 +124,36 @@ class Display:
         self.console.print(Padding(head, (0, 0, 0, 2)))
         self.console.print(Padding(Columns(parts, padding=(0, 4)), (0, 0, 1, 4)))
 
-    def labelled(self, label: str, values: Tensor, rows: Sequence[str]) -> Table:
-        """A matrix with a label on top and names before its rows; wide ones are cut."""
+    def matrix_grid(self, label: str, values: Tensor, rows: Sequence[str]) -> Table:
+        """A matrix with a title and row labels, truncated to `MAX_ROWS` rows and `columns` columns."""
         grid = Table.grid(padding=(0, 1))
         if label:
             grid.add_row(*([""] if rows else []), Text(label, style="dim"))
-        lines = matrix(values[:MOST_ROWS] if values.dim() > 1 else values, self.columns)
+        lines = matrix_lines(values[:MAX_ROWS] if values.dim() > 1 else values, self.columns)
         names = [*rows[: len(lines)], *[""] * (len(lines) - len(rows))]
         for name, line in zip(names, lines, strict=True):
             grid.add_row(*([name] if rows else []), line)
-        if values.dim() > 1 and len(values) > MOST_ROWS:
+        if values.dim() > 1 and len(values) > MAX_ROWS:
             grid.add_row("…")
         return grid
 
     def table(self, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-        """A table, whose columns' names are the text of that key, between `|`."""
-        table = Table(*self.words(columns).split(" | "), box=None if self.plain else box.SIMPLE_HEAD)
+        """Print a table; `columns` is the key of the column names, which are separated by `|`."""
+        table = Table(*self.text(columns).split(" | "), box=None if self.plain else box.SIMPLE_HEAD)
         for row in rows:
             table.add_row(*map(str, row))
         self.console.print(table)
 
-    def verdict(self) -> bool:
-        """Say how many results agreed; whether all did."""
+    def summary(self) -> bool:
+        """Print how many results agree. Returns whether all do."""
         differing = [name for name, agree in self.checks.items() if not agree]
         counts = {"count": len(self.checks), "good": len(self.checks) - len(differing)}
-        self.say("differ" if differing else "agree", names=", ".join(differing), **counts)
+        self.print("differ" if differing else "agree", names=", ".join(differing), **counts)
         return not differing
 
 
-def matrix(values: Tensor, columns: int) -> list[str]:
-    """The rows of a matrix, or a vector as one row, in columns that align; `…` stands for those that are left out."""
+def matrix_lines(values: Tensor, columns: int) -> list[str]:
+    """A line for each row of a matrix or for a vector, with aligned columns; `…` marks omitted columns."""
     values = values.detach()
     if values.dim() == 1:
         values = values[None]

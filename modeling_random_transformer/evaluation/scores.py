@@ -111,7 +111,7 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     with require_extra():
         import sacrebleu
     names = [metrics] if isinstance(metrics, str) else list(metrics)
-    for name in names or ["none"]:
+    for name in names or [()]:
         check_choice("metrics", name, METRICS)
     classes = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF}
     defaults = {name: _defaults(classes[name]) for name in names}
@@ -121,10 +121,22 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
         check_choice("options", option, known)
         if option in choices:
             check_choice(option, value, choices[option])
-        elif isinstance(known[option], int) and type(value) is not type(known[option]):  # sacrebleu accepts any type
-            raise ValueError(f"{option} must be of type {type(known[option]).__name__}, got {value!r}.")
+        else:
+            _check_type(option, value, known[option])
     options = {"word_order": 2, **options}  # chrF++; the default of sacrebleu is 0, chrF
     return {name: classes[name](**{key: options[key] for key in options if key in defaults[name]}) for name in names}
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    """Check the type of an option, which sacrebleu does not."""
+    if isinstance(default, bool):
+        allowed, valid = "True or False", isinstance(value, bool)
+    elif isinstance(default, int):
+        allowed, valid = "an integer of at least 0", type(value) is int and value >= 0
+    else:  # smooth_value
+        allowed, valid = "None or a positive number", value is None or (isinstance(value, int | float) and value > 0)
+    if not valid:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
 def _defaults(scorer_class: type) -> dict[str, Any]:
@@ -171,7 +183,7 @@ def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list
 
 def check_choice(name: str, value: Any, allowed: Collection[Any]) -> None:
     """Raise a `ValueError` unless `value` is among the `allowed`."""
-    if value not in allowed:
+    if value not in list(allowed):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
 
 

@@ -1,51 +1,48 @@
-"""The model as two graphs: one encodes the source, the other takes a step of the target.
+"""The graphs that are exported to ONNX: one encodes the source, the other takes a step of the target.
 
-The modules compute here what they compute in the model, but with every size left open. Beams of a source share its keys
-and values, as in `generate()`.
+The encoder's layers are the model's modules; the decoder is the `FastDecoder` of `generate()`. Every size is dynamic.
+Beams of one source share its keys and values, as in `generate()`.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from ..generation_random_transformer import FastDecoder
 from ..modeling_random_transformer import (
-    LearnedPositions,
     RandomTransformerAttention,
     RandomTransformerForConditionalGeneration,
-    RandomTransformerStack,
-    SinusoidalPositions,
     eager_attention_forward,
 )
 
 
 class EncoderGraph(nn.Module):
-    """Encodes the source, and projects it to the keys and values of all blocks of the decoder."""
+    """Encodes the source and projects it to the keys and values of all decoder layers. Needs eager attention."""
 
     def __init__(self, model: RandomTransformerForConditionalGeneration):
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Ids and mask `[sources, source_len]` → keys and values in turn, `[sources, heads, source_len, width]`."""
+        """Ids and mask `[sources, source_len]` → keys and values by layer, `[sources, heads, source_len, width]`."""
         encoder, decoder = self.model.model.encoder, self.model.model.decoder
-        states = embed(encoder, input_ids, torch.arange(input_ids.shape[1]))
-        seen = attention_mask[:, None, None] != 0
-
-        def attend_to_source(attention: RandomTransformerAttention, states: Tensor) -> Tensor:
-            keys, values = attention.project_keys_and_values(states)
-            return attend(attention, states, keys, values, seen)
-
+        # A start on the device and no end: the graph must not depend on the length of the example.
+        states = encoder.embed(encoder.embed_tokens(input_ids), start=torch.zeros(1, dtype=torch.int64), end=None)
+        mask = attention_mask[:, None, None] != 0
         for layer in encoder.layers:
-            states = layer.add_and_norm(states, layer.self_attn_layer_norm, partial(attend_to_source, layer.self_attn))
-            states = layer.add_and_norm(states, layer.final_layer_norm, layer.feed_forward)
+            states = layer(states, attention_mask=mask)
         states = encoder.layer_norm(states)
-        return tuple(part for layer in decoder.layers for part in layer.encoder_attn.project_keys_and_values(states))
+        outputs: list[Tensor] = []
+        for layer in decoder.layers:
+            attention = layer.encoder_attn
+            outputs.append(attention.split_heads(attention.k_proj(states), attention.config.d_k))
+            outputs.append(attention.split_heads(attention.v_proj(states), attention.config.d_v))
+        return tuple(outputs)
 
 
 class DecoderGraph(nn.Module):
-    """Takes the tokens that a target has got anew, the first ones or one more."""
+    """Takes a step of the target: its first tokens, or one or more after them."""
 
     def __init__(self, model: RandomTransformerForConditionalGeneration):
         super().__init__()
@@ -54,61 +51,86 @@ class DecoderGraph(nn.Module):
     def forward(
         self, decoder_input_ids: Tensor, attention_mask: Tensor, source: Sequence[Tensor], past: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Score the next token after each of the new ones.
+        """Compute the logits of the next token after each of the new ones.
 
         Args:
-            decoder_input_ids: `[sources, beams, new_len]`.
-            attention_mask: that of the source, `[sources, source_len]`.
-            source: the encoder's keys and values.
-            past: those of the target so far, `[sources, beams, heads, past_len, width]` each; `past_len` may be 0.
+            decoder_input_ids: new tokens, `[sources, beams, new_len]`.
+            attention_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
+            source: the outputs of `EncoderGraph`.
+            past: keys and values of the target by layer, `[sources, beams, heads, past_len, d_k or d_v]`; `past_len`
+                may be 0.
 
         Returns:
             Logits `[sources, beams, new_len, vocab_size]`, then `past` with the new tokens.
         """
-        decoder = self.model.model.decoder
         sources, beams, new_len = decoder_input_ids.shape
-        new = torch.arange(past[0].shape[3], past[0].shape[3] + new_len)
-        causal = torch.arange(past[0].shape[3] + new_len) <= new[:, None]  # [new_len, past_len + new_len]
-        in_source = attention_mask[:, None, None] != 0
-        present: list[Tensor] = []
-
-        def attend_to_target(attention: RandomTransformerAttention, states: Tensor) -> Tensor:
-            seen = past[len(present) : len(present) + 2]
-            pairs = zip(seen, attention.project_keys_and_values(states), strict=True)
-            keys, values = (torch.cat([old.flatten(0, 1), added], dim=2) for old, added in pairs)
-            present.extend((keys, values))
-            return attend(attention, states, keys, values, causal[None, None])
-
-        def attend_to_source(attention: RandomTransformerAttention, states: Tensor) -> Tensor:
-            keys, values = source[len(present) - 2 : len(present)]
-            grouped = states.reshape(sources, beams * new_len, -1)
-            return attend(attention, grouped, keys, values, in_source).reshape(states.shape)
-
-        states = embed(decoder, decoder_input_ids.flatten(0, 1), new)
-        for layer in decoder.layers:
-            own, cross = partial(attend_to_target, layer.self_attn), partial(attend_to_source, layer.encoder_attn)
-            states = layer.add_and_norm(states, layer.self_attn_layer_norm, own)
-            states = layer.add_and_norm(states, layer.encoder_attn_layer_norm, cross)
-            states = layer.add_and_norm(states, layer.final_layer_norm, layer.feed_forward)
-        logits = self.model.lm_head(decoder.layer_norm(states))
+        past_len = past[0].shape[3]
+        new = torch.arange(past_len, past_len + new_len)
+        causal_mask = torch.arange(past_len + new_len) <= new[:, None]  # [new_len, past_len + new_len]
+        source_mask = attention_mask[:, None, None] != 0
+        pairs = zip(past[::2], past[1::2], source[::2], source[1::2], strict=True)
+        attentions = [
+            GraphAttention(
+                layer, keys.flatten(0, 1), values.flatten(0, 1), source_keys, source_values, causal_mask, source_mask
+            )
+            for layer, (keys, values, source_keys, source_values) in zip(
+                self.model.model.decoder.layers, pairs, strict=True
+            )
+        ]
+        decoder = FastDecoder(self.model.model.decoder, self.model.lm_head)
+        states = decoder.embed(decoder_input_ids.flatten(0, 1), start=new[:1], end=None)
+        logits = decoder(states, attentions)
+        present = [part for attention in attentions for part in (attention.keys, attention.values)]
         return tuple(rows.unflatten(0, (sources, beams)) for rows in (logits, *present))
 
 
-def embed(stack: RandomTransformerStack, ids: Tensor, indices: Tensor) -> Tensor:
-    """Embeddings of tokens at these indices of a sequence: `[batch, length]`, `[length]` → `[batch, length, d_model]`.
+class GraphAttention:
+    """Eager attention of one decoder layer, with a cache that grows by concatenation (see `StepAttention`).
 
-    Positions are looked up or computed at their indices, so that no length is built into the graph.
+    Args:
+        layer: the decoder layer.
+        keys: the target's keys so far, `[batch, heads, past_len, d_k]`, where batch is sources · beams.
+        values: its values, `[batch, heads, past_len, d_v]`.
+        source_keys: the source's keys, `[sources, heads, source_len, d_k]`.
+        source_values: its values, `[sources, heads, source_len, d_v]`.
+        causal_mask: true where a new token may see a token, `[new_len, past_len + new_len]`.
+        source_mask: true for source tokens, `[sources, 1, 1, source_len]`.
     """
-    states, positions = stack.embed_tokens(ids) * stack.embed_scale, stack.embed_positions
-    if isinstance(positions, LearnedPositions):
-        return states + positions.weight[indices + stack.config.position_offset]
-    if isinstance(positions, SinusoidalPositions):
-        return states + positions.encode(indices)
-    return states
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        keys: Tensor,
+        values: Tensor,
+        source_keys: Tensor,
+        source_values: Tensor,
+        causal_mask: Tensor,
+        source_mask: Tensor,
+    ):
+        self.self_attn, self.encoder_attn = layer.self_attn, layer.encoder_attn
+        self.keys, self.values = keys, values
+        self.source_keys, self.source_values = source_keys, source_values
+        self.causal_mask, self.source_mask = causal_mask, source_mask
+
+    def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """`[batch, new_len, heads · d_k]` and `[batch, new_len, heads · d_v]` → `[batch, new_len, heads · d_v]`."""
+        attention = self.self_attn
+        self.keys = torch.cat([self.keys, attention.split_heads(key, attention.config.d_k)], dim=2)
+        self.values = torch.cat([self.values, attention.split_heads(value, attention.config.d_v)], dim=2)
+        return attend(attention, query, self.keys, self.values, self.causal_mask[None, None])
+
+    def attend_to_source(self, query: Tensor) -> Tensor:
+        """`[batch, new_len, heads · d_k]` → `[batch, new_len, heads · d_v]`."""
+        batch, new_len, width = query.shape
+        grouped = query.reshape(self.source_keys.shape[0], -1, width)
+        outputs = attend(self.encoder_attn, grouped, self.source_keys, self.source_values, self.source_mask)
+        return outputs.reshape(batch, new_len, -1)
 
 
-def attend(attention: RandomTransformerAttention, states: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-    """Attention of `states`, `[batch, query_len, d_model]`, to the keys that `seen` shows them, by the reference."""
-    queries = attention.split_heads(attention.q_proj(states), attention.config.d_k)
-    outputs, _ = eager_attention_forward(attention, queries, keys, values, seen, attention.scaling)
-    return attention.out_proj(outputs.flatten(2))
+def attend(
+    attention: RandomTransformerAttention, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor
+) -> Tensor:
+    """Eager attention of queries `[batch, query_len, heads · d_k]` → `[batch, query_len, heads · d_v]`."""
+    heads = attention.split_heads(query, attention.config.d_k)
+    outputs, _ = eager_attention_forward(attention, heads, keys, values, visible, attention.scaling)
+    return outputs.flatten(2)

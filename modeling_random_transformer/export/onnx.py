@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .graphs import DecoderGraph, EncoderGraph
-from .onnx_model import DECODER, ENCODER, OnnxModel, names_of
+from .onnx_model import DECODER, ENCODER, OnnxModel, tensor_names
 from .search import Translate, translate_fn
 
 # Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
@@ -41,6 +41,7 @@ def save(
             activations.
     """
     model = copy.deepcopy(model).to("cpu", torch.float32)
+    model.set_attn_implementation("eager")
     with TemporaryDirectory() as scratch:
         for name, export in ((ENCODER, export_encoder), (DECODER, export_decoder)):
             if dtype == "float32":
@@ -69,14 +70,19 @@ def export_encoder(model: RandomTransformerForConditionalGeneration, path: Path)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     dynamic_shapes = (dynamic(0, 1), dynamic(0, 1))
     export_graph(
-        EncoderGraph(model), tuple(inputs.values()), dynamic_shapes, [*inputs], names_of(model.config, "source"), path
+        EncoderGraph(model),
+        tuple(inputs.values()),
+        dynamic_shapes,
+        [*inputs],
+        tensor_names(model.config, "source"),
+        path,
     )
 
 
 def export_decoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:
     """Export the graph of a decoding step."""
     heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
-    source, past, present = (names_of(model.config, what) for what in ("source", "past", "present"))
+    source, past, present = (tensor_names(model.config, what) for what in ("source", "past", "present"))
     inputs = (
         torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64),
         torch.ones(SOURCES, SOURCE_LEN, dtype=torch.int64),

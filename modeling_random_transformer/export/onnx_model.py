@@ -1,4 +1,4 @@
-"""What `to_onnx.write` wrote, run by onnxruntime under transformers' `generate()`."""
+"""Exported ONNX graphs, run by onnxruntime under transformers' `generate()`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from ..modeling_random_transformer import RandomTransformerPreTrainedModel
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 
 
-def names_of(config: RandomTransformerConfig, what: str) -> list[str]:
-    """Names of the decoder's keys and values in the graphs: of the `"source"`, the `"past"` or the `"present"`."""
-    return [f"{what}.{i}.{part}" for i in range(config.decoder_layers) for part in ("keys", "values")]
+def tensor_names(config: RandomTransformerConfig, kind: str) -> list[str]:
+    """Names of keys and values in the graphs, by layer, of kind `"source"`, `"past"` or `"present"`."""
+    return [f"{kind}.{i}.{part}" for i in range(config.decoder_layers) for part in ("keys", "values")]
 
 
 @dataclass
 class EncodedSource(ModelOutput):
-    """What the decoder asks the source: keys and values in turn, `[sources, heads, source_len, width]` each."""
+    """Keys and values of the source by layer, `[sources, heads, source_len, d_k or d_v]` each."""
 
     keys_and_values: tuple[np.ndarray, ...]
 
@@ -52,7 +52,7 @@ class OnnxEncoder(nn.Module):
 
 
 class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMixin):
-    """A model without weights of its own, for `generate()` and `translate`: two graphs compute, on the CPU.
+    """A model for `generate()` and `translate` that runs two ONNX graphs on the CPU.
 
     model = OnnxModel.load("out")
     model.generate(**tokenizer(["hello world"], return_tensors="pt"), num_beams=4)
@@ -65,7 +65,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
 
     @classmethod
     def load(cls, folder: str | PathLike) -> "OnnxModel":
-        """The model in this folder, on as many of the CPU's threads as torch uses."""
+        """Load the model from a folder. It uses as many CPU threads as torch."""
         options = SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         sessions = [
@@ -92,11 +92,9 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         batch_size: int,
         max_cache_length: int,
     ) -> None:
-        asked = generation_config.cache_implementation
-        if asked not in (None, "dynamic"):
-            raise ValueError(
-                f"cache_implementation must be None or 'dynamic', as the graphs' caches grow, got {asked!r}."
-            )
+        implementation = generation_config.cache_implementation
+        if implementation not in (None, "dynamic"):
+            raise ValueError(f"cache_implementation must be None or 'dynamic' for ONNX graphs, got {implementation!r}.")
         super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
@@ -111,25 +109,25 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         use_cache: bool | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """Score the next token after each of the new ones.
+        """Compute the logits of the next token after each of the new ones.
 
         Args:
-            input_ids: the source, `[sources, source_len]`, where it is not yet encoded.
+            input_ids: the source, `[sources, source_len]`, if it is not yet encoded.
             attention_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
-            decoder_input_ids: new tokens of the target, `[rows, new_len]`; consecutive rows share a source, as beams
+            decoder_input_ids: new tokens of the target, `[batch, new_len]`; consecutive rows share a source, as beams
                 do.
             encoder_outputs: the encoded source.
-            past_key_values: the target so far; it takes up the new tokens.
+            past_key_values: the target's cache, to which the new tokens are appended.
             use_cache: return the cache; `config.use_cache` when `None`.
 
         Returns:
-            Logits `[rows, new_len, vocab_size]`, and the cache where it is used.
+            Logits `[batch, new_len, vocab_size]`, and the cache if it is used.
 
         Raises:
-            ValueError: an input is missing, or longer than learned positions reach.
+            ValueError: an input is missing, or longer than the learned positions.
         """
         if decoder_input_ids is None or (input_ids is None and encoder_outputs is None):
-            raise ValueError("decoder_input_ids and one of input_ids and encoder_outputs must be given, got fewer.")
+            raise ValueError("decoder_input_ids and one of input_ids and encoder_outputs must be given.")
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         source: tuple[np.ndarray, ...] = encoder_outputs.keys_and_values
@@ -139,42 +137,42 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if past_key_values is None else past_key_values
         check_length(self.config, cache.get_seq_length() + decoder_input_ids.shape[1])
         inputs = {
-            "decoder_input_ids": beside_each_other(decoder_input_ids, sources),
+            "decoder_input_ids": group_rows(decoder_input_ids, sources),
             "attention_mask": attention_mask.long().numpy(),
-            **dict(zip(names_of(self.config, "source"), source, strict=True)),
-            **self.past(cache.self_attention_cache, sources, len(decoder_input_ids)),
+            **dict(zip(tensor_names(self.config, "source"), source, strict=True)),
+            **self.past_inputs(cache.self_attention_cache, sources, len(decoder_input_ids)),
         }
         outputs = self.decoder_session.run(None, inputs)
         logits, *present = (torch.from_numpy(output).flatten(0, 1) for output in outputs)
-        keep(cache.self_attention_cache, present)
+        replace_contents(cache.self_attention_cache, present)
         used = self.config.use_cache if use_cache is None else use_cache
         return Seq2SeqLMOutput(logits=logits, past_key_values=cache if used else None)
 
-    def past(self, cache: DynamicCache, sources: int, rows: int) -> dict[str, np.ndarray]:
-        """The graph's inputs for the target so far, which at first is none."""
+    def past_inputs(self, cache: DynamicCache, sources: int, batch_size: int) -> dict[str, np.ndarray]:
+        """The decoder graph's inputs from the target's cache, which is empty at first."""
         if cache.get_seq_length():
             parts = [part for layer in cache.layers for part in (layer.keys, layer.values)]
         else:
             widths = [self.config.d_k, self.config.d_v] * self.config.decoder_layers
-            parts = [torch.empty(rows, self.config.num_heads, 0, width) for width in widths]
-        names = names_of(self.config, "past")
-        return {name: beside_each_other(part, sources) for name, part in zip(names, parts, strict=True)}
+            parts = [torch.empty(batch_size, self.config.num_heads, 0, width) for width in widths]
+        names = tensor_names(self.config, "past")
+        return {name: group_rows(part, sources) for name, part in zip(names, parts, strict=True)}
 
 
 def check_length(config: RandomTransformerConfig, length: int) -> None:
-    """Refuse what the model refuses; the graph's own error would name a node."""
+    """Raise the same ValueError as the model. The graph's own error would name a node."""
     limit = config.max_position_embeddings
     if config.position_embedding == "learned" and length > limit:
-        raise ValueError(f"learned positions reach to max_position_embeddings={limit}, got a length of {length}.")
+        raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {length}.")
 
 
-def beside_each_other(rows: Tensor, sources: int) -> np.ndarray:
-    """Rows that share a source: `[rows, …]` → `[sources, beams, …]`."""
-    return rows.view(sources, len(rows) // sources, *rows.shape[1:]).numpy()
+def group_rows(tensor: Tensor, sources: int) -> np.ndarray:
+    """Group rows by source: `[batch, …]` → `[sources, beams, …]`."""
+    return tensor.view(sources, len(tensor) // sources, *tensor.shape[1:]).numpy()
 
 
-def keep(cache: DynamicCache, present: Sequence[Tensor]) -> None:
-    """Make these keys and values, in turn, what the cache holds. Its own `update` would copy them."""
+def replace_contents(cache: DynamicCache, present: Sequence[Tensor]) -> None:
+    """Set the cache to these keys and values by layer. Its `update` would concatenate and copy them."""
     cache.layers = [DynamicLayer() for _ in present[::2]]
     for layer, keys, values in zip(cache.layers, present[::2], present[1::2], strict=True):
         layer.lazy_initialization(keys, values)

@@ -1,10 +1,10 @@
-"""Every number on the way from tokens to the next token, recorded as a model computes it.
+"""Recording of every intermediate value that a model computes.
 
 with trace(model) as t:
     model(**inputs)                              # or model.generate(**inputs)
 t["encoder.layers.0.self_attn.head.1.scores"]    # a tensor, [batch, source_len, source_len]
 t.explain("encoder.layers.0.self_attn.head.1.scores")
-print(t)                                         # all of them: shape, formula, section of the paper
+print(t)                                         # all values: shape, formula, section of the paper
 """
 
 from .hooks import trace

@@ -1,4 +1,4 @@
-"""What a trace holds, and what of it was asked for."""
+"""The trace and the recorder that fills it."""
 
 import difflib
 import warnings
@@ -13,10 +13,10 @@ from .steps import Step, describe
 
 
 class Trace(Mapping[str, Tensor]):
-    """The values of a pass through a model by their paths, in the order in which they were computed.
+    """The values that a model computed, by path, in the order of computation.
 
     Attributes:
-        left_out: how many values found no room within the memory that was allowed.
+        left_out: number of values skipped because of `max_memory`.
     """
 
     def __init__(self, config: Any, values: Mapping[str, Tensor] | None = None):
@@ -28,7 +28,7 @@ class Trace(Mapping[str, Tensor]):
         if path in self._values:
             return self._values[path]
         near = difflib.get_close_matches(path, self._values, n=3)
-        raise KeyError(f"no value was recorded at {path!r}. " + (f"Near it: {', '.join(near)}." if near else ""))
+        raise KeyError(f"no value was recorded at {path!r}. " + (f"Similar paths: {', '.join(near)}." if near else ""))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -45,7 +45,7 @@ class Trace(Mapping[str, Tensor]):
         return describe(path, self[path], self.config)
 
     def step(self, index: int) -> "Trace":
-        """What the decoder's pass number `index` recorded, under paths without `step.N.`; the first is 0.
+        """The values of the decoder's pass `index`, under paths without `step.N.`; the first pass is 0.
 
         Raises:
             KeyError: there was no such pass.
@@ -62,7 +62,7 @@ class Trace(Mapping[str, Tensor]):
         return Trace(self.config, {path: value for path, value in self.items() if fnmatchcase(path, pattern)})
 
     def __str__(self) -> str:
-        """A line for each value: path, shape, formula, section."""
+        """One line per value: path, shape, formula, section."""
         steps = [self.explain(path) for path in self]
         width = max((len(step.path) for step in steps), default=0)
         return "\n".join(
@@ -74,7 +74,7 @@ class Trace(Mapping[str, Tensor]):
 
 
 def step_and_path(path: str) -> tuple[int, str]:
-    """The number of the decoder's pass that a path belongs to, and the path within it."""
+    """The index of the decoder's pass that a path belongs to, and the path within it."""
     if not path.startswith("step."):
         return 0, path
     _, number, rest = path.split(".", maxsplit=2)
@@ -82,8 +82,8 @@ def step_and_path(path: str) -> tuple[int, str]:
 
 
 @dataclass
-class Choice:
-    """Which layers, heads and passes of the decoder to record; None is all of them."""
+class Selection:
+    """Layers, heads and passes of the decoder to record; `None` is all of them."""
 
     layers: Collection[int] | None
     heads: Collection[int] | None
@@ -91,32 +91,33 @@ class Choice:
 
 
 class Recorder:
-    """Fills a trace, with a number before the paths of the second and later passes of the decoder."""
+    """Fills a trace. Paths of the decoder's second and later passes start with `step.N.`."""
 
-    def __init__(self, trace: Trace, choice: Choice, max_bytes: int):
-        self.trace, self.choice = trace, choice
+    def __init__(self, trace: Trace, selection: Selection, max_bytes: int):
+        self.trace, self.selection = trace, selection
         self.step = 0
         self.bytes_left = max_bytes
         self.max_bytes = max_bytes
         self.started: set[str] = set()
 
     def start(self, stack: str) -> None:
-        """A stack begins a pass. What has run already, or an encoder after its decoder, begins a new step."""
+        """A stack starts a pass. A second pass of a stack, or an encoder after its decoder, starts a new step."""
         if stack in self.started or "decoder" in self.started:
             self.step += 1
             self.started.clear()
         self.started.add(stack)
 
     def wants(self, layer: int | None = None) -> bool:
-        """Whether anything of a layer, or outside of the layers, is to be recorded at this step."""
-        this_step = self.choice.steps is None or self.step in self.choice.steps
-        return this_step and (layer is None or self.choice.layers is None or layer in self.choice.layers)
+        """Whether a layer, or a value outside of the layers, is recorded at this step."""
+        this_step = self.selection.steps is None or self.step in self.selection.steps
+        return this_step and (layer is None or self.selection.layers is None or layer in self.selection.layers)
 
     def heads(self, count: int) -> list[int]:
-        return [head for head in range(count) if self.choice.heads is None or head in self.choice.heads]
+        """The selected heads out of `count`."""
+        return [head for head in range(count) if self.selection.heads is None or head in self.selection.heads]
 
     def __call__(self, path: str, value: Tensor) -> None:
-        """Keep a copy of a value, if there is room for it."""
+        """Store a copy of a value if it fits into the memory limit."""
         size = value.numel() * value.element_size()
         if size > self.bytes_left:
             self.leave_out()
@@ -126,7 +127,8 @@ class Recorder:
         self.trace._values[prefix + path] = value.detach().clone()
 
     def leave_out(self) -> None:
+        """Count a skipped value and warn once."""
         self.trace.left_out += 1
         if self.trace.left_out == 1:
-            text = f"the trace has reached max_memory={self.max_bytes} bytes: what does not fit is left out."
-            warnings.warn(f"{text} Choose layers, heads or steps.", stacklevel=2)
+            text = f"the trace has reached max_memory={self.max_bytes} bytes: further values are skipped."
+            warnings.warn(f"{text} Select layers, heads or steps.", stacklevel=2)

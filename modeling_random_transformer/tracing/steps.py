@@ -1,4 +1,4 @@
-"""What a recorded value is: its formula, and the section of "Attention Is All You Need" that has it."""
+"""Descriptions of recorded values: formula and section of "Attention Is All You Need"."""
 
 import re
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ class Step(NamedTuple):
     Attributes:
         path: its name in the trace.
         shape: the tensor's shape.
-        formula: how it comes from values before it, by their names; x is what goes into the sub-layer.
-        section: where the paper has it.
+        formula: its computation from earlier values, by their names; x is the input of the sub-layer.
+        section: of the paper.
     """
 
     path: str
@@ -22,7 +22,7 @@ class Step(NamedTuple):
     section: str
 
 
-# By the last two words of a path. What depends on the configuration stands in braces: see `facts`.
+# By the last two parts of a path. Placeholders depend on the configuration: see `placeholders`.
 FORMULAS = {
     "embedding.ids": ("indices of the tokens in the vocabulary", "3.4"),
     "embedding.token": ("row of the embedding matrix for each token", "3.4"),
@@ -36,10 +36,10 @@ FORMULAS = {
     "cross_head.value": ("encoder.output · W_V{b_V}", "3.2.3"),
     "head.scores": ("query · keyᵀ", "3.2.1"),
     "head.scaled_scores": ("scores{scaling}", "3.2.1"),
-    "head.mask": ("0 where a query may see a key, else the dtype's minimum", "3.2.3"),
+    "head.mask": ("0 for visible keys, the dtype's minimum for hidden ones", "3.2.3"),
     "head.weights": ("softmax(scaled_scores + mask) over the keys", "3.2.1"),
     "head.output": ("weights · value", "3.2.1"),
-    "attn.concatenated": ("the heads' outputs side by side", "3.2.2"),
+    "attn.concatenated": ("the concatenated outputs of the heads", "3.2.2"),
     "attn.output": ("concatenated · W_O{b_O}", "3.2.2"),
     "ffn.inner": ("{x} · W_1 + b_1", "3.3"),
     "ffn.activation": ("{activation}", "3.3"),
@@ -48,11 +48,11 @@ FORMULAS = {
     "sublayer.mean": ("mean of {normed}", "3.1"),
     "sublayer.variance": ("mean of ({normed} − mean)²", "3.1"),
     "sublayer.layer_norm": ("({normed} − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
-    "final.mean": ("mean of the last block's output x", "3.1"),
+    "final.mean": ("mean of the last layer's output x", "3.1"),
     "final.variance": ("mean of (x − mean)²", "3.1"),
     "final.layer_norm": ("(x − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
-    "encoder.output": ("the source, encoded", "3.1"),
-    "decoder.output": ("the state of each target token", "3.1"),
+    "encoder.output": ("the encoded source", "3.1"),
+    "decoder.output": ("states of the target tokens", "3.1"),
     "logits": ("decoder.output · {output_matrix}{b_vocab}", "3.4"),
     "probabilities": ("softmax(logits)", "3.4"),
     "choice": ("argmax(probabilities)", "3.4"),
@@ -61,19 +61,19 @@ PARENTS = {"self_attn": ("attn", "sublayer"), "encoder_attn": ("attn", "sublayer
 
 
 def describe(path: str, value: Tensor, config: Any) -> Step:
-    """The step that a path names, in a model of this configuration."""
+    """The description of a value, in a model of this configuration."""
     *places, name = re.sub(r"^step\.\d+\.|\.\d+", "", path).split(".")
     kinds = PARENTS.get(places[-1], tuple(places[-1:])) if places else ("",)
     if places[-1:] == ["head"] and "encoder_attn" in places:
         kinds = ("cross_head", "head")
     formula, section = next(FORMULAS[key] for kind in kinds if (key := f"{kind}.{name}".lstrip(".")) in FORMULAS)
-    return Step(path, tuple(value.shape), formula.format_map(facts(config)), section)
+    return Step(path, tuple(value.shape), formula.format_map(placeholders(config)), section)
 
 
-def facts(config: Any) -> dict[str, Any]:
-    """What formulas say of a configuration."""
+def placeholders(config: Any) -> dict[str, Any]:
+    """The parts of formulas that depend on the configuration."""
     biases = {f"b_{name}": f" + b_{name}" if config.attention_bias else "" for name in "QKVO"}
-    usual_scale = config.attention_scale == config.d_k**-0.5
+    default_scale = config.attention_scale == config.d_k**-0.5
     waves = f"sin and cos of pos / 10000^(2i/{config.d_model})"
     return biases | {
         "x": "layer_norm" if config.norm_order == "pre" else "x",
@@ -81,7 +81,7 @@ def facts(config: Any) -> dict[str, Any]:
         "times_scale": f" · √{config.d_model}" if config.scale_embedding else "",
         "position": waves if config.position_embedding == "sinusoidal" else "a learned vector for each position",
         "plus_position": "" if config.position_embedding == "none" else " + position",
-        "scaling": f" / √{config.d_k}" if usual_scale else f" · {config.attention_scale:.6g}",
+        "scaling": f" / √{config.d_k}" if default_scale else f" · {config.attention_scale:.6g}",
         "activation": "max(0, inner)"
         if config.activation_function == "relu"
         else f"{config.activation_function}(inner)",

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..loss_random_transformer import smoothed_cross_entropy
+from ..ops_random_transformer import smoothed_cross_entropy
 
 
 class SmoothedCrossEntropy:

@@ -1,4 +1,4 @@
-"""What peft adapts in this architecture when nobody says."""
+"""The default target modules of peft for this architecture."""
 
 from peft.utils import constants
 
@@ -8,9 +8,9 @@ MAPPINGS = "TRANSFORMERS_MODELS_TO_"
 
 
 def register_target_modules() -> None:
-    """Make each of peft's methods adapt the layers that it adapts in BART, which have the same names here.
+    """Register BART's target modules for each of peft's methods, since the modules have the same names here.
 
-    For LoRA these are the projections of queries and values, the ones that its authors adapt (Hu et al. 2021, 7.1).
+    For LoRA these are the query and value projections, as in Hu et al. 2021, section 7.1.
     """
     for name, mapping in vars(constants).items():
         if name.startswith(MAPPINGS) and "bart" in mapping:

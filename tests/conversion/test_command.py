@@ -44,7 +44,8 @@ def test_convert_marian(dispatched, tmp_path, capsys):
     ],
 )
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested")
-def test_convert_torch_transformer(positions, options, flags, tmp_path, capsys):
+def test_convert_torch_transformer(positions, options, flags, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # a narrower table breaks long names into lines
     original = Original(positions=positions, **options)
     torch.save(original.state_dict(), tmp_path / "model.pt")
     flags = [*flags, "--positions", positions, *([] if positions == "table" else ["--ignore", "table"])]

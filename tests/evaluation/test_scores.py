@@ -202,10 +202,12 @@ INVALID_OPTIONS = [
     ({"tokenize": "klingon"}, r"tokenize must be one of .*'13a'.*, got 'klingon'"),
     ({"tokenize": None}, r"tokenize must be one of .*, got None"),
     ({"smooth_method": "laplace"}, r"smooth_method must be one of .*'exp'.*, got 'laplace'"),
-    ({"lowercase": "no"}, r"lowercase must be of type bool, got 'no'"),
-    ({"effective_order": 1}, r"effective_order must be of type bool, got 1"),
-    ({"word_order": 2.0}, r"word_order must be of type int, got 2.0"),
-    ({"beta": True}, r"beta must be of type int, got True"),
+    ({"lowercase": "no"}, r"lowercase must be True or False, got 'no'"),
+    ({"effective_order": 1}, r"effective_order must be True or False, got 1"),
+    ({"word_order": 2.0}, r"word_order must be an integer of at least 0, got 2.0"),
+    ({"beta": True}, r"beta must be an integer of at least 0, got True"),
+    ({"char_order": -1}, r"char_order must be an integer of at least 0, got -1"),
+    ({"smooth_method": "floor", "smooth_value": -1}, r"smooth_value must be None or a positive number, got -1"),
     ({"tokenise": "zh"}, r"options must be one of .*'tokenize'.*'word_order'.*, got 'tokenise'"),
     ({"max_ngram_order": 2}, r"options must be one of .*, got 'max_ngram_order'"),
 ]
@@ -243,7 +245,7 @@ def test_unknown_metrics_raise_value_error():
         load_metric("ter")
     with pytest.raises(ValueError, match="metrics must be one of 'bleu', 'chrf', got 'ter'"):
         score(["a"], ["a"], ("bleu", "ter"))
-    with pytest.raises(ValueError, match="metrics must be one of 'bleu', 'chrf', got 'none'"):
+    with pytest.raises(ValueError, match=r"metrics must be one of 'bleu', 'chrf', got \(\)"):
         score(["a"], ["a"], ())
     with pytest.raises(ValueError, match=r"options must be one of .*'tokenize'.*, got 'word_order'"):
         score(["a"], ["a"], "bleu", word_order=2)

@@ -1,4 +1,4 @@
-"""The ready-made configurations: Accelerate reads them, and they name what is there."""
+"""The Accelerate configurations: they load, and refer to existing classes."""
 
 from pathlib import Path
 
@@ -17,17 +17,17 @@ KINDS = {
 }
 
 
-def test_every_configuration_is_here():
+def test_every_configuration_is_tested():
     assert {path.stem for path in FOLDER.glob("*.yaml")} == set(KINDS)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_accelerate_reads_it(name):
+def test_configuration_loads(name):
     config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
     assert (config.distributed_type.value, config.num_processes, config.mixed_precision) == (*KINDS[name], "bf16")
 
 
-def test_fsdp2_wraps_the_blocks_and_saves_whole_weights():
+def test_fsdp2_wraps_layers_and_saves_full_weights():
     options = load_config_from_file(str(FOLDER / "fsdp2.yaml")).fsdp_config
     wrapped = options["fsdp_transformer_layer_cls_to_wrap"].split(",")
     assert sorted(wrapped) == sorted(modeling.RandomTransformerPreTrainedModel._no_split_modules)
@@ -35,5 +35,5 @@ def test_fsdp2_wraps_the_blocks_and_saves_whole_weights():
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_deepspeed_stages(stage):
+def test_deepspeed_stage(stage):
     assert load_config_from_file(str(FOLDER / f"zero{stage}.yaml")).deepspeed_config["zero_stage"] == stage

@@ -1,4 +1,4 @@
-"""The text classification example: its data, its refusals, and whole runs of it."""
+"""The text classification example: data, errors, complete runs."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,8 @@ from tutorials.sample_data import sample
 from tests.helpers.models import save_translator
 
 ANIMALS = ["cat", "dog", "cow", "hen", "lion"]
-COLOURS = ["red", "blue", "green", "white", "black"]
-SINGLE = [(f"{verb} the {word}", kind) for kind, words in (("animal", ANIMALS), ("colour", COLOURS))
+COLORS = ["red", "blue", "green", "white", "black"]
+SINGLE = [(f"{verb} the {word}", kind) for kind, words in (("animal", ANIMALS), ("color", COLORS))
           for word in words for verb in ("see", "draw", "buy", "like")]  # fmt: skip
 PAIRS = [(f"the {animal}\tthe {other}", str(animal == other)) for animal in ANIMALS for other in ANIMALS]
 
@@ -24,25 +24,25 @@ def write(path, rows):
 
 
 def accuracy(output: str) -> float:
-    return float(re.search(r"Right about ([\d.]+)%", output)[1])
+    return float(re.search(r"held-out texts: ([\d.]+)%", output)[1])
 
 
 @pytest.mark.slow
-def test_it_learns_animals_and_colours(tmp_path, capsys):
-    """What comes of a saved folder is what was shown."""
+def test_it_learns_animals_and_colors(tmp_path, capsys):
+    """The saved folder gives the printed labels."""
     train, out = write(tmp_path / "train.tsv", SINGLE * 5), str(tmp_path / "out")
     assert classify_text.main(["--train_file", train, "--max_steps", "60", "--output_dir", out,
                                "--classify", "see the lion", "buy the red"]) == 0  # fmt: skip
     output = capsys.readouterr().out
     assert accuracy(output) == 100
     assert re.search(r"see the lion +animal", output)
-    assert re.search(r"buy the red +colour", output)
+    assert re.search(r"buy the red +color", output)
     pipe = pipeline("text-classification", model=out)
-    assert [answer["label"] for answer in pipe(["see the lion", "buy the red"])] == ["animal", "colour"]
+    assert [answer["label"] for answer in pipe(["see the lion", "buy the red"])] == ["animal", "color"]
 
 
-def test_pairs_from_a_translators_encoder(tmp_path, capsys):
-    """The same seed gives the same run."""
+def test_pairs_with_the_encoder_of_a_translation_model(tmp_path, capsys):
+    """The same random seed gives the same output."""
     translator = tmp_path / "translator"
     save_translator(translator)
     train, test = write(tmp_path / "train.tsv", PAIRS), write(tmp_path / "test.tsv", PAIRS[:8])
@@ -54,21 +54,21 @@ def test_pairs_from_a_translators_encoder(tmp_path, capsys):
         outputs.append(re.sub(r"Training time.*", "", capsys.readouterr().out))
     assert outputs[0] == outputs[1]
     assert "the cat | the dog" in outputs[0]
-    assert "Always 'False' would be right about 75.0%" in outputs[0]
+    assert "Baseline, always 'False': 75.0%" in outputs[0]
     assert "'text_pair': 'the cat'" in outputs[0]
     answer = pipeline("text-classification", model=str(tmp_path / "out"))({"text": "the hen", "text_pair": "the hen"})
     assert re.search(rf"the hen \| the hen +{answer['label']} +{answer['score']:.2f}", outputs[0])
 
 
-def test_a_translators_encoder_is_taken(tmp_path):
+def test_encoder_weights_are_loaded(tmp_path):
     whole = save_translator(tmp_path)
-    model, tokenizer = classify_text.new_classifier(tmp_path, PAIRS, {"b", "a", "c"})
+    model, tokenizer = classify_text.build_classifier(tmp_path, PAIRS, {"b", "a", "c"})
     assert torch.equal(model.model.encoder.layers[1].fc1.weight, whole.model.encoder.layers[1].fc1.weight)
     assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
     assert len(tokenizer) == whole.config.vocab_size
 
 
-def test_the_sample_is_balanced_and_true():
+def test_sample_is_balanced_and_correct():
     spanish_of = dict(sample(400, seed=1))
     rows = classify_text.translation_or_not(list(spanish_of.items()))
     assert len(rows) == len({texts for texts, _ in rows}) == 800
@@ -80,76 +80,84 @@ def test_the_sample_is_balanced_and_true():
     assert sum(alike) > 0.9 * len(alike)
 
 
-def test_the_samples_held_out_sentences_are_new():
+def test_held_out_sample_sentences_are_not_in_the_training_data():
     train, test = classify_text.read_data(None, None, seed=0)
     english = [{texts.split("\t")[0] for texts, _ in rows} for rows in (train, test)]
     assert (len(train), len(test)) == (18000, 600)
     assert not english[0] & english[1]
 
 
-def test_a_tenth_is_held_out(tmp_path):
+def test_tenth_of_the_rows_is_held_out(tmp_path):
     train, test = classify_text.read_data(Path(write(tmp_path / "train.tsv", SINGLE)), None, seed=0)
     assert (len(train), len(test)) == (36, 4)
     assert {*train, *test} == set(SINGLE)
 
 
-FILES = {  # what is to be learned from, what is held out if anything, and the refusal
-    "no tab": ("see the cat\n", None, r"a text, a tab and a label, not so line 1 of .*train\.tsv"),
-    "blank line": ("cat\tanimal\n\n", None, "a label, not so line 2"),
-    "empty label": ("cat\tanimal\nred\t\n", None, "a label, not so line 2"),
-    "empty text": ("cat\t\tanimal\n", None, "a label, not so line 1"),
-    "three texts": ("a\tb\tc\tlabel\n", None, "all lines must hold one text, or all two, got 3 in line 1"),
+INVALID_FILES = {  # training data, held-out data if any, error message
+    "no tab": ("see the cat\n", None, r"a text, a tab and a label, got line 1 of .*train\.tsv"),
+    "blank line": ("cat\tanimal\n\n", None, "a label, got line 2"),
+    "empty label": ("cat\tanimal\nred\t\n", None, "a label, got line 2"),
+    "empty text": ("cat\t\tanimal\n", None, "a label, got line 1"),
+    "three texts": ("a\tb\tc\tlabel\n", None, "all lines must have one text, or all two, got 3 in line 1"),
     "texts and pairs": ("cat\tanimal\ncat\tdog\tanimal\n", None, "or all two, got 2 in line 2"),
     "one label": ("cat\tanimal\n" * 30, None, "at least two labels, got only 'animal'"),
-    "nothing": ("", None, "at least one text and its label, got none"),
-    "few": ("cat\tanimal\nred\tcolour\n", None, "at least 20 different sentences .* got 2"),
-    "new label": ("cat\tanimal\nred\tcolour\n", "two\tnumber\n", "labels of --train_file only, got 'number'"),
+    "nothing": ("", None, "at least one text with its label, got none"),
+    "few": ("cat\tanimal\nred\tcolor\n", None, "at least 20 different sentences, got 2"),
+    "new label": ("cat\tanimal\nred\tcolor\n", "two\tnumber\n", "only labels of --train_file, got 'number'"),
     "pairs held out": (
-        "cat\tanimal\nred\tcolour\n",
+        "cat\tanimal\nred\tcolor\n",
         "a\tb\tanimal\n",
-        "same number of texts a line, got 1 in .* and 2",
+        "same number of texts per line, got 1 in .* and 2",
     ),
-    "nothing held out": ("cat\tanimal\nred\tcolour\n", "", r"got none in .*test\.tsv"),
+    "nothing held out": ("cat\tanimal\nred\tcolor\n", "", r"got none in .*test\.tsv"),
 }
 
 
-@pytest.mark.parametrize("case", FILES)
-def test_broken_files_are_refused(case, tmp_path, capsys):
-    train, test, message = FILES[case]
+@pytest.mark.parametrize("case", INVALID_FILES)
+def test_invalid_files_exit_with_2(case, tmp_path, capsys):
+    train, test, message = INVALID_FILES[case]
     (tmp_path / "train.tsv").write_text(train)
     arguments = ["--train_file", str(tmp_path / "train.tsv")]
     if test is not None:
         (tmp_path / "test.tsv").write_text(test)
         arguments += ["--test_file", str(tmp_path / "test.tsv")]
-    refused([*arguments, "--output_dir", str(tmp_path / "out")], message, capsys)
+    assert_exits_with_2([*arguments, "--output_dir", str(tmp_path / "out")], message, capsys)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--train_file", "missing.tsv"], "--train_file: must be a file that exists, got 'missing.tsv'"),
-        (["--test_file", __file__], "--test_file must come with --train_file"),
+        (["--test_file", __file__], "--test_file must be used with --train_file"),
         (["--model", "nowhere"], "--model: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
         (["--epochs", "0"], "--epochs must be a positive number, got 0.0"),
-        (["--classify", "I see her."], "--classify must name texts, 2 for each answer and none empty"),
-        (["--classify", "I see her.", " "], "none empty, got ['I see her.', ' ']"),
+        (
+            ["--classify", "I see her."],
+            "--classify must be nonempty texts, 2 for each classification, got ['I see her.']",
+        ),
+        (
+            ["--classify", "I see her.", " "],
+            "2 for each classification, got ['I see her.', ' ']",
+        ),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, message, tmp_path, capsys, monkeypatch):
+def test_invalid_arguments_exit_with_2(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(arguments, re.escape(message), capsys)
+    assert_exits_with_2(arguments, re.escape(message), capsys)
 
 
-def test_a_model_without_an_encoder_is_refused(tmp_path, capsys):
+def test_model_without_an_encoder_exits_with_2(tmp_path, capsys):
     from modeling_random_transformer import RandomTransformerForCausalLM
 
     whole = save_translator(tmp_path / "causal")
     RandomTransformerForCausalLM(whole.config).save_pretrained(tmp_path / "causal")
     arguments = ["--model", str(tmp_path / "causal"), "--output_dir", str(tmp_path / "out")]
-    refused(arguments, r"--model must hold all weights but those of a head, got .* without model\.encoder", capsys)
+    assert_exits_with_2(
+        arguments, r"--model must have all weights except those of a head, got .* without model\.encoder", capsys
+    )
 
 
-def refused(arguments, message, capsys):
+def assert_exits_with_2(arguments, message, capsys):
     with pytest.raises(SystemExit) as exit_:
         classify_text.main(arguments)
     assert exit_.value.code == 2

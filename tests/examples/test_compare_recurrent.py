@@ -1,13 +1,14 @@
-"""The LSTM and the GRU with attention, and their comparison with the Transformer."""
+"""The recurrent models, and their comparison with the Transformer."""
 
 import re
 
 import compare_recurrent
 import pytest
 import torch
-from compare_recurrent import CONTESTANTS, LENGTHS, Result
 from torch.nn.utils.rnn import pad_sequence
+from tutorials.recurrent_comparison import CANDIDATES, LENGTHS, Result, sample_texts
 from tutorials.recurrent_model import AdditiveAttention, RecurrentConfig, RecurrentForConditionalGeneration
+from tutorials.recurrent_report import summarize
 
 from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids
 
@@ -15,7 +16,7 @@ CELLS = ["lstm", "gru"]
 
 
 def tiny_model(cell: str, spread: float = 1.0, **overrides) -> RecurrentForConditionalGeneration:
-    """A random model in evaluation mode; a `spread` above 1 widens its weights, so that its choices differ more."""
+    """A random model in evaluation mode; `spread` multiplies its weights, which makes its predictions more varied."""
     settings = {"vocab_size": VOCAB_SIZE, "d_model": 12, "hidden_size": 16, "dropout": 0.2, **overrides}
     model = RecurrentForConditionalGeneration(RecurrentConfig(cell=cell, **settings)).eval()
     with torch.no_grad():
@@ -27,7 +28,7 @@ def tiny_model(cell: str, spread: float = 1.0, **overrides) -> RecurrentForCondi
 # The model
 
 
-def test_attention_is_the_formula():
+def test_additive_attention_follows_its_formula():
     attention = AdditiveAttention(5)
     w, u, v = attention.query.weight, attention.key.weight, attention.score.weight[0]
     states, source = torch.randn(2, 5), torch.randn(2, 4, 5)
@@ -43,7 +44,7 @@ def test_attention_is_the_formula():
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_padding_changes_no_row(cell):
+def test_padding_does_not_change_logits(cell):
     model = tiny_model(cell, spread=3.0)
     lengths = [3, 9, 1, 6]
     batch, targets = padded_batch(lengths), random_ids(4, 7, seed=1)
@@ -56,7 +57,7 @@ def test_padding_changes_no_row(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_loss_is_the_mean_over_the_labels(cell):
+def test_loss_is_the_mean_over_labels(cell):
     model = tiny_model(cell)
     batch = padded_batch([4, 6])
     rows = [random_ids(1, 3)[0], random_ids(1, 5, seed=1)[0]]
@@ -69,27 +70,27 @@ def test_the_loss_is_the_mean_over_the_labels(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_greedy_decoding_is_the_argmax_of_teacher_forcing(cell):
+def test_greedy_decoding_equals_the_argmax_of_teacher_forcing(cell):
     model = tiny_model(cell, spread=4.0)
     batch = padded_batch([5, 8, 2])
     generated = model.generate(**batch, do_sample=False, max_new_tokens=12, eos_token_id=None)
     choices = model(**batch, decoder_input_ids=generated[:, :-1]).logits.argmax(dim=-1)
     assert torch.equal(generated[:, 1:], choices)
-    assert len(generated.unique()) > 5  # not the same token again and again
+    assert len(generated.unique()) > 5  # not one token repeated
     assert torch.equal(
         generated, model.generate(**batch, do_sample=False, max_new_tokens=12, eos_token_id=None, use_cache=False)
     )
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_memory_is_kept_at_first(cell):
+def test_bias_of_the_forget_and_update_gates_is_one(cell):
     model = tiny_model(cell)
     for rnn in (model.encoder.rnn, model.decoder.cell):
         for name, bias in rnn.named_parameters():
             if name.startswith("bias"):
                 gates = bias.view(-1, rnn.hidden_size)
-                kept = [index == 1 and name.startswith("bias_ih") for index in range(len(gates))]
-                assert torch.equal(gates, torch.tensor(kept).float()[:, None].expand_as(gates)), name
+                expected = [index == 1 and name.startswith("bias_ih") for index in range(len(gates))]
+                assert torch.equal(gates, torch.tensor(expected).float()[:, None].expand_as(gates)), name
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -109,7 +110,7 @@ def test_it_learns_to_copy(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_saved_and_loaded(cell, tmp_path):
+def test_save_and_load(cell, tmp_path):
     model = tiny_model(cell)
     model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
@@ -124,12 +125,12 @@ def test_saved_and_loaded(cell, tmp_path):
     ("wrong", "message"),
     [({"cell": "rnn"}, "cell must be one of lstm, gru, got 'rnn'"), ({"hidden_size": 7}, "hidden_size must be even")],
 )
-def test_wrong_configurations_are_refused(wrong, message):
+def test_invalid_configurations_raise(wrong, message):
     with pytest.raises(ValueError, match=message):
         RecurrentConfig(**wrong)
 
 
-def test_what_it_cannot_do_is_refused():
+def test_unsupported_calls_raise():
     model, batch = tiny_model("gru"), padded_batch([3, 5])
     with pytest.raises(ValueError, match="decoder_input_ids or labels must be given"):
         model(**batch)
@@ -141,32 +142,32 @@ def test_what_it_cannot_do_is_refused():
 
 
 class Vocabulary:
-    """Of a tokenizer, all that a model is made for."""
+    """A tokenizer that has only a size."""
 
     def __len__(self):
         return 1500
 
 
-def test_the_models_are_of_one_size():
-    sizes = [contestant.make(Vocabulary()).num_parameters() for contestant in CONTESTANTS.values()]
+def test_models_have_nearly_the_same_number_of_parameters():
+    sizes = [candidate.build(Vocabulary()).num_parameters() for candidate in CANDIDATES.values()]
     assert max(sizes) < 1.01 * min(sizes)
 
 
-def test_texts_share_no_sentence():
-    train, test = compare_recurrent.make_texts(50, 10, seed=1)
+def test_no_sentence_occurs_twice():
+    train, test = sample_texts(50, 10, seed=1)
     assert (len(train), len(test)) == (50, 10)
     sentences = [sentence for text in train + test for sentence in re.findall(r".+?[.?](?: |$)", text.source)]
     assert len(sentences) == len(set(sentences)) == sum(text.length for text in train + test)
     assert {text.length for text in test} == set(LENGTHS)
 
 
-def test_the_conclusions_follow_from_the_results():
+def test_summary_of_results():
     fast = Result("fast", 1, 200.0, {1: 90.0, 2: 50.0, 3: 30.0, 4: 10.0})
     good = Result("good", 1, 150.0, {1: 90.0, 2: 80.0, 3: 75.0, 4: 75.0})
-    speed, match, length = compare_recurrent.conclusions([good, fast])
-    assert speed == "Training speed: fast 200 tokens/s, good 0.75 of that."
+    speed, match, length = summarize([good, fast])
+    assert speed == "Training throughput: fast 200 tokens/s, good 0.75 times."
     assert match == "Exact match: good 80.0%, fast 45.0%."
-    assert "good 75% (66% if length did no harm), fast 10% (66% if" in length
+    assert "good 75% (66% if errors were independent of the length), fast 10% (66% if" in length
 
 
 @pytest.mark.slow
@@ -175,7 +176,7 @@ def test_a_small_run(tmp_path, capsys):
     assert compare_recurrent.main(sizes) == 0
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
-    for name in CONTESTANTS:
+    for name in CANDIDATES:
         assert re.search(rf"{name} +[\d,]+ +[\d,]+( +[\d.]+%){{5}}", printed), printed
 
 
@@ -191,7 +192,7 @@ def test_a_small_run(tmp_path, capsys):
         (["--output_dir", __file__], "--output_dir must be a folder, got the file"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, message, capsys):
+def test_invalid_arguments_exit_with_2(arguments, message, capsys):
     with pytest.raises(SystemExit) as exit_:
         compare_recurrent.main(arguments)
     assert exit_.value.code == 2

@@ -1,4 +1,4 @@
-"""The explorer's page: what is packed into it against the model, and the page itself in a browser."""
+"""The explorer: the data of the page compared with the model, and the page in a browser."""
 
 import base64
 import json
@@ -14,14 +14,14 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from tutorials import explorer_data
+from tutorials import explorer_command, explorer_data
 
 from tests.helpers.models import save_translator
 
 SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"
 MEGABYTE = 10**6
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-# The last few keep the browser from looking for a network of its own accord.
+# The last flags prevent the browser's own network requests.
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --window-size=1300,1000"
@@ -46,52 +46,53 @@ def tokenizer(folder):
 
 
 @pytest.fixture(scope="module")
-def found(model, tokenizer):
+def data(model, tokenizer):
     return explorer_data.explore(model, tokenizer, SENTENCE, num_beams=3, max_new_tokens=7)
 
 
 @pytest.fixture(scope="module")
 def outputs(model, tokenizer):
-    """The beam search once more, by the library's own means."""
+    """The same beam search without the explorer."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 7, "return_dict_in_generate": True}
     return model.generate(**inputs, **options, output_scores=True)
 
 
-def unpacked(packed):
-    integers = np.frombuffer(base64.b64decode(packed["data"]), dtype="<u2").reshape(packed["shape"])
-    return torch.tensor(packed["lowest"] + integers / 65535 * (packed["highest"] - packed["lowest"])).float()
+def dequantize(quantized):
+    integers = np.frombuffer(base64.b64decode(quantized["data"]), dtype="<u2").reshape(quantized["shape"])
+    lowest, highest = quantized["lowest"], quantized["highest"]
+    return torch.tensor(lowest + integers / 65535 * (highest - lowest)).float()
 
 
-# What is packed
+# Data
 
 
-def test_attention_is_the_models_own(found, model, tokenizer, outputs):
+def test_attention_maps_equal_the_models(data, model, tokenizer, outputs):
     model.set_attn_implementation("eager")
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     ids = outputs.sequences[:1, :-1]
     with torch.no_grad():
-        seen = model(**inputs, decoder_input_ids=ids, output_attentions=True)
+        expected_outputs = model(**inputs, decoder_input_ids=ids, output_attentions=True)
     model.set_attn_implementation("sdpa")
     for name, weights in (
-        ("encoder", seen.encoder_attentions),
-        ("decoder", seen.decoder_attentions),
-        ("cross", seen.cross_attentions),
+        ("encoder", expected_outputs.encoder_attentions),
+        ("decoder", expected_outputs.decoder_attentions),
+        ("cross", expected_outputs.cross_attentions),
     ):
         expected = torch.stack([layer[0] for layer in weights])
-        torch.testing.assert_close(unpacked(found["maps"][name]), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(dequantize(data["maps"][name]), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_distributions_at_any_temperature(found, model, tokenizer, outputs, temperature):
-    """As the page computes them: exact at 1, where the histogram of the unlikely tokens loses nothing."""
+def test_distributions_at_temperatures(data, model, tokenizer, outputs, temperature):
+    """As the page computes them. The histogram of improbable tokens is exact at temperature 1."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     with torch.no_grad():
         logits = model(**inputs, decoder_input_ids=outputs.sequences[:1, :-1]).logits[0]
-    for step, row in zip(found["steps"], logits, strict=True):
-        likeliest = [math.exp(logit / temperature) for logit in step["logits"]]
+    for step, row in zip(data["steps"], logits, strict=True):
+        top = [math.exp(logit / temperature) for logit in step["logits"]]
         others = sum(count * math.exp(logit / temperature) for logit, count in step["others"])
-        ours = torch.tensor(likeliest) / (sum(likeliest) + others)
+        ours = torch.tensor(top) / (sum(top) + others)
         exact = (row / temperature).softmax(-1)
         assert step["ids"] == row.topk(len(step["ids"])).indices.tolist()
         assert sum(count for _, count in step["others"]) + len(step["ids"]) == len(row)
@@ -99,47 +100,47 @@ def test_distributions_at_any_temperature(found, model, tokenizer, outputs, temp
         torch.testing.assert_close(ours, exact[step["ids"]], rtol=tolerance, atol=1e-5)
 
 
-def test_the_tree_is_the_search(found, outputs):
-    nodes = found["tree"]
+def test_tree_matches_the_beam_search(data, outputs):
+    nodes = data["tree"]
     penalty = len(outputs.sequences[0]) - 1
     finished = sorted((node for node in nodes if node["rank"] is not None), key=lambda node: node["rank"])
     assert [node["rank"] for node in finished] == [0, 1, 2]
     for node, score in zip(finished, outputs.sequences_scores.tolist(), strict=True):
         assert node["score"] / penalty == pytest.approx(score, abs=1e-4)
     for node in nodes[1:]:
-        above = nodes[node["parent"]]
-        assert above["depth"] == node["depth"] - 1
-        assert node["score"] == pytest.approx(above["score"] + node["log_probability"], abs=1e-4)
+        parent = nodes[node["parent"]]
+        assert parent["depth"] == node["depth"] - 1
+        assert node["score"] == pytest.approx(parent["score"] + node["log_probability"], abs=1e-4)
     assert max(sum(node["depth"] == depth for node in nodes) for depth in range(1, 7)) == 3
-    leaves = [node["place"] for node in nodes if node["index"] not in {child["parent"] for child in nodes}]
+    leaves = [node["row"] for node in nodes if node["index"] not in {child["parent"] for child in nodes}]
     assert len(set(leaves)) == len(leaves)
 
 
-def test_positions_and_statistics(found, model):
-    positions = unpacked(found["positions"])
+def test_positions_and_statistics(data, model):
+    positions = dequantize(data["positions"])
     torch.testing.assert_close(positions, model.model.encoder.embed_positions.table[:64], rtol=0, atol=1e-4)
-    names = [row["name"] for row in found["statistics"]]
+    names = [row["name"] for row in data["statistics"]]
     assert len(names) == 2 * 2 + 3 * 3
     assert names[0] == "encoder.layers.0.self_attn"
-    assert all(row["layer_norm"] == pytest.approx(2, abs=0.01) for row in found["statistics"])  # weights are doubled
+    assert all(row["layer_norm"] == pytest.approx(2, abs=0.01) for row in data["statistics"])  # weights are doubled
 
 
 @pytest.mark.parametrize("overrides", [{"position_embedding": "none"}, {"norm_order": "pre"}, {"d_k": 5, "d_v": 3}])
-def test_other_models(overrides, tmp_path, tokenizer):
+def test_other_configurations(overrides, tmp_path, tokenizer):
     model = save_translator(tmp_path, **overrides)
-    found = explorer_data.explore(model, tokenizer, "the cat", num_beams=1, max_new_tokens=3)
-    assert (found["positions"] is None) == (overrides.get("position_embedding") == "none")
-    assert len(found["tree"]) == len(found["target"])
-    json.dumps(found, allow_nan=False)
+    data = explorer_data.explore(model, tokenizer, "the cat", num_beams=1, max_new_tokens=3)
+    assert (data["positions"] is None) == (overrides.get("position_embedding") == "none")
+    assert len(data["tree"]) == len(data["target"])
+    json.dumps(data, allow_nan=False)
 
 
-def test_hypotheses_end_at_their_first_end_token():
+def test_padding_after_the_first_end_token_is_trimmed():
     ends = torch.tensor([2])
-    assert explorer_data.trimmed(torch.tensor([1, 5, 2, 0, 0]), ends).tolist() == [1, 5, 2]
-    assert explorer_data.trimmed(torch.tensor([2, 5, 6]), ends).tolist() == [2, 5, 6]
+    assert explorer_data.trim_padding(torch.tensor([1, 5, 2, 0, 0]), ends).tolist() == [1, 5, 2]
+    assert explorer_data.trim_padding(torch.tensor([2, 5, 6]), ends).tolist() == [2, 5, 6]
 
 
-# The page
+# Page
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def start_browser(tmp_path_factory):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     driver.get("about:blank")
-    driver.get_log("performance")  # what the browser's own first page asked for
+    driver.get_log("performance")  # discard the requests of the browser's start page
     yield driver
     driver.quit()
 
@@ -186,8 +187,7 @@ def plotted(browser, plot, key="z"):
     return browser.execute_script(f"return document.getElementById('{plot}').data.at(-1).{key}")
 
 
-def test_the_page_loads_by_itself(browser, page):
-    """Nothing is asked of a network, and nothing goes wrong."""
+def test_page_loads_without_network_and_errors(browser, page):
     assert requests(browser) == {page.as_uri()}
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     for plot in ("distribution", "attention", "tree", "statistics", "positions"):
@@ -195,8 +195,7 @@ def test_the_page_loads_by_itself(browser, page):
     assert page.stat().st_size < 15 * MEGABYTE
 
 
-def test_text_is_text(browser):
-    """Neither the sentence nor its tokens are read as HTML, by the page or by its plots."""
+def test_sentence_and_tokens_are_not_interpreted_as_html(browser):
     assert browser.find_element(By.ID, "sentence").text == SENTENCE
     chips = browser.find_elements(By.CSS_SELECTOR, "#source-tokens .token")
     text = "".join(chip.get_attribute("textContent") for chip in chips)
@@ -209,15 +208,15 @@ def test_text_is_text(browser):
     assert not browser.find_elements(By.CSS_SELECTOR, "#attention a, #source-tokens b")
 
 
-def test_a_head_can_be_chosen(browser, found):
+def test_selecting_a_head(browser, data):
     for name, layer, head in (("encoder", 1, 0), ("cross", 2, 1), ("decoder", 0, 1)):
         Select(browser.find_element(By.ID, "map")).select_by_value(name)
         Select(browser.find_element(By.ID, "layer")).select_by_value(str(layer))
         Select(browser.find_element(By.ID, "head")).select_by_value(str(head))
         shown = torch.tensor(plotted(browser, "attention"))
-        torch.testing.assert_close(shown, unpacked(found["maps"][name])[layer, head], rtol=0, atol=1e-6)
+        torch.testing.assert_close(shown, dequantize(data["maps"][name])[layer, head], rtol=0, atol=1e-6)
     Select(browser.find_element(By.ID, "head")).select_by_value("mean")
-    mean = unpacked(found["maps"]["decoder"])[0].mean(0)
+    mean = dequantize(data["maps"]["decoder"])[0].mean(0)
     torch.testing.assert_close(torch.tensor(plotted(browser, "attention")), mean, rtol=0, atol=1e-6)
 
 
@@ -230,7 +229,7 @@ def slide(browser, name, value):
     )
 
 
-def test_the_temperature_changes_the_distribution(browser):
+def test_temperature_changes_the_distribution(browser):
     bars = {}
     for temperature in (0, 0.5, 1, 3):
         slide(browser, "temperature", temperature)
@@ -240,31 +239,31 @@ def test_the_temperature_changes_the_distribution(browser):
     assert bars[0.5][0] > bars[1][0] > bars[3][0]
 
 
-def test_stepping_through_the_translation(browser, found):
+def test_stepping_through_the_translation(browser, data):
     def shown():
         return browser.find_element(By.ID, "step-value").text, plotted(browser, "distribution", "customdata")[0]
 
-    count = len(found["steps"])
+    count = len(data["steps"])
     assert shown()[0] == f"1 of {count}"
     browser.find_element(By.ID, "next").click()
     assert shown()[0] == f"2 of {count}"
-    to_come = browser.find_elements(By.CSS_SELECTOR, "#target-tokens .to-come")
-    assert len(to_come) == count - 2
+    future = browser.find_elements(By.CSS_SELECTOR, "#target-tokens .future")
+    assert len(future) == count - 2
     browser.find_elements(By.CSS_SELECTOR, "#target-tokens .token")[-1].click()
     assert shown()[0] == f"{count} of {count}"
     browser.find_element(By.ID, "previous").click()
     assert shown()[0] == f"{count - 1} of {count}"
 
 
-def test_a_long_pair_in_six_layers_fits(tmp_path, tokenizer):
-    """60 tokens, 6 layers, 8 heads, and a vocabulary of 37,000: still a small page."""
+def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
+    """60 tokens, 6 layers, 8 heads and a vocabulary of 37,000."""
     model = save_translator(tmp_path, encoder_layers=6, decoder_layers=6, num_heads=8, d_model=64, d_k=8)
     model.resize_token_embeddings(37000)
     sentence = " ".join(["the cat sees a red car"] * 10)
-    found = explorer_data.explore(model, tokenizer, sentence, num_beams=4, max_new_tokens=60)
-    assert len(found["source"]) > 55
-    assert len(found["target"]) > 55
-    assert len(explorer.render(found).encode()) < 15 * MEGABYTE
+    data = explorer_data.explore(model, tokenizer, sentence, num_beams=4, max_new_tokens=60)
+    assert len(data["source"]) > 55
+    assert len(data["target"]) > 55
+    assert len(explorer_command.render(data).encode()) < 15 * MEGABYTE
 
 
 @pytest.mark.parametrize(
@@ -276,14 +275,14 @@ def test_a_long_pair_in_six_layers_fits(tmp_path, tokenizer):
         (["FOLDER", "a", "--output", "."], "--output must be a file, got the folder"),
     ],
 )
-def test_wrong_arguments(arguments, message, folder, capsys):
+def test_invalid_arguments(arguments, message, folder, capsys):
     with pytest.raises(SystemExit) as stop:
         explorer.main([str(folder) if argument == "FOLDER" else argument for argument in arguments])
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_models_that_cannot_be_shown(tmp_path, capsys):
+def test_damaged_and_unsupported_models(tmp_path, capsys):
     save_translator(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"cut")
     assert explorer.main([str(tmp_path), "a", "--output", str(tmp_path / "page.html")]) == 2

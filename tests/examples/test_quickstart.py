@@ -1,4 +1,4 @@
-"""The quickstart: its sample sentences, its reading of files, and whole runs of it."""
+"""The quickstart: sample data, input files, complete runs."""
 
 import itertools
 import re
@@ -12,23 +12,23 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 import quickstart  # noqa: E402
-from tutorials import sample_data  # noqa: E402
+from tutorials import sample_data, training_helpers  # noqa: E402
 
 PAIRS = sample_data.sample(2000, seed=1)
 
 
-# The sample sentences
+# Sample data
 
 
-def test_the_seed_fixes_the_sample():
+def test_sample_depends_only_on_the_random_seed():
     assert sample_data.sample(50, seed=3) == sample_data.sample(50, seed=3) != sample_data.sample(50, seed=4)
 
 
-def test_a_source_has_one_translation():
+def test_sources_are_unique():
     assert len(PAIRS) == len({source for source, _ in PAIRS}) == 2000
 
 
-def test_sentences_are_sentences():
+def test_sentences_have_capitals_and_punctuation():
     for english, spanish in PAIRS:
         assert re.fullmatch(r"[A-Z][A-Za-z' ]*[.?]", english), english
         assert re.fullmatch(r"¿[A-ZÁÉÍÓÚ].*\?|[A-ZÁÉÍÓÚ][^¿?]*\.", spanish), spanish
@@ -37,7 +37,7 @@ def test_sentences_are_sentences():
 
 
 def test_articles_agree_with_their_nouns():
-    """Checked word by word against a list made without the generator."""
+    """Checked against a word list that is independent of the generator."""
     gender = {"gato": "m", "perro": "m", "libro": "m", "mapa": "m", "mesa": "f", "flor": "f", "casa": "f", "llave": "f"}
     singular = {"el": "m", "un": "m", "este": "m", "la": "f", "una": "f", "esta": "f"}
     plural = {"los": "m", "estos": "m", "las": "f", "estas": "f"}
@@ -48,7 +48,7 @@ def test_articles_agree_with_their_nouns():
                 if article in articles and noun in gender:
                     assert articles[article] == gender[noun], spanish
                     seen[noun] += 1
-    assert len(seen) == len(gender), f"not all nouns were met: {seen}"
+    assert len(seen) == len(gender), f"nouns missing from the sample: {set(gender) - set(seen)}"
 
 
 def test_adjectives_agree_with_their_nouns():
@@ -61,14 +61,14 @@ def test_adjectives_agree_with_their_nouns():
             assert endings[match[1]] == match[4], spanish
 
 
-def test_the_hidden_rules_are_in_the_sample():
+def test_contractions_and_special_constructions_occur():
     text = "\n".join(spanish for _, spanish in PAIRS)
     for example in (" al ", " del ", "¿", "gusta", "gustan", " no "):
         assert example in text
     assert not re.search(r"\b(a|de) el\b", text)
 
 
-def test_held_out_sentences_are_new(tmp_path):
+def test_held_out_sentences_are_not_in_the_training_files(tmp_path):
     sample_data.write_sample(tmp_path)
     sources = {name: (tmp_path / f"{name}.en").read_text().splitlines() for name in ("train", "test")}
     assert len(sources["train"]) == 6000
@@ -78,7 +78,7 @@ def test_held_out_sentences_are_new(tmp_path):
     assert ("hello world", "hola mundo") in zip(sources["train"], targets, strict=True)
 
 
-# A user's own files
+# Input files
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("names", [["--source", "a.en", "--target", "a.es"], ["--tsv", "a.tsv"]])
-def test_own_files(names, files):
+def test_tenth_of_the_input_files_is_held_out(names, files):
     args = quickstart.parse_arguments([str(files / name) if "." in name else name for name in names])
     assert len(args.train) == 36
     assert len(args.test) == 4
@@ -98,10 +98,10 @@ def test_own_files(names, files):
     assert all(target == source.replace("number", "número") for source, target in args.train + args.test)
 
 
-BROKEN = {
+INVALID_FILES = {
     "unequal": ("x\n" * 30, "y\n" * 29, "got 30 in .* and 29 in"),
     "empty": ("", "", "got"),
-    "few": ("".join(f"{i}\n" for i in range(5)), "y\n" * 5, "at least 20 different sentences .* got 5"),
+    "few": ("".join(f"{i}\n" for i in range(5)), "y\n" * 5, "at least 20 different sentences, got 5"),
     "blank side": (
         "".join(f"{i}\n" for i in range(30)),
         "y\n" * 29 + "\n",
@@ -110,9 +110,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_broken_files_are_refused(case, tmp_path, capsys):
-    source, target, message = BROKEN[case]
+@pytest.mark.parametrize("case", INVALID_FILES)
+def test_invalid_files_exit_with_2(case, tmp_path, capsys):
+    source, target, message = INVALID_FILES[case]
     (tmp_path / "a.en").write_text(source)
     (tmp_path / "a.es").write_text(target)
     with pytest.raises(SystemExit) as exit_:
@@ -131,32 +131,32 @@ def test_broken_files_are_refused(case, tmp_path, capsys):
         (["--max_steps", "-3"], "--max_steps"),
         (["--translate_only"], "--translate_only"),
         (["--translate_only", "hello", "--output_dir", "nowhere"], "nowhere"),
-        (["--output_dir", f"{__file__}/inside"], "--output_dir must be a folder that can be written to"),
+        (["--output_dir", f"{__file__}/inside"], "--output_dir must be a writable folder"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, message, capsys):
+def test_invalid_arguments_exit_with_2(arguments, message, capsys):
     with pytest.raises(SystemExit) as exit_:
         quickstart.main(arguments)
     assert exit_.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-# Whole runs
+# Complete runs
 
 
 @pytest.mark.slow
-def test_a_run_that_is_too_short_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(quickstart, "MAX_TOKENS", 16)  # translations of such a model have no end
+def test_insufficient_training_exits_with_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training_helpers, "MAX_TOKENS", 16)  # an untrained model does not generate the end token
     assert quickstart.main(["--output_dir", str(tmp_path), "--max_steps", "3"]) == 1
-    assert "falls short" in capsys.readouterr().out
+    assert "Exact match is too low" in capsys.readouterr().out
     assert {"loss.png", "attention.png", "model.safetensors", "tokenizer.json"} <= {p.name for p in tmp_path.iterdir()}
     assert quickstart.main(["--output_dir", str(tmp_path), "--translate_only", "I see her."]) == 0
     assert "I see her." in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_whole_story(tmp_path):
-    """What `make demo` shows: a model that was random translates sentences that it has never seen."""
+def test_default_run_reaches_the_required_exact_match(tmp_path):
+    """The run of `make demo`."""
     command = [sys.executable, str(EXAMPLES / "quickstart.py"), "--output_dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

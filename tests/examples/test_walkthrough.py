@@ -1,4 +1,4 @@
-"""The walk through the seed: every number met, in both languages; and the walk through any model."""
+"""The walkthrough: all numbers of the blog post, in both languages, and saved models."""
 
 import json
 import re
@@ -15,9 +15,9 @@ from tests.helpers.models import save_translator
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 import walkthrough  # noqa: E402
-from tutorials import walkthrough_seed  # noqa: E402
-from tutorials.seed_model import SEED  # noqa: E402
-from tutorials.walkthrough_display import Display, matrix  # noqa: E402
+from tutorials import walkthrough_blog  # noqa: E402
+from tutorials.blog_model import BLOG  # noqa: E402
+from tutorials.walkthrough_display import Display, matrix_lines  # noqa: E402
 
 TEXTS = tomllib.loads((EXAMPLES / "tutorials" / "walkthrough_texts.toml").read_text())
 
@@ -30,16 +30,16 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_every_number_of_the_seed_is_met(lang, capsys):
+def test_all_numbers_agree_with_the_blog_post(lang, capsys):
     assert walkthrough.main(["--plain", "--lang", lang]) == 0
     output = capsys.readouterr().out
     assert output.count("[ok]") == 39
     assert "[differs]" not in output
-    assert TEXTS["walk_seed"]["agree"][lang].format(count=39) in output.replace("\n", "" if lang == "zh" else " ")
+    assert TEXTS["summary"]["agree"][lang].format(count=39) in output.replace("\n", "" if lang == "zh" else " ")
 
 
 def arrays(values, path=""):
-    """Every array and word of the seed's numbers, by its path."""
+    """All values of `blog_numbers.json` with their paths."""
     if isinstance(values, dict):
         for key, value in values.items():
             yield from arrays(value, f"{path}.{key}")
@@ -47,62 +47,62 @@ def arrays(values, path=""):
         yield path, json.dumps(values)
 
 
-def test_no_array_of_the_seed_is_left_out(monkeypatch):
-    """All that `seed_numbers.json` holds is compared, or shown as the seed's mistake."""
+def test_walkthrough_compares_every_number(monkeypatch):
+    """All values of `blog_numbers.json` are compared, except those that the walkthrough corrects."""
     shown = []
-    for method in ("compare", "compare_words"):
+    for method in ("compare", "compare_values"):
         original = getattr(Display, method)
 
-        def watched(self, name, ours, printed, *args, original=original, **kwargs):
+        def recording(self, name, ours, printed, *args, original=original, **kwargs):
             shown.append(json.dumps(printed))
             return original(self, name, ours, printed, *args, **kwargs)
 
-        monkeypatch.setattr(Display, method, watched)
-    walkthrough_seed.walk_seed(Display(plain=True))
+        monkeypatch.setattr(Display, method, recording)
+    walkthrough_blog.walkthrough_blog(Display(plain=True))
     sizes = [f".{kind}_sizes" for kind in ("original", "blog")]
-    expected = {path: value for path, value in arrays(SEED) if not path.startswith((".about", *sizes))}
+    expected = {path: value for path, value in arrays(BLOG) if not path.startswith((".about", *sizes))}
     del expected[".position_encoding.pos1_as_printed"]
-    expected[".E"] = json.dumps(SEED["E"][0])  # its second row follows from that mistake
+    expected[".E"] = json.dumps(BLOG["E"][0])  # its second row depends on that error
     missing = [path for path, value in expected.items() if value not in shown]
     assert not missing
-    assert all(json.dumps(SEED[size[1:]]) in shown for size in sizes)
+    assert all(json.dumps(BLOG[size[1:]]) in shown for size in sizes)
 
 
-def test_a_number_that_differs_is_told(monkeypatch, capsys):
-    monkeypatch.setitem(SEED, "Z_div30", [[11.46394285, -13.18016471, -11.59340253, -17.04387829]] * 2)
+def test_differing_number_is_reported(monkeypatch, capsys):
+    monkeypatch.setitem(BLOG, "Z_div30", [[11.46394285, -13.18016471, -11.59340253, -17.04387829]] * 2)
     assert walkthrough.main(["--plain"]) == 1
     output = capsys.readouterr().out
     assert "[differs]" in output
-    assert "38 of the 39 results that the seed prints agree; these do not: Z." in output.replace("\n", " ")
+    assert "38 of the 39 results of the blog post agree. These differ: Z." in output.replace("\n", " ")
 
 
-def test_values_grow_without_norms_until_float16_ends():
-    model = walkthrough_seed.wild_model()
-    scores, states = walkthrough_seed.chain(model, walkthrough_seed.E)
+def test_values_without_norms_overflow_in_float16():
+    model = walkthrough_blog.unnormalized_model()
+    scores, states = walkthrough_blog.run_without_norms(model, walkthrough_blog.E)
     assert states[5] > 1000 * states[0]
     assert max(scores) > 709
-    assert torch.tensor(walkthrough_seed.softmax_as_written(max(scores))).isnan()
-    halves = walkthrough_seed.chain(model.half(), walkthrough_seed.E.half())[1]
-    assert torch.tensor(halves[-1]).isnan()
+    assert torch.tensor(walkthrough_blog.naive_softmax(max(scores))).isnan()
+    float16_states = walkthrough_blog.run_without_norms(model.half(), walkthrough_blog.E.half())[1]
+    assert torch.tensor(float16_states[-1]).isnan()
 
 
-def test_both_languages_say_everything():
-    for station, texts in TEXTS.items():
+def test_texts_exist_in_both_languages():
+    for section, texts in TEXTS.items():
         for key, versions in texts.items():
-            assert set(versions) == {"en", "zh"}, f"{station}.{key}"
+            assert set(versions) == {"en", "zh"}, f"{section}.{key}"
             fields = [set(re.findall(r"\{\w+\}", text)) for text in versions.values()]
-            assert fields[0] == fields[1], f"{station}.{key}"
+            assert fields[0] == fields[1], f"{section}.{key}"
 
 
-def test_matrices_align():
-    lines = matrix(torch.tensor([[1.0, -22.5], [3.25, 4.0]]), columns=8)
+def test_matrix_columns_are_aligned():
+    lines = matrix_lines(torch.tensor([[1.0, -22.5], [3.25, 4.0]]), columns=8)
     assert lines == ["[  1.   -22.5 ]", "[  3.25   4.  ]"]
-    assert matrix(torch.arange(12.0), columns=3) == ["[0. 1. 2. …]"]
-    assert matrix(torch.tensor([[7, 11]]), columns=3) == ["[ 7 11]"]
+    assert matrix_lines(torch.arange(12.0), columns=3) == ["[0. 1. 2. …]"]
+    assert matrix_lines(torch.tensor([[7, 11]]), columns=3) == ["[ 7 11]"]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_any_model(folder, lang, capsys):
+def test_saved_model(folder, lang, capsys):
     arguments = ["--model", str(folder), "the cat sees", "--plain", "--lang", lang, "--layer", "1", "--head", "1"]
     assert walkthrough.main(arguments) == 0
     output = capsys.readouterr().out
@@ -115,8 +115,8 @@ def test_any_model(folder, lang, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "FOLDER"], "go together"),
-        (["a sentence"], "go together"),
+        (["--model", "FOLDER"], "must be given together"),
+        (["a sentence"], "must be given together"),
         (["--model", "nowhere", "a"], "--model: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
         (["--model", "FOLDER", "  "], "the sentence must not be empty"),
         (["--model", "FOLDER", "a", "--layer", "7"], r"layers must be from 0 to 2, got \[7\]"),
@@ -124,7 +124,7 @@ def test_any_model(folder, lang, capsys):
         (["--model", "FOLDER", "a", "--columns", "0"], "--columns must be a positive integer, got 0"),
     ],
 )
-def test_wrong_arguments(arguments, message, folder, capsys):
+def test_invalid_arguments(arguments, message, folder, capsys):
     arguments = [str(folder) if argument == "FOLDER" else argument for argument in arguments]
     try:
         code = walkthrough.main(arguments)
@@ -135,8 +135,7 @@ def test_wrong_arguments(arguments, message, folder, capsys):
 
 
 @pytest.mark.slow
-def test_as_a_command(tmp_path):
-    """From another folder, into a file: no colour, no width of a terminal needed."""
+def test_script_runs_in_another_folder_without_a_terminal(tmp_path):
     done = subprocess.run(
         [sys.executable, EXAMPLES / "walkthrough.py", "--plain"],
         cwd=tmp_path,
@@ -144,5 +143,5 @@ def test_as_a_command(tmp_path):
         text=True,
         check=True,
     )
-    assert "All 39 results that the seed prints agree." in done.stdout
+    assert "All 39 results of the blog post agree." in done.stdout
     assert "\x1b[" not in done.stdout

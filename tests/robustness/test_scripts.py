@@ -15,7 +15,8 @@ from accelerate import PartialState
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import logging
-from tutorials.quickstart_report import draw_heat_map
+from tutorials import explorer_command
+from tutorials.report import draw_heat_map
 
 from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
@@ -171,7 +172,7 @@ class TestSignals:
         assert not stopped(convert_torch_transformer, arguments, StateDictMapper, "finish")
 
     def test_explorer(self, stopped, folder, tmp_path):
-        assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explorer"], explorer, "render")
+        assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explorer"], explorer_command, "render")
 
     def test_export(self, stopped, folder, tmp_path):
         """The signal arrives before the tokenizer is written."""

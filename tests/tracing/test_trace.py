@@ -13,7 +13,7 @@ from modeling_random_transformer import (
     RandomTransformerModel,
 )
 from modeling_random_transformer.tracing import Step, Trace, trace
-from modeling_random_transformer.tracing.hooks import AttentionTap
+from modeling_random_transformer.tracing.hooks import AttentionHooks
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 CONFIGS = {
@@ -238,7 +238,7 @@ def test_explanations_follow_the_configuration():
     other = traced(tiny_model(attention_scale=0.25, attention_bias=False, norm_order="pre"))[0].explain
     assert other("encoder.layers.0.self_attn.head.0.scaled_scores").formula == "scores · 0.25"
     assert other("encoder.layers.0.self_attn.head.0.query").formula == "layer_norm · W_Q"
-    assert other("encoder.final.mean").formula == "mean of the last block's output x"
+    assert other("encoder.final.mean").formula == "mean of the last layer's output x"
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2}], ids=str)
@@ -331,7 +331,7 @@ def test_nothing_stays_after_a_trace():
         traced(model, padded_batch([3]))
     assert state(model) == before
     assert model.config._attn_implementation == "sdpa"
-    assert not AttentionTap.of
+    assert not AttentionHooks.active
     assert model.fallback_reason() is None
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from modeling_random_transformer import loss_random_transformer as loss_module
+from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.training import SmoothedCrossEntropy
 
 
@@ -26,7 +26,7 @@ def test_the_loss_equals_the_formula(smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, overwrite, monkeypatch):
-    monkeypatch.setattr(loss_module, "CHUNK", rows_at_a_time * 11)
+    monkeypatch.setattr(ops, "LOSS_CHUNK_CPU", rows_at_a_time * 11)
     logits = torch.randn(3, 6, 11).mul(5).requires_grad_()
     labels = torch.randint(0, 11, (3, 6)).index_fill(1, torch.tensor([5]), -100)
     theirs = cross_entropy(logits.view(-1, 11), labels.view(-1), label_smoothing=smoothing, reduction="sum") / 24

@@ -9,6 +9,7 @@ import torch
 from transformers import Seq2SeqTrainer
 
 from modeling_random_transformer.training import TranslationTrainer
+from modeling_random_transformer.translation import longest_target
 from tests.helpers import trainer_worker
 from tests.helpers.processes import run_on_two_processes
 from tests.helpers.trainer_worker import ReadRecorder, new_trainer, pairs
@@ -23,7 +24,9 @@ def test_predictions_are_in_the_order_of_the_data_set(as_list, tmp_path):
     output = trainer.predict(trainer.eval_dataset, max_length=12)
     assert len(output.predictions) == len(rows)
     for row, predicted, labels in zip(rows, output.predictions, output.label_ids, strict=True):
-        alone = trainer.model.generate(torch.tensor([row["input_ids"]]))[0].tolist()
+        source = torch.tensor([row["input_ids"]])
+        limit = longest_target(source.shape[1], trainer.model.config)
+        alone = trainer.model.generate(source, max_length=1 + limit)[0].tolist()
         assert [token for token in predicted.tolist() if token > 0] == [token for token in alone if token > 0]
         assert labels[: row["target_length"]].tolist() == row["labels"]
     # Metrics get the same order.

@@ -1,0 +1,90 @@
+"""Answer the eight exercises of the blog post "The Random Transformer" by experiments.
+
+    python examples/exercises.py      # list the questions
+    python examples/exercises.py 3    # run the third experiment
+
+Each experiment takes less than a minute on two CPU cores. Plots are saved in --output_dir. The answers are in
+docs/explanation/exercises.md.
+
+Exit status: 0 on success; 2 if an argument is invalid.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+
+from modeling_random_transformer.utils.command_line import Parser
+
+from .exercises_attention import compare_attentions, show_attentions
+from .exercises_depth import compare_depths, show_depths
+from .exercises_feed_forward import examine_feed_forward, show_feed_forward
+from .exercises_greedy import compare_searches, show_searches
+from .exercises_output import examine_output, show_output
+from .exercises_positions import compare_positions, show_positions
+from .exercises_speed import compare_speeds, show_speeds
+from .exercises_width import compare_widths, show_widths
+from .report import console
+from .training_helpers import check_seed, check_writable
+
+
+class Exercise(NamedTuple):
+    """A question of the blog post, the experiment that answers it (for a random seed), and the output of its result."""
+
+    question: str
+    run: Callable[[int], Any]
+    show: Callable[[Any, Path], None]
+
+
+EXERCISES = {
+    1: Exercise("What is the purpose of the positional encoding?", compare_positions, show_positions),
+    2: Exercise("How does self-attention differ from encoder-decoder attention?", compare_attentions, show_attentions),
+    3: Exercise(
+        "What happens if the attention dimension is too small? And if it is too large?", compare_widths, show_widths
+    ),
+    4: Exercise("What is the structure of a feed-forward layer?", examine_feed_forward, show_feed_forward),
+    5: Exercise("Why is the decoder slower than the encoder?", compare_speeds, show_speeds),
+    6: Exercise("What are residual connections and layer normalization for?", compare_depths, show_depths),
+    7: Exercise("How do we get from the decoder's output to probabilities?", examine_output, show_output),
+    8: Exercise(
+        "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_arguments(argv)
+    if args.exercise is None:
+        for number, exercise in EXERCISES.items():
+            console.print(f"{number}. {exercise.question}")
+        return 0
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)  # more threads do not speed up models this small
+    question, run, show = EXERCISES[args.exercise]
+    console.print(f"{args.exercise}. {question}", style="bold", end="\n\n", soft_wrap=True)
+    show(run(args.seed), args.output_dir)
+    return 0
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser("exercises.py", __doc__)
+    parser.add_argument(
+        "exercise", nargs="?", type=int, metavar="N", help="exercise, from 1 to 8; default: list the questions"
+    )
+    parser.add_argument(
+        "--output_dir", type=Path, default=Path("outputs/exercises"), help="folder of the plots; default: %(default)s"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed; default: %(default)s")
+    args = parser.parse_args(argv)
+    if args.exercise is not None and args.exercise not in EXERCISES:
+        parser.error(f"N must be from 1 to {len(EXERCISES)}, got {args.exercise}.")
+    try:
+        check_seed(args.seed)
+        if args.exercise is not None:
+            check_writable(args.output_dir)
+    except ValueError as error:
+        parser.error(str(error))
+    return args

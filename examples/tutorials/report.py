@@ -1,0 +1,114 @@
+"""Console output of the examples: tables, and the summary and plots of the quickstart."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+HOW_TO_LOAD = """
+    import modeling_random_transformer  # registers the Auto classes
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained({folder!r})
+    model = AutoModelForSeq2SeqLM.from_pretrained({folder!r})
+    outputs = model.generate(**tokenizer({sentence!r}, return_tensors="pt"))
+    print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
+"""
+BLUE, ORANGE, GREEN, GRAY = "#1f5a94", "#e3944a", "#4c9a6a", "#777777"
+
+console = Console(markup=False, emoji=False, highlight=False)  # sentences may contain [brackets] and :colons:
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    console.print(title, style="bold")
+    table = Table(*columns, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def show_summary(scores: dict[str, tuple[float, float]], seconds: float, folder: Path, sentence: str) -> None:
+    """Exact match and BLEU of each decoding method, the training time, and the paths of the output."""
+    rows = [(name, f"{exact_match:.1f}%", f"{bleu:.1f}") for name, (exact_match, bleu) in scores.items()]
+    show_table("Held-out sentences", ("decoding", "exact match", "BLEU"), rows)
+    console.print(f"Training time: {seconds:.0f} s")
+    console.print(f"Plots:         {folder / 'loss.png'}, {folder / 'attention.png'}", soft_wrap=True)
+    console.print(f"Model folder:  {folder}", soft_wrap=True)
+    console.print(HOW_TO_LOAD.format(folder=str(folder), sentence=sentence), soft_wrap=True)
+
+
+def draw_losses(history: Sequence[dict[str, float]], path: Path, vocab_size: int, label_smoothing: float) -> None:
+    """Plot the losses in a `Trainer`'s `log_history` and the minimum that label smoothing allows, as a PNG."""
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for key, label, color in (("loss", "training, with dropout", ORANGE), ("eval_loss", "held-out sentences", BLUE)):
+        points = [(entry["step"], entry[key]) for entry in history if key in entry]
+        axes.plot(*zip(*points, strict=True), label=label, color=color, linewidth=2, marker="o", markersize=3)
+    floor = minimum_loss(vocab_size, label_smoothing)
+    axes.axhline(floor, label="minimum with label smoothing", color=GRAY, linestyle=":")
+    axes.set_title("Training and evaluation loss", loc="left", fontweight="bold")
+    axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", ylim=(0, None))
+    axes.grid(axis="y", color="#e6e6e6")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=160)
+
+
+def minimum_loss(vocab_size: int, label_smoothing: float) -> float:
+    """The entropy of smoothed labels in nats: the loss of a model that predicts exactly their distribution."""
+    wrong = label_smoothing / vocab_size
+    right = 1 - label_smoothing + wrong
+    return -right * math.log(right) - (vocab_size - 1) * wrong * math.log(wrong)
+
+
+def draw_attention(model: Any, tokenizer: Any, sentence: str, path: Path) -> None:
+    """Plot the cross-attention of a greedy translation, in the layer with the most concentrated weights, as a PNG.
+
+    `model` must use eager attention, the only implementation that returns the weights.
+    """
+    inputs = tokenizer(sentence, truncation=True, return_tensors="pt")
+    output = model.generate(**inputs, do_sample=False)
+    with torch.no_grad():
+        layers = model(**inputs, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
+    weights = [layer[0].mean(dim=0) for layer in layers]  # means over heads, [target_len, source_len]
+    layer = max(range(len(weights)), key=lambda index: float(weights[index].amax(dim=-1).mean()))
+    draw_heat_map(
+        weights[layer],
+        rows=token_labels(tokenizer, output[0, 1:]),  # the tokens that the decoder predicts
+        columns=token_labels(tokenizer, inputs["input_ids"][0]),
+        title=f"Cross-attention\n(layer {layer + 1}, mean of {layers[0].shape[1]} heads)",
+        path=path,
+    )
+
+
+def token_labels(tokenizer: Any, ids: Tensor) -> list[str]:
+    """Each token as text. A token that is part of a multi-byte character becomes `�`."""
+    return [tokenizer.decode([index]).strip() or "␣" for index in ids.tolist()]
+
+
+def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, path: Path) -> None:
+    """Plot `weights` in [0, 1], `[rows, columns]`, as a PNG."""
+    figure = Figure(figsize=(max(5.0, 2.5 + 0.55 * len(columns)), 1.8 + 0.42 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    cells = axes.pcolormesh(weights.numpy(), cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
+    # Tokens may contain dollar signs, which matplotlib would parse as a formula.
+    axes.set_xticks(cell_centers(columns), columns, rotation=45, ha="left", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(cell_centers(rows), rows, parse_math=False)
+    axes.invert_yaxis()
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=11)
+    axes.spines[:].set_visible(False)
+    axes.set_title(title, loc="left", fontweight="bold", fontsize=11, pad=12)
+    figure.colorbar(cells, ax=axes, label="attention weight", shrink=0.8, pad=0.02).outline.set_visible(False)
+    figure.savefig(path, dpi=160)
+
+
+def cell_centers(cells: Sequence[str]) -> list[float]:
+    return [index + 0.5 for index in range(len(cells))]

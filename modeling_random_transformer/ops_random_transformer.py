@@ -1,0 +1,382 @@
+"""Numerics behind the modules: attention kernel selection, dropout, the loss, and functional layers for generation.
+
+Everything that depends on the device or exists for speed is here. Each function equals a plain PyTorch expression,
+which its docstring names.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+from transformers.utils import output_capturing
+
+FLOAT64_DEVICES = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
+# Logits converted to float32 at a time by the loss. The CPU's value fits its cache.
+LOSS_CHUNK_CPU = 2**19
+LOSS_CHUNK_GPU = 2**26
+MIN_PACKED_ELEMENTS = 2**17  # of a weight matrix; smaller ones are as fast in the unpacked layout
+MIN_STEPS_TO_PACK = 16  # decoding steps that amortize packing
+MIN_MATMUL_KEY_ELEMENTS = 2**17  # of the keys; below, the fused kernel is at least as fast as two matrix products
+ORIGINAL_FORWARD = {nn.Linear: nn.Linear.forward, nn.LayerNorm: nn.LayerNorm.forward}  # to detect a patched class
+NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+
+
+# Devices and transforms
+
+
+def float64_device(device: torch.device) -> torch.device:
+    """The device itself if it supports float64, otherwise the CPU."""
+    return device if device.type in FLOAT64_DEVICES else torch.device("cpu")
+
+
+def is_transformed() -> bool:
+    """Whether the caller runs under `torch.compile`, `torch.export` or a `torch.func` transform.
+
+    These need PyTorch's own operations: a custom autograd function or random numbers drawn in place would break the
+    graph, or have no batching rule.
+    """
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+# Attention kernels
+
+
+def select_attention(
+    implementation: str, query: Tensor, key: Tensor, attention_mask: Any, is_causal: bool, is_cross_attention: bool
+) -> tuple[str, Any]:
+    """The attention implementation for these inputs and the mask in its format.
+
+    Usually the requested one. Exceptions: Flash attention's padding mask in cross-attention, for which transformers
+    would also unpad the queries (SDPA instead); and empty batches, which transformers' SDPA wrapper cannot reshape,
+    and half-precision training on a CPU (eager instead).
+    """
+    if is_cross_attention and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+        implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()
+    if implementation != "sdpa":
+        return implementation, attention_mask
+    empty = query.shape[0] == 0 or query.shape[2] == 0
+    if not empty and not prefer_eager_attention_for_training(query, key):
+        return implementation, attention_mask
+    if attention_mask is None and is_causal:
+        query_len, key_len = query.shape[2], key.shape[2]
+        attention_mask = torch.ones(query_len, key_len, dtype=torch.bool).tril(key_len - query_len)
+    return "eager", attention_mask
+
+
+def prefer_eager_attention_for_training(query: Tensor, key: Tensor) -> bool:
+    """Whether eager attention trains faster than the fused kernel: in half precision on a CPU, up to 15 times.
+
+    Above 128 keys it would need too much memory. The length is compared last and not under `torch.export`, which would
+    specialize the exported model to one side of the comparison.
+    """
+    training = query.device.type == "cpu" and query.requires_grad and query.element_size() < 4
+    return training and not torch.compiler.is_exporting() and key.shape[2] <= 128
+
+
+def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> bool:
+    """Whether two matrix products decode faster than the fused kernel: in half precision on a CPU, up to five times.
+
+    They return NaN where an additive mask hides all keys, so the fused kernel remains for such masks.
+    """
+    half = keys.is_cpu and keys.element_size() < 4 and supports_native_matmul(keys.dtype)
+    return half and (mask is None or not mask.isneginf().all(dim=-1).any())
+
+
+def fused_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """softmax(Q·Kᵀ · scale + mask)·V (paper 3.2.1) by PyTorch's kernel.
+
+    `query` is `[batch, heads, query_len, d_k]`; returns `[batch, heads, query_len, d_v]`.
+    """
+    return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
+
+
+def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """The same by two matrix products, or by the fused kernel while there are few keys."""
+    if keys.numel() < MIN_MATMUL_KEY_ELEMENTS:
+        return fused_attention(query, keys, values, mask, scale)
+    scores = torch.matmul(query * scale, keys.contiguous().transpose(2, 3))  # oneDNN's own copy would be slower
+    weights = (scores if mask is None else scores.add_(mask)).softmax(dim=-1)
+    return torch.matmul(weights, values)
+
+
+# Dropout
+
+
+def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
+    """`torch.nn.functional.dropout` (paper 5.4). On a CPU it draws 16 random bits per element, which is 7 times faster.
+
+    The rate is then rounded to a multiple of 2**-16.
+    """
+    if not training:
+        return states
+    threshold = round(rate * 2**16)
+    if states.device.type != "cpu" or not 0 < threshold < 2**16 or is_transformed():
+        return nn.functional.dropout(states, rate, training)
+    bits = torch.empty(math.ceil(states.numel() / 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    kept = bits[: states.numel()].view(states.shape) >= threshold - 2**15
+    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - threshold))
+
+
+# The loss (paper 5.4)
+
+
+def token_loss(
+    logits: Tensor,
+    labels: Tensor,
+    vocab_size: int,  # noqa: ARG001
+    num_items_in_batch: Tensor | int | None = None,
+    ignore_index: int = -100,
+    **kwargs: Any,  # noqa: ARG001
+) -> Tensor:
+    """`smoothed_cross_entropy` without smoothing, with the arguments of the library's loss functions.
+
+    Raises:
+        IndexError: on a CPU, for a label that is neither a token id nor `ignore_index`.
+    """
+    return smoothed_cross_entropy(logits, labels, 0.0, num_items_in_batch, ignore_index)
+
+
+def smoothed_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    smoothing: float,
+    count: Tensor | int | None = None,
+    ignore_index: int = -100,
+    overwrite: bool = False,
+) -> Tensor:
+    """Cross-entropy in nats per token, with targets smoothed over the vocabulary.
+
+    Equals `torch.nn.functional.cross_entropy(…, label_smoothing=smoothing)` on logits in float32, without its copies
+    of the logits: a few rows at a time are converted to float32, and the gradient, in the dtype of the logits, is
+    computed together with the loss. Under `torch.compile`, `torch.export` and `torch.func` it is PyTorch's function.
+
+    The loss and its gradient are 0 if all labels are ignored or `count` is 0.
+
+    Args:
+        logits: `[batch, target_len, vocab_size]`.
+        labels: `[batch, target_len]`. Labels equal to `ignore_index` contribute neither to the loss nor to the count.
+        smoothing: the probability that is spread evenly over the vocabulary, at least 0 and below 1.
+        count: tokens to average over; the number of labels that are not ignored by default.
+        ignore_index: the label of positions without a target.
+        overwrite: store the gradient in the memory of the logits, for callers that no longer need them. Second
+            derivatives are then not available.
+
+    Raises:
+        IndexError: on a CPU, for a label that is neither a token id nor `ignore_index`.
+        RuntimeError: in a backward pass with `create_graph=True`, if `overwrite` is set.
+    """
+    logits, labels = logits.flatten(0, -2), labels.flatten().to(logits.device)
+    weight = reciprocal((labels != ignore_index).sum() if count is None else count, logits)
+    if is_transformed():
+        return cross_entropy_sum(logits, labels, ignore_index, smoothing, weight)
+    if labels.device.type == "cpu" and labels.numel():
+        lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
+        if lowest < 0 or highest >= logits.shape[1]:
+            raise IndexError(f"labels must be from 0 to {logits.shape[1] - 1}, got {lowest} to {highest}.")
+    loss: Tensor = _CrossEntropySum.apply(logits, labels, ignore_index, smoothing, weight, overwrite)
+    return loss
+
+
+def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
+    """1 / `count`, and 0 for a count of 0, on the device of the logits and in float32 at least."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    if not isinstance(count, Tensor):  # filling does not synchronize a GPU, copying to it does
+        count = torch.full((), count, dtype=dtype, device=logits.device)
+    count = count.to(logits.device, dtype)
+    return count.reciprocal().masked_fill(count == 0, 0)
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor, ignore_index: int, smoothing: float, weight: Tensor) -> Tensor:
+    """`weight` times the sum over the tokens of logits `[tokens, vocab_size]` and labels `[tokens]`, by PyTorch."""
+    scores = logits.to(weight.dtype)
+    return weight * cross_entropy(scores, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing)
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """`cross_entropy_sum` with its gradient computed in the same pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, labels: Tensor, ignore_index: int, smoothing: float, weight: Tensor, overwrite: bool
+    ) -> Tensor:
+        ignored = labels == ignore_index
+        targets = labels.masked_fill(ignored, 0)[:, None]
+        forward_weight, backward_weight = weight, torch.ones_like(weight)
+        if logits.dtype == torch.float16:
+            # weight = mantissa · power of two. The power, which is exact in every dtype, is applied in the backward
+            # pass, where float16 gradients are scaled by the loss scaler and do not underflow.
+            forward_weight, exponent = torch.frexp(weight)
+            backward_weight = torch.ldexp(backward_weight, exponent)
+        factors = forward_weight.expand(len(labels)).masked_fill(ignored, 0)[:, None]
+        gradient = None
+        if ctx.needs_input_grad[0]:
+            gradient = logits.detach() if overwrite else torch.empty_like(logits)
+        loss = torch.zeros_like(weight)
+        size = max(1, (LOSS_CHUNK_CPU if logits.device.type == "cpu" else LOSS_CHUNK_GPU) // logits.shape[1])
+        for chunk in (slice(start, start + size) for start in range(0, len(logits), size)):
+            scores = logits[chunk].to(weight.dtype).log_softmax(dim=1)
+            scores_of_targets = scores.gather(1, targets[chunk])[:, 0]
+            if smoothing:  # a score of -inf times 0 would be NaN
+                scores_of_targets = (1 - smoothing) * scores_of_targets + smoothing * scores.mean(dim=1)
+            loss -= scores_of_targets.masked_fill(ignored[chunk], 0).sum()
+            if gradient is not None:  # probability - target, for every score
+                scores = torch.exp(scores, out=gradient[chunk] if gradient.dtype == scores.dtype else scores)
+                if smoothing:
+                    scores.sub_(smoothing / logits.shape[1])
+                scores.scatter_add_(1, targets[chunk], scores.new_full((len(scores), 1), smoothing - 1))
+                gradient[chunk] = scores.mul_(factors[chunk])
+        # Second derivatives need the logits. They are as large as the gradient, but are in memory until here anyway.
+        ctx.save_for_backward(gradient, backward_weight, None if overwrite else logits, labels, weight)
+        ctx.ignore_index, ctx.smoothing = ignore_index, smoothing
+        return loss * weight
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, backward_weight, logits, labels, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            if logits is None:
+                raise RuntimeError("overwrite must be False for a backward pass with create_graph=True, got True.")
+            loss = cross_entropy_sum(logits, labels, ctx.ignore_index, ctx.smoothing, weight)
+            gradient = torch.autograd.grad(loss, logits, scale, create_graph=True)[0]
+        else:
+            gradient = _scale(gradient, (scale * backward_weight).to(gradient.dtype))
+        return gradient, None, None, None, None, None
+
+
+def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
+    """`gradient * scale`, in the memory of the gradient unless another backward pass may need it."""
+    if is_transformed() or torch._C._autograd._get_current_graph_task_keep_graph():
+        return gradient * scale
+    if scale.device.type == "cpu" and scale == 1:  # a comparison would synchronize a GPU
+        return gradient
+    return gradient.mul_(scale)
+
+
+# Functional layers: for the few rows of a decoding step, `nn.Module.__call__` and unpacked weights dominate the latency
+
+
+class PackedLinear:
+    """One or more linear layers as one matrix product, with weights copied into oneDNN's blocked layout.
+
+    `torch.nn.functional.linear` uses the unpacked layout, and for a few rows spends most of its time reading it.
+    Packing costs about as much as ten products.
+
+    Args:
+        layers: layers with the same input; their outputs are concatenated in this order.
+        batch_size: rows of a typical input.
+    """
+
+    def __init__(self, layers: tuple[nn.Linear, ...], batch_size: int):
+        weights: list[Tensor] = [layer.weight for layer in layers]
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, batch_size)
+        self.bias = torch.cat(biases) if biases else None
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """`[…, input width]` → `[…, sum of the output widths]`."""
+        return torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
+
+    def add_residual(self, residual: Tensor, states: Tensor) -> Tensor:
+        """`residual + self(states)`, rounded once."""
+        return torch.ops.mkldnn._linear_pointwise.binary(states, residual, self.weight, self.bias, "add")
+
+
+def can_pack(*modules: nn.Module) -> bool:
+    """Whether these are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
+    layers = [module for module in modules if isinstance(module, nn.Linear) and is_unmodified_linear(module)]
+    if len(layers) < len(modules) or torch.is_grad_enabled():
+        return False
+    weight, elements = layers[0].weight, sum(layer.weight.numel() for layer in layers)
+    alike = len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) == 1
+    large = weight.is_cpu and elements >= MIN_PACKED_ELEMENTS
+    return alike and large and mkldnn_packing_available() and supports_native_matmul(weight.dtype)
+
+
+def mkldnn_packing_available() -> bool:
+    """Whether oneDNN and its packing operations are available and enabled (see `torch.backends.mkldnn.flags`)."""
+    known = (hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and all(known)
+
+
+def supports_native_matmul(dtype: torch.dtype) -> bool:
+    """Whether this CPU has instructions for matrix products in `dtype`, according to oneDNN."""
+    if dtype not in NATIVE_MATMUL_CHECKS:
+        return dtype == torch.float32
+    supported = getattr(torch.ops.mkldnn, NATIVE_MATMUL_CHECKS[dtype], None)
+    return supported is not None and supported()
+
+
+def is_unmodified_linear(module: nn.Linear) -> bool:
+    """Whether the layer computes what `nn.Linear` does, in the dtype of a plain, unsharded weight."""
+    if not is_unmodified(module, nn.Linear):
+        return False
+    weight = module.weight
+    return type(weight.data) is Tensor and not torch.is_autocast_enabled(weight.device.type)
+
+
+def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
+    """Whether the module computes what PyTorch's class `kind` does: no subclass, no hook, no replaced `forward`."""
+    return type(module) is kind and kind.forward is ORIGINAL_FORWARD[kind] and not has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one.
+
+    The hooks of transformers' `capture_outputs` do not count. They stay installed after the first call with
+    `output_attentions` or `output_hidden_states`, and have no effect while neither is requested.
+    """
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return (
+        any(getattr(hook, "__module__", None) != output_capturing.__name__ for hook in hooks)
+        or "forward" in vars(module)
+        or module._compiled_call_impl is not None
+        or nn.modules.module._has_any_global_hook()
+    )
+
+
+def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Tensor]:
+    """A linear layer or layer norm as a function of its input; other modules are called.
+
+    Args:
+        module: the layer.
+        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
+    """
+    if batch_size and can_pack(module):
+        return PackedLinear((module,), batch_size)
+    if is_unmodified(module, nn.Linear):
+        weight, bias = module.weight, module.bias
+        return lambda states: linear(states, weight, bias)
+    if is_unmodified(module, nn.LayerNorm):
+        shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
+        return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
+    return module_fallback(module)
+
+
+def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A call of the module, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
+    return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)
+
+
+def fused_linear(modules: tuple[nn.Module, ...], batch_size: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """The outputs of several layers for the same input, by one matrix product if their weights can be packed."""
+    if batch_size and can_pack(*modules):
+        product = PackedLinear(modules, batch_size)  # type: ignore[arg-type]
+        widths = [len(module.weight) for module in modules]  # type: ignore[arg-type]
+        return lambda states: product(states).split(widths, dim=-1)
+    layers = [functional_layer(module, batch_size) for module in modules]
+    return lambda states: tuple(layer(states) for layer in layers)
+
+
+def linear_add_residual(module: nn.Module, batch_size: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
+    """`residual + module(states)`; for an unmodified linear layer one product that accumulates into residual + bias."""
+    if not isinstance(module, nn.Linear) or not is_unmodified_linear(module):
+        call = module_fallback(module)
+        return lambda residual, states: residual + call(states)
+    if batch_size and can_pack(module):
+        return PackedLinear((module,), batch_size).add_residual
+    weight, bias = module.weight.t(), 0 if module.bias is None else module.bias
+    return lambda residual, states: (residual + bias).addmm_(states, weight)

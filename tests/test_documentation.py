@@ -1,0 +1,344 @@
+"""The documentation: its Python blocks run, its commands, flags, paths and links exist, its pages are complete.
+
+A block that cannot run in a test is preceded by `<!-- test: skip (reason) -->`. A page that starts with
+`<!-- test: subprocess (reason) -->` runs in a process of its own.
+"""
+
+import argparse
+import importlib
+import inspect
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+
+import modeling_random_transformer
+from modeling_random_transformer import RandomTransformerConfig
+from tests.helpers.fairseq import checkpoint
+from tests.helpers.models import save_translator
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "model_card.md"]
+SUBPACKAGES = ("data", "training", "translation", "evaluation", "conversion", "export", "tracing")
+# The function behind each verb of the installed command.
+COMMANDS = {
+    "train": "modeling_random_transformer.training.command",
+    "translate": "modeling_random_transformer.translation.command",
+    "convert": "modeling_random_transformer.conversion.command",
+    "export": "modeling_random_transformer.export.command",
+    "walkthrough": "walkthrough",
+    "explore": "explorer",
+}
+OTHER_PROGRAMS = {"git", "pre-commit"}
+OTHER_FLAGS = {"--config_file", "--multi_gpu", "--num_processes", "--nproc_per_node", "--pairs"}  # of other programs
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")
+# Words that are not standard terms, and British spellings.
+BANNED = (
+    r"refus\w*|from nothing|elsewhere|as it says|\bgo(es)? on\b|\brooms?\b|\blies?\b|\btold\b|\btells?\b|by itself|"
+    r"in turn|hands? out|\btravels?\b|\bmend\w*|\bbare\b|seed's|colour|behaviour|favour|"
+    r"(quanti|tokeni|normali|synchroni|optimi)s[ei]"
+)
+
+
+@dataclass
+class Block:
+    """A fenced block of a page. `line` is that of its first line of code, `skip` the reason not to run it."""
+
+    language: str
+    code: str
+    line: int
+    skip: str | None
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        skip = SKIP.search(text[: match.start()])
+        found.append(Block(match[1], match[2], text[: match.start(2)].count("\n") + 1, skip and skip[1]))
+    return found
+
+
+def name(value: Any) -> str:
+    return str(value.relative_to(ROOT)) if isinstance(value, Path) else str(value)
+
+
+def in_subprocess(page: Path) -> bool:
+    return page.read_text(encoding="utf-8").startswith("<!-- test: subprocess (")
+
+
+def python_pages() -> list[Any]:
+    pages = [page for page in TEXTS if any(block.language == "python" for block in blocks(page))]
+    return [pytest.param(page, marks=[pytest.mark.slow] if in_subprocess(page) else []) for page in pages]
+
+
+@pytest.fixture(scope="module")
+def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files and models that the pages name, as tiny as possible."""
+    folder = tmp_path_factory.mktemp("documentation")
+    pairs = [("the cat sees the dog", "die Katze sieht den Hund"), ("a dog sees a red car", "ein Hund sieht ein Auto")]
+    for split in ("train", "test"):
+        (folder / f"{split}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs * 9))
+        for language, side in (("en", 0), ("de", 1)):
+            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    for model in ("en-de", "quickstart"):
+        save_translator(folder / "outputs" / model)
+    adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
+    adapted.save_pretrained(str(folder / "outputs" / "animals"))
+    AutoTokenizer.from_pretrained(folder / "outputs" / "en-de").save_pretrained(folder / "outputs" / "animals")
+    sizes = {f"{stack}_{size}": 2 for stack in ("encoder", "decoder") for size in ("layers", "attention_heads")}
+    tokens = {"vocab_size": 40, "pad_token_id": 39, "decoder_start_token_id": 39}
+    MarianMTModel(MarianConfig(d_model=16, **sizes, **tokens)).save_pretrained(folder / "opus-mt-en-de")
+    torch.save(checkpoint(), folder / "checkpoint_best.pt")
+    return folder
+
+
+@pytest.mark.parametrize("page", python_pages(), ids=name)
+def test_python_blocks_run(page: Path, prepared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = [block for block in blocks(page) if block.language == "python" and not block.skip]
+    shutil.copytree(prepared_folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    if in_subprocess(page):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        script = "\n".join(block.code for block in code)
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return
+    namespace: dict[str, Any] = {"__name__": "documentation"}
+    for block in code:
+        exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), namespace)
+
+
+def test_skipped_blocks_are_few() -> None:
+    skipped = [(name(page), block.skip) for page in PAGES for block in blocks(page) if block.skip]
+    assert len(skipped) <= 5, skipped
+
+
+class ParserFound(BaseException):
+    """Ends a command as soon as its parser is complete."""
+
+    def __init__(self, parser: argparse.ArgumentParser):
+        self.parser = parser
+
+
+def parser_of(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
+    """The parser that `main` of a module uses; of its subparsers the one that `arguments` select."""
+
+    def found(parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
+        raise ParserFound(parser)
+
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples")
+        patch.setattr(argparse.ArgumentParser, "parse_known_args", found)
+        patch.setattr(sys, "argv", [module, *(word for word in arguments[:1] if word.isalpha())])
+        with pytest.raises(ParserFound) as caught:
+            importlib.import_module(module).main()
+    parser = caught.value.parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action.choices[arguments[0]]
+    return parser
+
+
+def commands(page: Path) -> Iterator[tuple[int, list[str]]]:
+    """The commands of a page's shell blocks, without comments and redirections."""
+    for block in blocks(page):
+        if block.language == "sh":
+            code = block.code.replace("\\\n", " ")
+            for line in code.splitlines():
+                for command in line.split("&&"):
+                    words = shlex.split(command, comments=True)
+                    for i in [i for i, word in enumerate(words) if word in ("<", ">")][::-1]:
+                        del words[i : i + 2]
+                    if words:
+                        yield block.line, words
+
+
+ALL_COMMANDS = [(name(page), line, words) for page in TEXTS for line, words in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "line", "words"), ALL_COMMANDS, ids=lambda value: name(value)[:60])
+def test_shell_commands_exist(page: str, line: int, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`page` and `line` are for the report only."""
+    program, *arguments = words
+    if program in OTHER_PROGRAMS:
+        return
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets), f"{page}:{line}"
+        return
+    if program == "pip":
+        assert extras(arguments) <= set(project()["optional-dependencies"]), f"{page}:{line}"
+        return
+    check_paths(arguments)
+    module, arguments = module_and_arguments(program, arguments)
+    if module == "pytest":
+        return
+    parser = parser_of(module, arguments, monkeypatch)
+    for flag in (word for word in arguments if word.startswith("--")):
+        assert flag in parser._option_string_actions, f"{page}:{line}: {flag}"
+        action = parser._option_string_actions[flag]
+        value = arguments[arguments.index(flag) + 1 :][:1]
+        if action.choices and value:
+            assert value[0] in map(str, action.choices), f"{page}:{line}: {flag} {value[0]}"
+
+
+def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[str]]:
+    """The module whose `main` a command calls, and its arguments."""
+    if program == "random-transformer":
+        return COMMANDS[arguments[0]], arguments[1:]
+    assert Path(program).name in ("python", "accelerate", "torchrun"), program
+    for i, word in enumerate(arguments):
+        if word == "-m" and arguments[i + 1] == "modeling_random_transformer":
+            return COMMANDS[arguments[i + 2]], arguments[i + 3 :]
+        if word == "-m":
+            return arguments[i + 1].replace("benchmarks", "benchmarks.__main__"), arguments[i + 2 :]
+        if word.endswith(".py"):
+            return Path(word).stem, arguments[i + 1 :]
+    raise AssertionError(f"no module or script in {program} {arguments}")
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def extras(words: list[str]) -> set[str]:
+    """The extras in `.[train,test]`."""
+    return {extra for word in words for found in re.findall(r"\[(.+)\]", word) for extra in found.split(",")}
+
+
+def check_paths(words: list[str]) -> None:
+    for word in words:
+        path = word.partition("::")[0]
+        if path.startswith(("examples/", "tests/", "benchmarks/", "docs/")):
+            assert (ROOT / path).exists(), word
+
+
+def test_installed_command_has_these_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    cli = importlib.import_module("modeling_random_transformer.cli")
+    with suppress(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in COMMANDS)
+
+
+def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = [*COMMANDS.values(), "quickstart", "plot_training", "exercises", "compare_recurrent"]
+    modules += ["classify_text", "language_model", "convert_marian", "convert_torch_transformer", "convert_fairseq"]
+    modules.remove(COMMANDS["convert"])
+    known = set(OTHER_FLAGS)
+    for module in modules:
+        known |= parser_of(module, [], monkeypatch)._option_string_actions.keys()
+    for page in PAGES:
+        for code in re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text(encoding="utf-8"))):
+            for flag in re.findall(r"(?<![\w-])--[a-z]\w*", code):
+                assert flag in known, f"{name(page)}: {flag}"
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name)
+def test_links_and_images_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert linked.is_relative_to(ROOT / "docs") or not page.is_relative_to(ROOT / "docs"), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids that the headings of a page get."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name)
+def test_paths_in_the_text_exist(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for path in re.findall(r"`((?:examples|tests|benchmarks|docs|modeling_random_transformer)/[\w/.-]*)`", text):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name)
+def test_words_are_standard(page: Path) -> None:
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        assert not (found := re.search(BANNED, line, re.IGNORECASE)), f"line {number}: {found and found[0]!r}"
+
+
+def test_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 120
+
+
+def test_navigation_lists_every_page() -> None:
+    class Loader(yaml.SafeLoader):
+        """Reads the tags for Python objects as nothing."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+
+    def listed(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for child in entry.values() if isinstance(entry, dict) else entry:
+                yield from listed(child)
+
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    assert sorted(listed(settings["nav"])) == sorted(pages)
+
+
+def test_api_reference_is_complete() -> None:
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
+    documented = set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
+    package = modeling_random_transformer.__name__
+    public = {f"{package}.{name}" for name in modeling_random_transformer.__all__}
+    assert public | {f"{package}.{subpackage}" for subpackage in SUBPACKAGES} <= documented
+
+
+@pytest.mark.parametrize("module", ["", *SUBPACKAGES])
+def test_public_names_have_docstrings(module: str) -> None:
+    imported = importlib.import_module(f"modeling_random_transformer.{module}".rstrip("."))
+    assert imported.__doc__
+    missing = []
+    for public in imported.__all__:
+        value = getattr(imported, public)
+        if inspect.isclass(value) or inspect.isroutine(value):
+            missing += [public] if not inspect.getdoc(value) else []
+        if inspect.isclass(value):
+            own = [member for member in vars(value) if not member.startswith("_")]
+            routines = [member for member in own if inspect.isroutine(getattr(value, member))]
+            missing += [f"{public}.{member}" for member in routines if not inspect.getdoc(getattr(value, member))]
+    assert not missing
+
+
+def test_configuration_table_matches_the_defaults() -> None:
+    text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([^|:]+)", text, re.MULTILINE)
+    documented = {field: default.strip().strip("`").strip('"') for field, default in rows}
+    fields = [field for field in vars(RandomTransformerConfig)["__annotations__"] if not field.startswith("is_")]
+    assert documented == {field: str(getattr(RandomTransformerConfig, field)) for field in fields}
+
+
+def test_version_is_the_same_everywhere() -> None:
+    version = modeling_random_transformer.__version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
+    assert f"\n## {version} - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
