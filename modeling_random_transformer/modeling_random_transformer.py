@@ -804,8 +804,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
                 loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
             except IndexError as error:
                 raise out_of_vocabulary("labels that are not -100", labels, self.config.vocab_size) from error
-        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
+        fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift labels right after the start token and replace -100 by padding: `[batch, target_len]` in and out.

@@ -71,7 +71,7 @@ def folders(tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_knows_what_to_adapt(method):
+def test_each_method_has_default_target_modules(method):
     config, names = METHODS[method]
     config.task_type = None if method == "LoRA, no task" else "SEQ_2_SEQ_LM"
     model = get_peft_model(tiny_model(), config)
@@ -84,7 +84,7 @@ def test_each_method_knows_what_to_adapt(method):
     assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in trained)
 
 
-def test_it_learns_and_the_model_stays():
+def test_training_changes_the_adapter_only():
     model = tiny_model()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     adapted = lora(model, r=8)
@@ -103,7 +103,7 @@ def test_it_learns_and_the_model_stays():
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_saved_loaded_and_merged_it_generates_the_same(search, folders):
+def test_saved_loaded_and_merged_adapters_generate_the_same(search, folders):
     base, adapter, adapted = folders
     expected = generated(adapted, search)
     assert not torch.equal(expected, generated(AutoModelForSeq2SeqLM.from_pretrained(base), search))
@@ -118,7 +118,7 @@ def test_saved_loaded_and_merged_it_generates_the_same(search, folders):
     assert torch.equal(generated(merged, search), expected)
 
 
-def test_a_merged_model_is_a_model_like_others(folders, tmp_path):
+def test_a_merged_model_saves_and_loads(folders, tmp_path):
     base, adapter, adapted = folders
     whole = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter).double()
     merged = whole.merge_and_unload()
@@ -131,7 +131,7 @@ def test_a_merged_model_is_a_model_like_others(folders, tmp_path):
     torch.testing.assert_close(loaded(**inputs).logits, adapted.double()(**inputs).logits)
 
 
-def test_adapters_side_by_side(folders):
+def test_several_adapters(folders):
     """Several tasks on one model: each adapter answers when it is chosen, none when they are switched off."""
     base, adapter, adapted = folders
     model = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter, adapter_name="first")
@@ -145,7 +145,7 @@ def test_adapters_side_by_side(folders):
         assert torch.equal(generated(model, "beam"), plain)
 
 
-def test_an_adapter_has_a_few_hundred_kilobytes(tmp_path):
+def test_adapter_size(tmp_path):
     """Of the model that examples/recipes/multi30k.yaml trains, at peft's rank of 8."""
     model = RandomTransformerForConditionalGeneration(
         tiny_config(vocab_size=6000, encoder_layers=3, d_model=256, num_heads=4, d_ff=1024)
@@ -154,7 +154,7 @@ def test_an_adapter_has_a_few_hundred_kilobytes(tmp_path):
     assert 200_000 < (tmp_path / "adapter_model.safetensors").stat().st_size < 400_000
 
 
-def test_a_classifier_is_adapted(tmp_path):
+def test_classifier_with_an_adapter(tmp_path):
     model = RandomTransformerForSequenceClassification(tiny_config(num_labels=3))
     adapted = get_peft_model(model, LoraConfig(task_type="SEQ_CLS"))
     trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
@@ -169,7 +169,7 @@ def test_a_classifier_is_adapted(tmp_path):
     ("kind", "task"),
     [(AutoModelForQuestionAnswering, "QUESTION_ANS"), (AutoModelForTokenClassification, "TOKEN_CLS")],
 )
-def test_the_layer_of_a_head_is_trained_and_saved_along(kind, task, tmp_path):
+def test_head_layer_is_trained_and_saved(kind, task, tmp_path):
     tiny_model().save_pretrained(tmp_path / "base")
     model = get_peft_model(kind.from_pretrained(tmp_path / "base"), LoraConfig(task_type=task)).eval()
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and "lora_" not in name]
@@ -180,7 +180,7 @@ def test_the_layer_of_a_head_is_trained_and_saved_along(kind, task, tmp_path):
         assert torch.equal(again(**BATCH)[0], model(**BATCH)[0])
 
 
-def test_adapters_see_sequences_in_steps_too():
+def test_adapters_get_three_dimensions_in_fast_steps():
     """Poly works on [batch, length, width] alone."""
     config = PolyConfig(task_type="SEQ_2_SEQ_LM", r=4, n_tasks=2, n_splits=1)
     model = get_peft_model(tiny_model(spread=2.0), config).eval()
@@ -188,7 +188,7 @@ def test_adapters_see_sequences_in_steps_too():
     assert torch.equal(model.generate(**options), model.generate(**options, use_cache=False))
 
 
-def test_the_pipeline_takes_an_adapters_folder(tmp_path):
+def test_pipeline_loads_an_adapter_folder(tmp_path):
     save_translator(tmp_path / "base")
     adapted = moved(lora(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")))
     adapted.save_pretrained(tmp_path / "adapter")

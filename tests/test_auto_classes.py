@@ -34,7 +34,7 @@ def test_every_auto_class_loads_a_saved_folder(folder):
     assert type(AutoModelForSeq2SeqLM.from_config(model.config)) is type(model)
 
 
-def test_a_base_models_folder_loads_too(tmp_path):
+def test_base_model_folder_loads(tmp_path):
     base = tiny_model().model
     base.save_pretrained(tmp_path)
     loaded = AutoModel.from_pretrained(tmp_path)
@@ -43,7 +43,7 @@ def test_a_base_models_folder_loads_too(tmp_path):
     assert torch.equal(loaded(input_ids=ids, decoder_input_ids=ids).last_hidden_state, expected)
 
 
-def test_a_folder_holds_safetensors_code_and_settings_only(folder):
+def test_files_of_a_saved_folder(folder):
     assert {path.name for path in folder.iterdir()} == {
         "config.json",
         "configuration_random_transformer.py",
@@ -61,7 +61,7 @@ def test_a_folder_holds_safetensors_code_and_settings_only(folder):
 
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("tie", [True, False])
-def test_a_tied_weight_is_stored_once(share, tie, tmp_path):
+def test_tied_weights_are_stored_once(share, tie, tmp_path):
     tiny_model(share_embeddings=share, tie_word_embeddings=tie).save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         stored = {name for name in file.keys() if "embed_tokens" in name or "shared" in name or "lm_head" in name}  # noqa: SIM118
@@ -73,7 +73,7 @@ def test_a_tied_weight_is_stored_once(share, tie, tmp_path):
     assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tie
 
 
-def test_shards(tmp_path):
+def test_sharded_checkpoint(tmp_path):
     model = tiny_model(lm_head_bias=True)
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     shards = sorted(path.name for path in tmp_path.glob("*.safetensors"))
@@ -140,7 +140,7 @@ def run_without_the_package(folder: Path, copy: Path, cache: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_remote_code_in_an_environment_without_the_package(folder, tmp_path):
+def test_remote_code_without_the_package(folder, tmp_path):
     cache, copy = tmp_path / "modules", tmp_path / "copy"
     cache.mkdir()
     result = run_without_the_package(folder, copy, cache)

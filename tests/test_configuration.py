@@ -94,7 +94,7 @@ def test_defaults_are_the_papers_base_model():
 
 
 @pytest.mark.parametrize(("field", "value", "allowed"), REFUSED)
-def test_a_wrong_value_is_refused_by_name(field, value, allowed):
+def test_invalid_value_raises(field, value, allowed):
     with pytest.raises(ValueError, match="must be") as refusal:
         RandomTransformerConfig(**{field: value})
     message = str(refusal.value)
@@ -104,19 +104,19 @@ def test_a_wrong_value_is_refused_by_name(field, value, allowed):
 
 
 @given(st.sampled_from(["vocab_size", "d_model", "encoder_layers", "num_heads", "d_ff"]), st.integers(max_value=0))
-def test_no_size_may_be_zero_or_negative(field, value):
+def test_sizes_must_be_positive(field, value):
     with pytest.raises(ValueError, match=field):
         RandomTransformerConfig(**{field: value})
 
 
-def test_an_odd_width_is_refused_for_sinusoids_only():
+def test_odd_d_model_raises_for_sinusoids_only():
     odd = {"d_model": 15, "num_heads": 3}
     with pytest.raises(ValueError, match=r"d_model must be even .* got 15"):
         RandomTransformerConfig(**odd)
     assert RandomTransformerConfig(position_embedding="learned", **odd).d_k == 5
 
 
-def test_derived_fields_follow_what_they_derive_from():
+def test_derived_fields():
     config = RandomTransformerConfig(d_model=12, num_heads=3, d_k=5)
     assert (config.d_v, config.attention_scale) == (5, 5**-0.5)
     assert RandomTransformerConfig(norm_order="pre").final_layer_norm is True
@@ -124,19 +124,19 @@ def test_derived_fields_follow_what_they_derive_from():
     assert RandomTransformerConfig(d_model=10, num_heads=4, d_k=3, d_v=2).d_v == 2
 
 
-def test_special_ids_may_be_absent():
+def test_special_ids_may_be_none():
     config = RandomTransformerConfig(pad_token_id=None, bos_token_id=None, eos_token_id=None)
     assert config.pad_token_id is None
 
 
-def test_the_ecosystems_names_reach_the_same_fields():
+def test_aliases_read_and_write_their_fields():
     config = RandomTransformerConfig(encoder_layers=3, decoder_layers=5)
     assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (512, 8, 3)
     assert config.get_text_config(decoder=True).num_hidden_layers == 5
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_a_preset_survives_saving(name, tmp_path):
+def test_preset_round_trip(name, tmp_path):
     config = RandomTransformerConfig.from_preset(name)
     config.save_pretrained(tmp_path)
     loaded = RandomTransformerConfig.from_pretrained(tmp_path)
@@ -145,12 +145,12 @@ def test_a_preset_survives_saving(name, tmp_path):
     }
 
 
-def test_a_preset_takes_overrides():
+def test_preset_with_overrides():
     config = RandomTransformerConfig.from_preset("base", d_model=256, dropout=0.2)
     assert (config.d_model, config.dropout, config.d_k) == (256, 0.2, 32)
 
 
-def test_an_unknown_preset_is_refused():
+def test_unknown_preset_raises():
     with pytest.raises(ValueError, match=r"preset must be one of 'base'.* got 'huge'"):
         RandomTransformerConfig.from_preset("huge")
 
@@ -200,13 +200,13 @@ def test_derived_fields_follow_aliases():
         ("head_dim", "d_k", -1),
     ],
 )
-def test_an_alias_is_checked_as_its_field(alias, field, value):
+def test_alias_is_validated_as_its_field(alias, field, value):
     with pytest.raises(ValueError, match=f"{field} must be .* got {value!r}"):
         RandomTransformerConfig(**{alias: value})
 
 
 @pytest.mark.parametrize("values", [{"d_model": 512, "hidden_size": 128}, {"num_heads": 4, "num_attention_heads": 8}])
-def test_an_alias_that_contradicts_its_field_raises(values, tmp_path):
+def test_alias_that_contradicts_its_field_raises(values, tmp_path):
     (field, value), (alias, other) = values.items()
     message = f"{alias} must equal {field}={value}, of which it is an alias, got {other}"
     with pytest.raises(ValueError, match=message):
@@ -240,7 +240,7 @@ def test_overrides_of_a_saved_configuration(load, tmp_path):
             load(tmp_path, **wrong)
 
 
-def test_a_field_set_later_is_checked_when_it_is_saved(tmp_path):
+def test_field_set_later_is_validated_on_save(tmp_path):
     config = copy.deepcopy(RandomTransformerConfig())
     config.hidden_size = 256
     assert config.d_model == 256
@@ -270,12 +270,12 @@ def test_a_field_set_later_is_checked_when_it_is_saved(tmp_path):
         ("output_attentions", "x"),
     ],
 )
-def test_a_field_that_transformers_reads_is_checked(field, value):
+def test_fields_of_transformers_are_validated(field, value):
     with pytest.raises(ValueError, match=f"{field} must be"):
         RandomTransformerConfig(**{field: value})
 
 
-def test_dtypes_and_labels_that_are_allowed():
+def test_valid_dtypes_and_labels():
     for dtype in ("bfloat16", torch.float16, None):
         RandomTransformerConfig(dtype=dtype)
     assert RandomTransformerConfig(id2label={"0": "a", "1": "b", "2": "c"}).num_labels == 3

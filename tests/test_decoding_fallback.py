@@ -181,7 +181,7 @@ CUSTOMIZED = {
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("change", CUSTOMIZED)
-def test_customized_modules_take_the_steps(change, search, steps, monkeypatch):
+def test_customized_modules_disable_the_fast_decoder(change, search, steps, monkeypatch):
     model = exact_model()
     shipped = generate(model, **SEARCHES[search])
     taken = len(steps)
@@ -248,7 +248,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize("change", LEAVES)
-def test_customized_leaves_are_called(change, steps):
+def test_fast_decoder_calls_customized_leaf_modules(change, steps):
     model = exact_model()
     shipped = generate(model)
     LEAVES[change](model)
@@ -259,14 +259,14 @@ def test_customized_leaves_are_called(change, steps):
     assert not torch.equal(ours.logits[-1], shipped.logits[-1])
 
 
-def test_a_patched_class_of_pytorch(monkeypatch):
+def test_patched_pytorch_class(monkeypatch):
     model = exact_model()
     forward = nn.Linear.forward
     monkeypatch.setattr(nn.Linear, "forward", lambda self, states: forward(self, states) * 0.9)
     assert_same(generate(model), generate(model, use_cache=False))
 
 
-def test_a_subclass_that_changes_no_method(steps):
+def test_subclass_without_overrides_keeps_the_fast_decoder(steps):
     """As FSDP2 makes of every module, or a user who adds a method."""
     model = exact_model()
     model.__class__ = type("Mine", (RandomTransformerForConditionalGeneration,), {"count": lambda _: 3})
@@ -274,7 +274,7 @@ def test_a_subclass_that_changes_no_method(steps):
     assert len(steps) == 7
 
 
-def test_a_removed_layer(steps):
+def test_removed_layer(steps):
     model = exact_model()
     del model.model.decoder.layers[1]
     ours = generate(model)
@@ -282,7 +282,7 @@ def test_a_removed_layer(steps):
     assert_same(ours, generate(model, use_cache=False))
 
 
-def test_an_instance_forward_that_calls_the_shipped_one(steps):
+def test_instance_forward_that_calls_the_original(steps):
     """As Accelerate's in mixed precision."""
     model = exact_model()
     forward = model.forward
@@ -298,7 +298,7 @@ def test_an_instance_forward_that_calls_the_shipped_one(steps):
     assert_same(ours, generate(model, use_cache=False))
 
 
-def test_an_instance_forward_that_does_not(steps):
+def test_instance_forward_that_replaces_the_original(steps):
     model = exact_model()
 
     def forward(self, decoder_input_ids, encoder_outputs, attention_mask, past_key_values=None, **kwargs):
@@ -328,7 +328,7 @@ def test_accelerate_in_mixed_precision(steps):
 
 
 @pytest.mark.parametrize("path", ["model.decoder.layers", "model.decoder.layers.2.self_attn", "model.decoder"])
-def test_a_part_in_training_mode(path, steps):
+def test_submodule_in_training_mode_disables_the_fast_decoder(path, steps):
     model = exact_model(dropout=0.1)
     model.get_submodule(path).train()
     generate(model)
@@ -339,7 +339,7 @@ def test_a_part_in_training_mode(path, steps):
     assert len(steps) == 7
 
 
-def test_a_leaf_in_training_mode_drops_out_at_every_step(steps):
+def test_leaf_dropout_runs_at_every_step(steps):
     model, dropped = exact_model(), []
     model.model.decoder.layers[1].activation_fn = nn.Dropout(0.5)
     model.model.decoder.layers[1].activation_fn.register_forward_hook(lambda *_: dropped.append(1))
@@ -348,7 +348,7 @@ def test_a_leaf_in_training_mode_drops_out_at_every_step(steps):
     assert len(steps) == 7
 
 
-def test_monte_carlo_dropout_in_every_step(monkeypatch):
+def test_monte_carlo_dropout_runs_at_every_step(monkeypatch):
     model = exact_model(dropout=0.3)
     model.model.decoder.layers.train()
     rates, dropout = [], modeling.dropout
@@ -381,7 +381,7 @@ def two_tokens_a_step(model, input_ids, logits_processor, stopping_criteria, gen
     return input_ids
 
 
-def test_a_loop_of_the_callers_own(steps):
+def test_custom_decoding_loop(steps):
     model = exact_model()
     ours = model.generate(**BATCH, custom_generate=two_tokens_a_step, max_new_tokens=8)
     assert not steps
@@ -394,7 +394,7 @@ def test_a_loop_of_the_callers_own(steps):
     assert len(steps) == 7
 
 
-def test_steps_of_several_tokens_between_steps_of_one(steps):
+def test_steps_of_one_and_of_several_tokens(steps):
     """With the cache of the fast path, as a replaced `_sample` would get it."""
     model = exact_model()
     target = random_ids(3, 9, seed=1)
@@ -433,7 +433,7 @@ def test_arguments_that_do_not_change_decoding(name, steps):
     assert len(steps) == 7
 
 
-def test_source_embeddings_keep_the_fast_path(steps):
+def test_source_embeddings_keep_the_fast_decoder(steps):
     model = exact_model()
     embeddings = {"inputs_embeds": model.get_input_embeddings()(BATCH["input_ids"])}
     expected = generate(model)
@@ -444,7 +444,7 @@ def test_source_embeddings_keep_the_fast_path(steps):
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("capture", ["output_hidden_states", "output_attentions"])
-def test_captured_outputs_disable_the_fast_path_once(capture, search, steps):
+def test_captured_outputs_disable_the_fast_decoder_for_one_call(capture, search, steps):
     model = exact_model()
     if capture == "output_attentions":
         model.set_attn_implementation("eager")
@@ -475,7 +475,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_the_reason_is_logged_once(reason, caplog):
+def test_reason_is_logged_once(reason, caplog):
     generation.log_fallback.cache_clear()
     batch = padded_batch([5]) if reason == "assisted_generation" else BATCH
     model = exact_model()
@@ -491,7 +491,7 @@ def tensors():
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-def test_300_calls_keep_no_tensor():
+def test_300_calls_leak_no_tensor():
     """Counted without the collector of cycles: none of a call's tensors is part of one."""
     model = tiny_model(spread=2.0)
     options = [{"num_beams": 2}, {"do_sample": True}, {"return_dict_in_generate": True, "output_scores": True}]

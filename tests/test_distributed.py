@@ -34,7 +34,7 @@ def test_two_processes_equal_one(tmp_path):
     assert "match nothing" not in done.stderr, "a plan names modules that the model does not have"
 
 
-def test_the_plans_cover_every_parameter():
+def test_tensor_parallel_plan_covers_every_weight_that_can_be_split():
     model = tiny_model()
     planned = {name.replace("*", "0") for name in model.tp_plan}
     for name, _ in model.named_parameters():

@@ -68,7 +68,7 @@ def torch_transformer(model: RandomTransformerForConditionalGeneration) -> nn.Tr
     target_len=st.integers(1, 7),
     seed=st.integers(0, 99),
 )
-def test_torch_transformer(norm_order, attn, num_heads, lengths, target_len, seed):
+def test_equals_torch_transformer(norm_order, attn, num_heads, lengths, target_len, seed):
     model = exact_model(seed, norm_order=norm_order, num_heads=num_heads, attn_implementation=attn)
     source = padded_batch(lengths, seed)
     target = random_ids(len(lengths), target_len, seed + 1)
@@ -149,7 +149,7 @@ def from_marian(marian: MarianMTModel) -> RandomTransformerForConditionalGenerat
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
     seed=st.integers(0, 99),
 )
-def test_marian(num_heads, layers, activation, scale, lengths, seed):
+def test_equals_marian(num_heads, layers, activation, scale, lengths, seed):
     marian = marian_twin(seed, num_heads, layers, activation, scale).double()
     model = from_marian(marian).double()
     batch = padded_batch(lengths, seed)
@@ -162,7 +162,7 @@ def test_marian(num_heads, layers, activation, scale, lengths, seed):
     assert torch.equal(model.generate(**batch, **options), marian.generate(**batch, **options))
 
 
-def test_the_twins_share_every_weight():
+def test_compared_models_have_all_weights_in_common():
     """Nothing of ours stays random in the comparison: every name of our state dict is in Marian's."""
     names = set(marian_twin(0, 2, (1, 1), "relu", True).state_dict())
     ours = set(tiny_model(encoder_layers=1, decoder_layers=1, lm_head_bias=True).state_dict())

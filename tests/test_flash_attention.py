@@ -49,7 +49,7 @@ def model(monkeypatch):
 
 @pytest.mark.parametrize("lengths", [[7, 7], [7, 4], [5, 5, 2, 1]])
 @pytest.mark.parametrize("target_len", [1, 4, 5, 7])
-def test_it_agrees_with_eager(model, lengths, target_len):
+def test_flash_attention_agrees_with_eager(model, lengths, target_len):
     """Target lengths equal to the source's and not, with padding and without."""
     batch = padded_batch(lengths) | {"decoder_input_ids": random_ids(len(lengths), target_len, seed=1)}
     actual = model(**batch).logits
@@ -58,7 +58,7 @@ def test_it_agrees_with_eager(model, lengths, target_len):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
-def test_it_generates_what_eager_does(model, options):
+def test_flash_attention_generates_what_eager_does(model, options):
     batch = padded_batch([7, 4, 1])
     actual = model.generate(**batch, max_new_tokens=10, **options)
     model.set_attn_implementation("eager")

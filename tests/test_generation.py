@@ -82,7 +82,7 @@ def test_cached_scores_equal_uncached_scores(model):
 
 
 @pytest.mark.parametrize("mode", ["beam", "beam, all returned", "three samples"])
-def test_no_source_is_copied_per_beam(model, mode, monkeypatch):
+def test_source_is_not_copied_per_beam(model, mode, monkeypatch):
     """Bytes of the cross-attention cache: sources x length x heads x (d_k + d_v) x layers x 8, whatever the beams."""
     caches, update = set(), model._update_model_kwargs_for_generation
     monkeypatch.setattr(
@@ -101,7 +101,7 @@ def test_no_source_is_copied_per_beam(model, mode, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["greedy", "beam", "beam, all returned", "three samples"])
 @pytest.mark.parametrize("cache", ["own", "dynamic", "static"])
-def test_a_returned_cache_has_a_row_per_beam(model, cache, mode):
+def test_returned_cache_has_one_row_per_beam(model, cache, mode):
     """As transformers' tests of generation expect it, and its own models return it."""
     options = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())} if cache == "own" else {}
     options |= {"cache_implementation": "static"} if cache == "static" else {}
@@ -116,7 +116,7 @@ def test_a_returned_cache_has_a_row_per_beam(model, cache, mode):
         torch.testing.assert_close(layer.values, other.values)
 
 
-def test_a_returned_cache_of_several_rows_is_continued(model):
+def test_returned_cache_of_several_rows_continues_generation(model):
     options = {"eos_token_id": [], "max_new_tokens": 4}
     first = generate(model, do_sample=True, num_return_sequences=3, return_dict_in_generate=True, **options)
     seen = {"decoder_attention_mask": torch.ones_like(first.sequences)}  # tells the library that these are all tokens
@@ -128,7 +128,7 @@ def test_a_returned_cache_of_several_rows_is_continued(model):
 
 @pytest.mark.parametrize("kind", ["dynamic", "static", "self-attention only"])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_cache_of_the_callers_own(model, kind, num_beams):
+def test_cache_from_the_caller(model, kind, num_beams):
     cache = {
         "dynamic": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache()),
         "static": lambda: EncoderDecoderCache(
@@ -140,14 +140,14 @@ def test_a_cache_of_the_callers_own(model, kind, num_beams):
     assert torch.equal(generate(model, num_beams=num_beams, past_key_values=cache), expected)
 
 
-def test_a_static_cache_reaches_beyond_the_prepared_positions():
+def test_static_cache_beyond_the_precomputed_positions():
     model = exact_model(spread=2.0, max_position_embeddings=4)
     assert torch.equal(generate(model, cache_implementation="static"), generate(model, use_cache=False))
 
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 999), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4))
-def test_one_beam_is_greedy(seed, lengths):
+def test_one_beam_equals_greedy(seed, lengths):
     model, batch = exact_model(seed, spread=2.0), padded_batch(lengths, seed)
     assert torch.equal(generate(model, batch=batch, num_beams=1), generate(model, batch=batch))
     # The library's beam search proper, too, keeps the best token where there is but one beam to keep.
@@ -170,13 +170,13 @@ def test_a_row_of_a_batch_equals_the_row_alone(seed, mode):
 
 
 @pytest.mark.parametrize("mode", ["sampling", "top k", "top p", "min p", "three samples", "beam sampling"])
-def test_a_seed_fixes_a_sample(model, mode):
+def test_sampling_is_deterministic_with_a_seed(model, mode):
     samples = [generate(model, seed, max_new_tokens=10, **MODES[mode]) for seed in (1, 1, 2)]
     assert torch.equal(samples[0], samples[1])
     assert samples[0].shape != samples[2].shape or not torch.equal(samples[0], samples[2])
 
 
-def test_a_finished_row_is_padded():
+def test_finished_rows_are_padded():
     """A model whose bias makes it end the first row at once; the others go on."""
     model = exact_model(spread=2.0)
     free = generate(model, max_new_tokens=6, eos_token_id=[])
@@ -189,7 +189,7 @@ def test_a_finished_row_is_padded():
     assert torch.all(ended[:, 0] == BOS)
 
 
-def test_returned_candidates_are_sorted_by_score(model):
+def test_returned_hypotheses_are_sorted_by_score(model):
     output = generate(
         model, num_beams=4, num_return_sequences=4, return_dict_in_generate=True, output_scores=True, length_penalty=0.6
     )
@@ -209,7 +209,7 @@ def test_beam_scores_are_sums_of_log_probabilities(model):
     assert_near(output.sequences_scores.double(), mean, 1e-5)  # beam search adds in float32
 
 
-def test_scores_logits_attentions_and_states(model):
+def test_scores_logits_attentions_and_hidden_states(model):
     model.set_attn_implementation("eager")
     output = generate(
         model,
@@ -235,14 +235,14 @@ def test_transition_scores(model):
     assert_near(scores.sum(1).double(), output.sequences_scores.double(), 1e-5)
 
 
-def test_a_target_prefix_is_kept(model):
+def test_target_prefix_is_kept(model):
     prefix = torch.tensor([[BOS, 9, 8]]).expand(3, -1)
     for options in ({}, {"num_beams": 3}):
         output = generate(model, decoder_input_ids=prefix, **options)
         assert torch.equal(output[:, :3], prefix)
 
 
-def test_only_allowed_tokens(model):
+def test_prefix_allowed_tokens(model):
     allowed = [7, 11, 13, EOS]
     output = generate(model, num_beams=3, prefix_allowed_tokens_fn=lambda *_: allowed)
     assert set(output[:, 1:].flatten().tolist()) <= {*allowed, PAD}
@@ -271,7 +271,7 @@ def test_stopping_criteria(model):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
-def test_from_embeddings(model, options):
+def test_generation_from_embeddings(model, options):
     embeddings = model.get_input_embeddings()(BATCH["input_ids"])
     batch = {"inputs_embeds": embeddings, "attention_mask": BATCH["attention_mask"]}
     assert torch.equal(generate(model, batch=batch, **options), generate(model, **options))
@@ -279,7 +279,7 @@ def test_from_embeddings(model, options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
-def test_a_compiled_forward_with_a_static_cache(model, options):
+def test_compiled_forward_with_a_static_cache(model, options):
     expected = generate(model, **options)
     forward = model.forward
     try:

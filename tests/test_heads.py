@@ -57,7 +57,7 @@ def first_output(model, batch=BATCH):
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_whole_model_loads_into_a_head(head, config, tmp_path):
+def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
     """All but the new layer comes from the folder, and computes what it computed there."""
     whole = tiny_model(encoder_layers=2, decoder_layers=3, **CONFIGS[config])
     whole.save_pretrained(tmp_path)
@@ -76,7 +76,7 @@ def test_the_whole_model_loads_into_a_head(head, config, tmp_path):
         assert torch.equal(model.lm_head.weight, whole.lm_head.weight)
 
 
-def test_one_configuration_through_all_of_the_head(head, tmp_path):
+def test_all_modules_of_a_head_share_one_configuration(head, tmp_path):
     """Options set on it, as by tracing, hold for the stack inside; a whole model's own configuration is left alone."""
     whole = tiny_model()
     whole.save_pretrained(tmp_path)
@@ -99,7 +99,7 @@ def test_heads_are_traced(head):
     assert [tuple(value.shape[-2:]) for value in attention] == [(8, 8)]
 
 
-def test_saved_and_loaded_again(head, tmp_path):
+def test_save_and_load(head, tmp_path):
     model = head(tiny_config(num_labels=3)).eval()
     model.save_pretrained(tmp_path)
     loaded = AUTO[head].from_pretrained(tmp_path).eval()
@@ -150,7 +150,7 @@ def test_remote_code(head, of, loaded_remotely):
     assert float(total) == pytest.approx(model(torch.tensor([[5, 6, 7]]))[0].sum().item(), abs=1e-9)
 
 
-def test_a_batch_never_changes_a_row(head):
+def test_padding_does_not_change_outputs(head):
     model = head(tiny_config(num_labels=3)).eval()
     batched = model(**BATCH)[0]
     for row, length in enumerate((8, 5, 3)):
@@ -161,7 +161,7 @@ def test_a_batch_never_changes_a_row(head):
         torch.testing.assert_close(batched[row, tokens], alone[0], rtol=1e-5, atol=1e-5)
 
 
-def test_the_mean_is_of_tokens():
+def test_mean_excludes_padding():
     states = torch.tensor([[[1.0], [3.0], [8.0]], [[2.0], [4.0], [5.0]]])
     mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
     assert mean_of_tokens(states, mask).tolist() == [[2.0], [0.0]]
@@ -169,7 +169,7 @@ def test_the_mean_is_of_tokens():
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_decoder_is_the_whole_models_without_cross_attention(config):
+def test_decoder_equals_the_full_model_without_cross_attention(config):
     """Its blocks are those of the whole model when nothing attends to a source."""
     whole = tiny_model(**CONFIGS[config])
     alone = RandomTransformerDecoderModel(whole.config).eval()
@@ -183,7 +183,7 @@ def test_a_decoder_is_the_whole_models_without_cross_attention(config):
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
-def test_a_text_goes_on_as_without_a_cache(config, options):
+def test_generation_with_and_without_cache_is_equal(config, options):
     model = wide(RandomTransformerForCausalLM(tiny_config(encoder_layers=1, **CONFIGS[config])))
     ids = random_ids(2, 4)
     wanted = model.generate(ids, max_new_tokens=6, use_cache=False, num_beams=options.get("num_beams", 1))
@@ -194,7 +194,7 @@ def test_a_text_goes_on_as_without_a_cache(config, options):
     "options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}, {"use_cache": False}], ids=str
 )
 @pytest.mark.parametrize("config", CONFIGS)
-def test_padding_on_the_left_changes_nothing(config, options):
+def test_left_padding_does_not_change_outputs(config, options):
     model = wide(RandomTransformerForCausalLM(tiny_config(**CONFIGS[config])))
     short, long = random_ids(1, 3), random_ids(1, 7, seed=1)
     ids = torch.cat([torch.nn.functional.pad(short, (4, 0)), long])
@@ -208,7 +208,7 @@ def test_padding_on_the_left_changes_nothing(config, options):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_positions_may_be_given(config, attention):
+def test_explicit_position_ids(config, attention):
     """Two texts in one row, whose positions start anew: each as if it were alone."""
     model = wide(RandomTransformerForCausalLM(tiny_config(**CONFIGS[config]))).double()
     model.set_attn_implementation(attention)
@@ -220,7 +220,7 @@ def test_positions_may_be_given(config, attention):
     torch.testing.assert_close(packed, alone)
 
 
-def test_positions_that_there_are_not():
+def test_invalid_position_ids_raise():
     for kind in ("learned", "sinusoidal"):
         model = RandomTransformerForCausalLM(tiny_config(position_embedding=kind, max_position_embeddings=8)).eval()
         if kind == "learned":
@@ -264,7 +264,7 @@ def ids_of(rows=32, length=6, highest=12):
     return torch.randint(4, highest, (rows, length))
 
 
-def test_classification_learns_whether_a_pair_is_the_same_word():
+def test_sequence_classification_learns_equal_pairs():
     """Two texts, `</s>` (2) between them."""
 
     def batch():
@@ -291,7 +291,7 @@ def test_classification_learns_whether_a_pair_is_the_same_word():
     ],
     ids=["a number", "several labels"],
 )
-def test_classification_learns_numbers_and_several_labels(problem, labels):
+def test_sequence_classification_learns_regression_and_multi_label(problem, labels):
     def batch():
         ids = ids_of()
         return {"input_ids": ids, "labels": labels(ids)}
@@ -300,7 +300,7 @@ def test_classification_learns_numbers_and_several_labels(problem, labels):
     assert learn(learner(RandomTransformerForSequenceClassification, **problem), batch, steps=150) < first / 3
 
 
-def test_tagging_learns_what_stands_before():
+def test_token_classification_learns_the_previous_token():
     """A token's label says whether the one before it is a 5."""
 
     def batch():
@@ -316,7 +316,7 @@ def test_tagging_learns_what_stands_before():
 
 
 @pytest.mark.slow
-def test_answering_learns_where_the_answer_is():
+def test_question_answering_learns_spans():
     """The question, the first token, says which token starts the answer; the answer is that and the next one."""
 
     def batch():
@@ -339,7 +339,7 @@ def counting(rows, length):
 
 
 @pytest.mark.slow
-def test_filling_gaps_learns_from_both_sides():
+def test_masked_lm_learns_from_both_sides():
     def batch():
         ids = counting(32, 7)
         masked = ids.clone()
@@ -355,7 +355,7 @@ def test_filling_gaps_learns_from_both_sides():
     assert right[test["labels"] != -100].float().mean() > 0.95
 
 
-def test_going_on_learns_to_count():
+def test_causal_lm_learns_to_count():
     def batch():
         ids = counting(32, 9)
         return {"input_ids": ids, "labels": ids}
@@ -366,7 +366,7 @@ def test_going_on_learns_to_count():
     assert torch.equal(model.generate(text[:, :3], max_new_tokens=9, eos_token_id=None), text)
 
 
-def test_labels_of_a_wrong_size_are_refused(tmp_path):
+def test_labels_of_wrong_shape_raise(tmp_path):
     save_translator(tmp_path)
     model = RandomTransformerForSequenceClassification.from_pretrained(tmp_path, num_labels=4)
     assert model.score.out_features == 4
@@ -375,7 +375,7 @@ def test_labels_of_a_wrong_size_are_refused(tmp_path):
 
 
 LABELS_THAT_ARE_REFUSED = {
-    "classes": (RandomTransformerForSequenceClassification, {}, torch.tensor([0, 1, 9]), "ids of classes.* got 0 to 9"),
+    "classes": (RandomTransformerForSequenceClassification, {}, torch.tensor([0, 1, 9]), "class ids.* got 0 to 9"),
     "rows": (RandomTransformerForSequenceClassification, {}, torch.tensor([0]), r"must have shape \[3\], got \[1\]"),
     "numbers": (
         RandomTransformerForSequenceClassification,
@@ -387,23 +387,23 @@ LABELS_THAT_ARE_REFUSED = {
         RandomTransformerForTokenClassification,
         {},
         torch.full((3, 8), 7),
-        "ids of classes.* got 7 to 7",
+        "class ids.* got 7 to 7",
     ),
     "tokens": (RandomTransformerForTokenClassification, {}, torch.zeros(8, 3).long(), r"shape \[3, 8\], got \[8, 3\]"),
-    "masked": (RandomTransformerForMaskedLM, {}, torch.full((3, 8), VOCAB_SIZE), "ids of classes"),
-    "next": (RandomTransformerForCausalLM, {}, torch.full((3, 8), VOCAB_SIZE), "ids of classes"),
+    "masked": (RandomTransformerForMaskedLM, {}, torch.full((3, 8), VOCAB_SIZE), "class ids"),
+    "next": (RandomTransformerForCausalLM, {}, torch.full((3, 8), VOCAB_SIZE), "class ids"),
 }
 
 
 @pytest.mark.parametrize("case", LABELS_THAT_ARE_REFUSED)
-def test_labels_that_are_none_are_refused(case):
+def test_invalid_labels_raise(case):
     kind, options, labels, message = LABELS_THAT_ARE_REFUSED[case]
     model = kind(tiny_config(num_labels=3, **options))
     with pytest.raises(ValueError, match=f"labels .*{message}"):
         model(**BATCH, labels=labels)
 
 
-def test_a_heads_configuration_makes_a_whole_model():
+def test_configuration_of_a_head_builds_the_full_model():
     """And stays the head's."""
     head = RandomTransformerForCausalLM(tiny_config())
     whole = RandomTransformerForConditionalGeneration(head.config)
@@ -413,7 +413,7 @@ def test_a_heads_configuration_makes_a_whole_model():
     assert whole(**BATCH, labels=BATCH["input_ids"]).loss.isfinite()
 
 
-def test_inputs_are_called_what_the_caller_calls_them():
+def test_errors_use_the_callers_argument_names():
     model = RandomTransformerForCausalLM(tiny_config())
     with pytest.raises(ValueError, match=r"^input_ids must be in the vocabulary"):
         model(torch.tensor([[VOCAB_SIZE]]))
@@ -421,7 +421,7 @@ def test_inputs_are_called_what_the_caller_calls_them():
         model(random_ids(2, 4), attention_mask=torch.ones(2, 3))
 
 
-def test_a_long_text_in_half_precision():
+def test_long_text_in_half_precision():
     """The sum of many states is beyond float16, their mean is not."""
     states = torch.full((1, 4000, 2), 20.0, dtype=torch.float16)
     for mask in (None, torch.ones(1, 4000)):
@@ -448,7 +448,7 @@ def test_negative_positions_raise(overrides):
         model(random_ids(1, 2), position_ids=torch.tensor([[0, -1]]))
 
 
-def test_encoder_states_raise_where_there_is_no_cross_attention():
+def test_encoder_states_raise_without_cross_attention():
     model = RandomTransformerForCausalLM(tiny_config())
     message = r"encoder_hidden_states must be None for a model without cross-attention, got \[1, 3, 16\]\."
     with pytest.raises(ValueError, match=message):

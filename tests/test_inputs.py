@@ -46,7 +46,7 @@ def test_encoder_outputs_without_states_raise(outputs, found):
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_batch_of_no_rows_has_loss_0(attention):
+def test_empty_batch_has_loss_0(attention):
     model = tiny_model(attn_implementation=attention)
     empty = torch.zeros(0, 5, dtype=torch.long)
     output = model(empty, attention_mask=empty, labels=empty)
@@ -55,7 +55,7 @@ def test_a_batch_of_no_rows_has_loss_0(attention):
     assert output.logits.shape == (0, 5, 61)
 
 
-def test_training_on_a_batch_without_labels_leaves_the_weights_finite(tmp_path):
+def test_batch_without_labels_leaves_weights_finite(tmp_path):
     """One row of three has no label that counts, in a batch of its own."""
     model = tiny_model()
     rows = [{"input_ids": random_ids(1, 4, row)[0], "labels": random_ids(1, 4, row)[0]} for row in range(3)]

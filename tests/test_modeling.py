@@ -26,7 +26,7 @@ SOURCE, TARGET = random_ids(2, 7), random_ids(2, 5, seed=1)
 
 
 @given(st.integers(0, 20000), st.integers(1, 32).map(lambda half: 2 * half))
-def test_sinusoids_are_the_formula(position, d_model):
+def test_sinusoids_equal_the_formula(position, d_model):
     encoding = sinusoids(torch.tensor([position]), d_model)[0]
     for i in range(d_model // 2):
         angle = position / 10000 ** (2 * i / d_model)
@@ -36,13 +36,13 @@ def test_sinusoids_are_the_formula(position, d_model):
     assert encoding.dtype == torch.float32
 
 
-def test_the_concatenated_layout_puts_all_sines_first():
+def test_concatenated_layout_has_all_sines_first():
     interleaved = sinusoids(torch.arange(9), 6)
     concatenated = sinusoids(torch.arange(9), 6, "concatenated")
     assert torch.equal(concatenated, torch.cat([interleaved[:, 0::2], interleaved[:, 1::2]], dim=1))
 
 
-def test_the_first_position_is_the_offset():
+def test_position_offset():
     plain, offset = tiny_model().model.encoder, tiny_model(position_offset=2).model.encoder
     assert torch.equal(offset.embed_positions(0, 5, 5), plain.embed_positions(2, 5, 7))
 
@@ -63,7 +63,7 @@ def test_without_positions_the_encoder_ignores_order():
 # Shapes, names and initialisation
 
 
-def test_state_dict_has_the_ecosystems_names():
+def test_state_dict_names():
     names = set(tiny_model(encoder_layers=1, decoder_layers=1, tie_word_embeddings=False).state_dict())
     attention = [f"{p}.{w}" for p in ("q_proj", "k_proj", "v_proj", "out_proj") for w in ("weight", "bias")]
     norms = [f"{n}.{w}" for n in ("self_attn_layer_norm", "final_layer_norm") for w in ("weight", "bias")]
@@ -89,7 +89,7 @@ def test_head_widths_are_free(d_k, d_v):
     assert model(input_ids=SOURCE, decoder_input_ids=TARGET).logits.shape == (2, 5, VOCAB_SIZE)
 
 
-def test_initialisation():
+def test_initialization():
     model = RandomTransformerForConditionalGeneration(
         tiny_config(d_model=64, d_ff=256, vocab_size=2000, tie_word_embeddings=False)
     )
@@ -146,7 +146,7 @@ def test_at_most_five_frames_from_the_call_to_a_matrix_product(monkeypatch):
     assert max(depths) == 5
 
 
-def test_dropout_acts_in_the_papers_places(monkeypatch):
+def test_dropout_is_applied_where_the_paper_does(monkeypatch):
     """On sub-layers' outputs and the sum of embedding and position; within attention and FFN at their own rates."""
     rates = []
 
@@ -186,18 +186,18 @@ def test_loss_is_cross_entropy_without_ignored_labels():
     torch.testing.assert_close(output.logits, with_inputs.logits)
 
 
-def test_loss_is_normalised_over_the_items_that_the_trainer_counts():
+def test_loss_is_normalized_by_num_items_in_batch():
     output = tiny_model()(input_ids=SOURCE, labels=TARGET, num_items_in_batch=torch.tensor(40))
     torch.testing.assert_close(output.loss, tiny_model()(input_ids=SOURCE, labels=TARGET).loss * 10 / 40)
 
 
-def test_labels_are_shifted_behind_the_start_token():
+def test_labels_are_shifted_right():
     shifted = tiny_model().prepare_decoder_input_ids_from_labels(torch.tensor([[7, 8, -100, -100], [9, 10, 11, 12]]))
     assert shifted.tolist() == [[BOS, 7, 8, PAD], [BOS, 9, 10, 11]]
 
 
 @pytest.mark.parametrize("field", ["decoder_start_token_id", "pad_token_id"])
-def test_shifting_needs_its_tokens(field):
+def test_shifting_labels_requires_special_tokens(field):
     with pytest.raises(ValueError, match=f"{field} .*must be set"):
         tiny_model(**{field: None})(input_ids=SOURCE, labels=TARGET)
 
@@ -205,7 +205,7 @@ def test_shifting_needs_its_tokens(field):
 # Inputs and outputs
 
 
-def test_embeddings_stand_in_for_ids():
+def test_embeddings_instead_of_ids():
     model = tiny_model()
     rows = model.get_input_embeddings()
     expected = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits
@@ -214,7 +214,7 @@ def test_embeddings_stand_in_for_ids():
 
 
 @pytest.mark.parametrize("as_tuple", [True, False])
-def test_encoder_outputs_stand_in_for_the_source(as_tuple):
+def test_encoder_outputs_instead_of_the_source(as_tuple):
     model = tiny_model()
     encoded = model.get_encoder()(SOURCE)
     encoded = encoded.to_tuple() if as_tuple else encoded
@@ -239,7 +239,7 @@ def test_attentions_and_hidden_states():
     assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
 
 
-def test_a_hidden_state_counted_from_the_end():
+def test_hidden_state_with_a_negative_index():
     options = {"input_ids": SOURCE, "decoder_input_ids": TARGET}
     every = tiny_model()(**options, output_hidden_states=True).decoder_hidden_states
     if "num_hidden_layers_key" not in inspect.signature(OutputRecorder).parameters:
@@ -264,7 +264,7 @@ def test_attentions_of_rows_that_share_a_source():
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_tuple_on_request():
+def test_return_dict_false():
     model = tiny_model()
     expected = model(input_ids=SOURCE, labels=TARGET)
     loss, logits, *_ = model(input_ids=SOURCE, labels=TARGET, return_dict=False)
@@ -281,7 +281,7 @@ def test_logits_to_keep(kept):
     torch.testing.assert_close(actual, expected)
 
 
-def test_the_base_model_has_no_output_layer():
+def test_base_model_has_no_output_layer():
     torch.manual_seed(0)
     model = RandomTransformerModel(tiny_config()).eval()
     assert model(input_ids=SOURCE, decoder_input_ids=TARGET).last_hidden_state.shape == (2, 5, 16)
@@ -292,7 +292,7 @@ def test_the_base_model_has_no_output_layer():
 
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("tie", [True, False])
-def test_ties(share, tie):
+def test_tied_weights(share, tie):
     model = tiny_model(share_embeddings=share, tie_word_embeddings=tie)
     encoder, decoder = model.model.encoder.embed_tokens.weight, model.model.decoder.embed_tokens.weight
     assert (encoder is decoder) == share
@@ -339,7 +339,7 @@ def enable_checkpointing(model, options):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
-def test_gradient_checkpointing_gives_the_same_gradients(norm_order, reentrant):
+def test_gradient_checkpointing_does_not_change_gradients(norm_order, reentrant):
     def gradients(checkpointing):
         model = tiny_model(norm_order=norm_order).train()
         if checkpointing:
@@ -352,7 +352,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(norm_order, reentrant):
         torch.testing.assert_close(checkpointed[name], gradient, msg=name)
 
 
-def test_an_attention_function_of_ones_own():
+def test_custom_attention_function():
     calls = []
 
     def noted(module, *args, **kwargs):
@@ -368,12 +368,12 @@ def test_an_attention_function_of_ones_own():
     assert len(calls) == 2 + 2 * 3
 
 
-def test_flash_attention_is_refused_where_it_cannot_work():
+def test_flash_attention_raises_if_unsupported():
     with pytest.raises(ValueError, match="d_k=5, d_v=7"):
         tiny_model(d_k=5, d_v=7).set_attn_implementation("flash_attention_2")
 
 
-def test_flash_attention_can_be_asked_for():
+def test_flash_attention_can_be_requested():
     """Without its kernels the library says so; the model itself stands in nobody's way."""
     if torch.cuda.is_available():
         pytest.skip("with a GPU the request may be granted")
@@ -382,7 +382,7 @@ def test_flash_attention_can_be_asked_for():
 
 
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
-def test_loading_by_way_of_the_meta_device(position_embedding, tmp_path):
+def test_loading_through_the_meta_device(position_embedding, tmp_path):
     model = tiny_model(position_embedding=position_embedding, norm_order="pre")
     model.save_pretrained(tmp_path)
     expected = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits

@@ -43,14 +43,14 @@ def logits(model):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_computes_nearly_what_the_model_does(name, folder):
+def test_quantized_logits_are_close(name, folder):
     config, dtype, allowed = CONFIGS[name]
     exact = logits(AutoModelForSeq2SeqLM.from_pretrained(folder))
     error = logits(load(folder, config, dtype)) - exact
     assert 0 < error.std() < allowed * exact.std()
 
 
-def test_every_linear_layer_is_quantized_but_the_tied_output_layer(quantized):
+def test_all_linear_layers_but_the_tied_output_layer_are_quantized(quantized):
     layers = {name: module.weight for name, module in quantized.named_modules() if isinstance(module, nn.Linear)}
     plain = {name for name, weight in layers.items() if type(weight) is nn.Parameter}
     assert plain == {"lm_head"}
@@ -58,7 +58,7 @@ def test_every_linear_layer_is_quantized_but_the_tied_output_layer(quantized):
 
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 4}], ids=["greedy", "beam"])
-def test_generate_takes_the_same_steps_as_whole_passes(search, quantized):
+def test_cached_decoding_equals_uncached_decoding(search, quantized):
     """The quick path of generate() leaves quantised layers to torchao, so that both ways compute the same logits."""
     sources = padded_batch([8, 5, 3])
     options = {"max_new_tokens": 12, "return_dict_in_generate": True, "output_logits": True, **search}
@@ -71,7 +71,7 @@ def test_generate_takes_the_same_steps_as_whole_passes(search, quantized):
         assert_near(cached, uncached, 1e-4 if quantized.dtype == torch.float32 else 2**-4)
 
 
-def test_saved_and_loaded_again(folder, tmp_path):
+def test_save_and_load(folder, tmp_path):
     model = load(folder, Int8WeightOnlyConfig())
     model.save_pretrained(tmp_path / "int8")
     sizes = [(path / "model.safetensors").stat().st_size for path in (tmp_path / "int8", folder)]
@@ -89,7 +89,7 @@ def test_saved_and_loaded_again(folder, tmp_path):
     assert again.generate(INPUTS["input_ids"], num_beams=2, max_new_tokens=9).shape[0] == 3
 
 
-def test_an_adapter_on_quantized_weights(folder):
+def test_adapter_on_quantized_weights(folder):
     """The weights stay in 8 bits, the adapter learns in float32."""
     model = get_peft_model(load(folder, Int8WeightOnlyConfig()), LoraConfig(task_type="SEQ_2_SEQ_LM"))
     optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=2e-2)
@@ -104,7 +104,7 @@ def test_an_adapter_on_quantized_weights(folder):
     assert model.eval().generate(**padded_batch([8, 5]), num_beams=2, max_new_tokens=5).shape[0] == 2
 
 
-def test_a_head_is_quantized(tmp_path):
+def test_quantized_head(tmp_path):
     model = RandomTransformerForSequenceClassification(tiny_config(**SIZES, num_labels=3)).eval()
     model.save_pretrained(tmp_path)
     batch = padded_batch([8, 5, 3])

@@ -47,7 +47,7 @@ def test_flex_attention_agrees_with_eager():
 
 
 @given(variant=variants, lengths=lengths, target_len=st.integers(1, 8), seed=st.integers(0, 99))
-def test_a_batch_never_changes_a_row(variant, lengths, target_len, seed):
+def test_padding_does_not_change_logits(variant, lengths, target_len, seed):
     model = exact_model(seed, **VARIANTS[variant])
     batch = padded_batch(lengths, seed)
     targets = random_ids(len(lengths), target_len, seed + 1)
@@ -81,7 +81,7 @@ def test_cached_decoding_equals_uncached(variant, cuts, seed):
 
 
 @given(variant=variants, rows_per_source=st.integers(1, 4), seed=st.integers(0, 99))
-def test_rows_that_share_a_source_equal_rows_with_copies_of_it(variant, rows_per_source, seed):
+def test_rows_sharing_a_source_equal_rows_with_copies(variant, rows_per_source, seed):
     model = exact_model(seed, **VARIANTS[variant])
     source = padded_batch([6, 3], seed)
     targets = random_ids(2 * rows_per_source, 5, seed + 1)
@@ -98,7 +98,7 @@ def test_rows_that_share_a_source_equal_rows_with_copies_of_it(variant, rows_per
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("variant", ["post", "pre"])
-def test_a_source_of_padding_only_gives_finite_numbers(variant, implementation, dtype):
+def test_source_of_padding_only_yields_finite_logits(variant, implementation, dtype):
     model = tiny_model(spread=3.0, attn_implementation=implementation, **VARIANTS[variant]).to(dtype)
     batch = padded_batch([5, 5])
     batch["input_ids"][1], batch["attention_mask"][1] = PAD, 0
@@ -108,7 +108,7 @@ def test_a_source_of_padding_only_gives_finite_numbers(variant, implementation, 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_half_precision_masks_never_make_nan(implementation, dtype):
+def test_half_precision_masks_yield_no_nan(implementation, dtype):
     model = tiny_model(spread=2.0, attn_implementation=implementation).to(dtype)
     batch = padded_batch([9, 4, 1])
     batch["attention_mask"][2] = 0
@@ -142,7 +142,7 @@ def test_implementations_agree_on_a_source_of_padding_only():
 
 
 IDS, TARGET = random_ids(2, 5), random_ids(2, 4)
-BAD_INPUT = {
+INVALID_INPUT = {
     "id too large": ({"input_ids": IDS + VOCAB_SIZE}, r"input_ids .* 0 to 60, got ids from"),
     "negative id": ({"input_ids": IDS - 100}, r"input_ids .* 0 to 60, got ids from"),
     "target id too large": ({"decoder_input_ids": TARGET + VOCAB_SIZE}, r"decoder_input_ids .* 0 to 60"),
@@ -176,16 +176,16 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_is_refused_at_the_door(case):
-    changes, message = BAD_INPUT[case]
+@pytest.mark.parametrize("case", INVALID_INPUT)
+def test_invalid_input_raises(case):
+    changes, message = INVALID_INPUT[case]
     with pytest.raises(ValueError, match=message):
         tiny_model()(**({"input_ids": IDS, "decoder_input_ids": TARGET} | changes))
 
 
-def test_learned_positions_have_an_end_and_sinusoids_none():
+def test_learned_positions_are_limited_and_sinusoids_are_not():
     long = random_ids(1, 70)
-    with pytest.raises(ValueError, match="max_position_embeddings=64, got a length of 70"):
+    with pytest.raises(ValueError, match="max_position_embeddings=64, got 70"):
         tiny_model(position_embedding="learned")(input_ids=long, decoder_input_ids=TARGET[:1])
     short_table, long_table = tiny_model(), tiny_model(max_position_embeddings=128)
     with torch.no_grad():
@@ -195,7 +195,7 @@ def test_learned_positions_have_an_end_and_sinusoids_none():
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_training_in_half_precision_takes_the_products_that_eager_takes(dtype, padded, monkeypatch):
+def test_half_precision_training_uses_eager_attention(dtype, padded, monkeypatch):
     """PyTorch's fused kernel is slow to go back through on a CPU; what stands in for it sees the same masks."""
     model = tiny_model().to(dtype).train()
     inputs = {"input_ids": random_ids(2, 5), "decoder_input_ids": random_ids(2, 4, seed=1)}

@@ -50,7 +50,7 @@ def test_special_tokens_have_the_configurations_ids(tokenizer):
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_known_texts_come_back(tokenizer, kind):
+def test_known_texts_round_trip(tokenizer, kind):
     ids = tokenizer(TEXTS[kind]).input_ids
     assert ids[-1] == tokenizer.eos_token_id
     assert tokenizer.unk_token_id not in ids
@@ -58,13 +58,13 @@ def test_known_texts_come_back(tokenizer, kind):
 
 
 @given(st.text())
-def test_any_text_comes_back(text):
+def test_any_text_round_trips(text):
     if not any(token in text for token in ("<pad>", "<s>", "</s>", "<unk>")):
         tokenizer = RandomTransformerTokenizer.train(CORPUS[:4], vocab_size=300)
         assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
 
 
-def test_names_of_special_tokens_can_be_read_as_text(tokenizer):
+def test_split_special_tokens(tokenizer):
     text = "</s> ends <pad>"
     assert tokenizer(text).input_ids[0] == tokenizer.eos_token_id
     tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, split_special_tokens=True)
@@ -73,7 +73,7 @@ def test_names_of_special_tokens_can_be_read_as_text(tokenizer):
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
 
-def test_source_and_target_alike(tokenizer):
+def test_source_and_target_are_encoded_equally(tokenizer):
     batch = tokenizer(["the dog", "el perro perezoso"], text_target=["el perro", "the lazy dog"], padding=True)
     assert batch["labels"] == tokenizer(["el perro", "the lazy dog"], padding=True)["input_ids"]
     for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
@@ -115,7 +115,7 @@ def test_training_from_a_generator(tokenizer):
 
 
 @pytest.mark.parametrize("normalization", ["NFC", "NFKC"])
-def test_normalization_is_a_choice(normalization):
+def test_normalization(normalization):
     tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, normalization=normalization)
     assert tokenizer.decode(tokenizer("e\u0301").input_ids, skip_special_tokens=True) == "é"
 
@@ -131,12 +131,12 @@ def test_normalization_is_a_choice(normalization):
         ({"normalization": "nfc"}, "normalization must be None or one of NFC, .* got 'nfc'"),
     ],
 )
-def test_wrong_training_arguments_are_refused(arguments, message):
+def test_invalid_training_arguments_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         RandomTransformerTokenizer.train(**({"texts": CORPUS, "vocab_size": 300} | arguments))
 
 
-def test_wrong_training_files_are_refused(tmp_path):
+def test_invalid_training_files_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"missing\.en"):
         RandomTransformerTokenizer.train_from_files([tmp_path / "missing.en"])
     with pytest.raises(ValueError, match="paths must name at least one file"):
@@ -157,7 +157,7 @@ def test_saved_and_loaded_by_the_auto_class(tokenizer, kind, tmp_path):
     assert (loaded.padding_side, loaded.special_tokens_map) == ("right", tokenizer.special_tokens_map)
 
 
-def test_training_a_new_one_from_an_old_one(tokenizer):
+def test_train_new_from_iterator(tokenizer):
     new = tokenizer.train_new_from_iterator(["completely different words"] * 9, vocab_size=300)
     assert type(new) is RandomTransformerTokenizer
     assert [new.pad_token_id, new.bos_token_id, new.eos_token_id, new.unk_token_id] == [0, 1, 2, 3]
@@ -165,7 +165,7 @@ def test_training_a_new_one_from_an_old_one(tokenizer):
     assert new.decode(new(TEXTS["emoji"]).input_ids, skip_special_tokens=True) == TEXTS["emoji"]
 
 
-def test_a_space_before_the_first_word(tokenizer, tmp_path):
+def test_add_prefix_space(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     prefixed = AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
     assert prefixed("dog").input_ids == tokenizer(" dog").input_ids != tokenizer("dog").input_ids
@@ -176,7 +176,7 @@ def test_a_space_before_the_first_word(tokenizer, tmp_path):
 # Whole words
 
 
-def test_the_seeds_ten_words(words):
+def test_ten_words_of_the_blog_post(words):
     config = RandomTransformerConfig.from_preset("blog")
     assert words.convert_ids_to_tokens(range(10)) == TEN_WORDS
     assert len(words) == config.vocab_size
@@ -188,7 +188,7 @@ def test_the_seeds_ten_words(words):
     assert words.decode([6, 8, 1, 5], skip_special_tokens=True) == "hola mundo"
 
 
-def test_words_survive_saving(words, tmp_path):
+def test_word_tokenizer_round_trip(words, tmp_path):
     words.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded("hola mundo ?").input_ids == [8, 1, 4, 5]
@@ -204,7 +204,7 @@ def test_unknown_words(words):
     assert with_unknown("hello nobody").input_ids == [1, 0, 6]
 
 
-def test_wrong_words_are_refused():
+def test_invalid_words_raise():
     with pytest.raises(ValueError, match=r"words must differ .* 'a' more than once"):
         RandomTransformerTokenizer.from_words(["a", "b", "a"], bos_token="a", eos_token="b")
     with pytest.raises(ValueError, match="eos_token must be one of the words, got 'END'"):
@@ -222,18 +222,18 @@ def test_wrong_words_are_refused():
         lambda tokenizer, text: tokenizer.tokenize(text),
     ],
 )
-def test_a_lone_surrogate_raises(tokenizer, encode):
+def test_lone_surrogate_raises(tokenizer, encode):
     with pytest.raises(ValueError, match=r"text must not contain lone surrogates, got '\\ud800' at position 2, in 'a "):
         encode(tokenizer, "a \ud800 b")
 
 
-def test_other_wrong_texts_raise_as_before(tokenizer):
+def test_other_invalid_texts_raise_as_in_transformers(tokenizer):
     with pytest.raises(TypeError):
         tokenizer(["fine", 7])
 
 
 @pytest.mark.parametrize("value", [1.5, "yes", None])
-def test_a_wrong_prefix_space_raises(tokenizer, value, tmp_path):
+def test_invalid_prefix_space_raises(tokenizer, value, tmp_path):
     with pytest.raises(ValueError, match="add_prefix_space must be True or False, got"):
         tokenizer.add_prefix_space = value
     tokenizer.save_pretrained(tmp_path)
@@ -241,7 +241,7 @@ def test_a_wrong_prefix_space_raises(tokenizer, value, tmp_path):
         AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=value)
 
 
-def test_a_damaged_tokenizer_file_is_named(tokenizer, tmp_path):
+def test_corrupted_tokenizer_file_raises(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"added_tokens": [], "model": 7}')
     with pytest.raises(ValueError, match=r"tokenizer\.json must contain a tokenizer of the tokenizers library"):

@@ -44,7 +44,7 @@ def test_a_compiled_training_step_equals_an_uncompiled_one():
         assert gradients[1].isfinite().all()
 
 
-def test_the_smoothed_loss_compiles_to_one_graph():
+def test_smoothed_loss_compiles_to_one_graph():
     torch._dynamo.reset()
     compiled = torch.compile(SmoothedCrossEntropy(0.1), backend="aot_eager", fullgraph=True)
     outputs, labels = {"logits": torch.randn(2, 3, 7)}, torch.tensor([[1, 2, -100], [3, -100, -100]])
@@ -145,13 +145,13 @@ def test_dropout_under_vmap(randomness):
     assert 0.3 < (dropped == 0).float().mean() < 0.7
 
 
-def test_dropout_under_vmap_asks_for_a_kind_of_randomness():
+def test_dropout_under_vmap_requires_a_randomness_mode():
     with pytest.raises(RuntimeError, match="randomness"):
         vmap(lambda states: dropout(states, 0.5, True))(torch.ones(4, 8))
 
 
 @pytest.mark.parametrize("rate", [1.0, 1 - 2**-18, 0.999993, 1 - 2**-16, 0.5, 2**-16, 1e-7])
-def test_dropout_keeps_and_scales_at_its_rate(rate):
+def test_dropout_rate_and_scale(rate):
     """Kept values are scaled by 1 / (1 - rate), up to the resolution of 16 bits."""
     kept = dropout(torch.ones(100_000), rate, True)
     kept = kept[kept != 0]

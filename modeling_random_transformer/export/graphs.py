@@ -5,6 +5,7 @@ Beams of one source share its keys and values, as in `generate()`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ class EncoderGraph(nn.Module):
         states = encoder.layer_norm(states)
         outputs: list[Tensor] = []
         for layer in decoder.layers:
-            attention = layer.encoder_attn
+            attention: Any = layer.encoder_attn
             outputs.append(attention.split_heads(attention.k_proj(states), attention.config.d_k))
             outputs.append(attention.split_heads(attention.v_proj(states), attention.config.d_v))
         return tuple(outputs)
@@ -99,7 +100,7 @@ class GraphAttention:
 
     def __init__(
         self,
-        layer: nn.Module,
+        layer: Any,
         keys: Tensor,
         values: Tensor,
         source_keys: Tensor,

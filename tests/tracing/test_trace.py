@@ -79,7 +79,7 @@ def all_heads(found, path, name):
     return torch.cat([found[f"{path}.head.{head}.{name}"] for head in heads], dim=-1)
 
 
-def test_linear_layers(model):
+def test_every_linear_output_is_recorded(model):
     """Each call of `linear` that the model makes, in its order, is in the trace, bit for bit."""
     found, _ = traced(model)
     expected = []
@@ -188,7 +188,7 @@ def replay_heads(model, found, path, inputs):
 
 
 @torch.no_grad()
-def test_the_formulas_recompute_the_output(model):
+def test_formulas_recompute_every_value(model):
     """From the embedding matrix to the output, each value follows from those before it."""
     found, outputs = traced(model)
     replayed = dict(replay(model, found))
@@ -298,7 +298,7 @@ def test_chosen_steps():
     assert len(found.step(2)) == len(found)
 
 
-def test_calls_one_after_the_other_are_steps():
+def test_consecutive_calls_are_steps():
     model = tiny_model()
     with torch.no_grad(), trace(model) as found:
         model(**INPUTS)
@@ -324,7 +324,7 @@ def state(model):
     ]
 
 
-def test_nothing_stays_after_a_trace():
+def test_hooks_are_removed_after_a_trace():
     model = tiny_model()
     before = state(model)
     with pytest.raises(ValueError, match="decoder_input_ids"):
@@ -354,7 +354,7 @@ def test_half_precision_and_embeddings_as_inputs():
     assert found["probabilities"].sum(-1).allclose(torch.ones(1, 2))
 
 
-def test_a_model_without_output_layer():
+def test_model_without_output_layer():
     model = RandomTransformerModel(tiny_model().config).eval()
     found, outputs = traced(model)
     assert torch.equal(found["decoder.output"], outputs.last_hidden_state)
@@ -392,12 +392,12 @@ def compiled():
         (tiny_model, {"max_memory": "much"}, "much"),
     ],
 )
-def test_refusals(make, options, message):
+def test_invalid_arguments_raise(make, options, message):
     with pytest.raises(ValueError, match=message), trace(make(), **options):
         pytest.fail("the block must not be entered")
 
 
-def test_a_trace_within_a_trace():
+def test_nested_trace_raises():
     model = tiny_model()
     with trace(model) as outer:
         with pytest.raises(ValueError, match="traced already"), trace(model):
@@ -406,7 +406,7 @@ def test_a_trace_within_a_trace():
     assert "logits" in outer
 
 
-def test_paths_that_are_not_there():
+def test_missing_paths_raise():
     found, _ = traced(tiny_model())
     with pytest.raises(KeyError, match=r"encoder\.layers\.0\.self_attn\.head\.1\.scores"):
         found["encoder.layers.0.self_attn.head.1.score"]
@@ -418,7 +418,7 @@ def test_paths_that_are_not_there():
 @pytest.mark.parametrize(
     ("model_class", "stack"), [(RandomTransformerForCausalLM, "decoder"), (RandomTransformerForMaskedLM, "encoder")]
 )
-def test_a_model_of_one_stack_is_recorded_under_its_name(model_class, stack):
+def test_models_with_one_stack(model_class, stack):
     model = model_class(tiny_model().config).eval()
     with torch.no_grad(), trace(model) as found:
         for _ in range(2):

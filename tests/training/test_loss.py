@@ -9,7 +9,7 @@ from modeling_random_transformer.training import SmoothedCrossEntropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
-def test_the_loss_equals_the_formula(smoothing):
+def test_loss_computed_by_hand(smoothing):
     logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
     log_probabilities = logits.log_softmax(-1)
     by_hand = 0.0
@@ -50,7 +50,7 @@ def test_a_half_precision_gradient_is_the_rounded_exact_gradient(dtype):
     torch.testing.assert_close(gradients[1].double(), gradients[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
-def test_the_logits_are_not_modified():
+def test_logits_are_unchanged():
     logits = torch.randn(2, 3, 7, requires_grad=True)
     before = logits.detach().clone()
     SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(2, 3, dtype=torch.long)).backward()
@@ -62,7 +62,7 @@ def test_the_logits_are_not_modified():
 @pytest.mark.parametrize(
     ("label", "count"), [(-100, None), (-100, 0), (-100, torch.tensor(0)), (1, 0), (1, torch.tensor(0))], ids=str
 )
-def test_a_batch_without_counted_labels_has_loss_and_gradient_0(label, count, overwrite, dtype):
+def test_batch_of_ignored_labels_has_loss_and_gradient_0(label, count, overwrite, dtype):
     leaf = torch.randn(2, 3, 7, dtype=dtype, requires_grad=True)
     loss = SmoothedCrossEntropy(0.1, overwrite)({"logits": leaf * 1}, torch.full((2, 3), label), count)
     (3 * loss).backward()
@@ -71,7 +71,7 @@ def test_a_batch_without_counted_labels_has_loss_and_gradient_0(label, count, ov
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
-def test_an_empty_batch_has_loss_0(shape):
+def test_empty_batch_has_loss_0(shape):
     logits = torch.randn(*shape, 7, requires_grad=True)
     loss = SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(shape, dtype=torch.long))
     loss.backward()

@@ -55,7 +55,7 @@ def assert_close(found, wanted):
 @given(
     st.integers(1, 40), st.integers(1, 40), st.integers(1, 50), st.booleans(), st.sampled_from(DTYPES[:2]), st.data()
 )
-def test_packed_layers_compute_what_the_modules_do(width, outputs, rows, bias, dtype, data):
+def test_packed_linear_equals_the_modules(width, outputs, rows, bias, dtype, data):
     """Of any shape, for as many rows as were announced or another number."""
     assume(native(dtype))
     with torch.inference_mode():
@@ -72,7 +72,7 @@ def test_packed_layers_compute_what_the_modules_do(width, outputs, rows, bias, d
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [0, BATCH_SIZE])
 @pytest.mark.usefixtures("pack_all")
-def test_layers_as_they_lie_and_packed(rows, bias, dtype):
+def test_functional_layers_equal_the_modules(rows, bias, dtype):
     if not native(dtype):
         pytest.skip(f"oneDNN packs no weights in {dtype} for this CPU")
     layers = tuple(layer(outputs=outputs, bias=bias, dtype=dtype) for outputs in (8, 8, 5))
@@ -84,7 +84,7 @@ def test_layers_as_they_lie_and_packed(rows, bias, dtype):
     assert_close(linear_add_residual(layers[0], rows)(residual, states), residual + layers[0](states))
 
 
-def test_large_layers_are_packed_where_it_pays(monkeypatch):
+def test_large_layers_are_packed(monkeypatch):
     large = layer(512, 256)
     assert can_pack(large) == ops.mkldnn_packing_available()
     assert not can_pack(layer(512, 255))
@@ -120,13 +120,13 @@ def replaced_layer():
     ids=["another class", "hooked", "replaced", "float64"],
 )
 @pytest.mark.usefixtures("pack_all")
-def test_other_layers_are_left_as_they_are(module):
+def test_modified_layers_are_not_packed(module):
     assert not can_pack(module)
     assert not can_pack(layer(), module)
 
 
 @pytest.mark.usefixtures("pack_all")
-def test_layers_are_left_as_they_are_where_more_is_wanted():
+def test_no_packing_with_autocast_gradients_or_mixed_biases():
     module = layer()
     assert can_pack(module) == ops.mkldnn_packing_available()
     assert not can_pack(module, layer(bias=False))
@@ -140,7 +140,7 @@ def test_layers_are_left_as_they_are_where_more_is_wanted():
 
 @pytest.mark.parametrize("module", [layer(kind=Doubled), hooked_layer(), nn.LayerNorm(12), nn.Identity()])
 @pytest.mark.usefixtures("pack_all")
-def test_what_others_compute_is_kept(module):
+def test_module_fallback_equals_the_module(module):
     states = torch.randn(BATCH_SIZE, 12)
     wanted = module(states)
     assert_close(functional_layer(module, BATCH_SIZE)(states), wanted)
@@ -148,7 +148,7 @@ def test_what_others_compute_is_kept(module):
     assert_close(linear_add_residual(module, BATCH_SIZE)(torch.ones(()), states), 1 + wanted)
 
 
-def test_half_precision_is_wanted_in_hardware(monkeypatch):
+def test_supports_native_matmul(monkeypatch):
     assert ops.supports_native_matmul(torch.float32)
     assert not ops.supports_native_matmul(torch.float64)
     monkeypatch.setitem(ops.NATIVE_MATMUL_CHECKS, torch.bfloat16, "an operation that PyTorch lost")

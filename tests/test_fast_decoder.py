@@ -55,7 +55,7 @@ def generate(model, batch=BATCH, **options):
 
 
 @pytest.fixture
-def modules_only(monkeypatch):
+def disable_fast_decoder(monkeypatch):
     """Call it to have the steps taken by the modules from now on."""
     return lambda: monkeypatch.setattr(RandomTransformerGenerationMixin, "fallback_reason", lambda _: "test")
 
@@ -74,19 +74,19 @@ def assert_same(ours, theirs, tolerance=1e-9):
         assert_near(mine, other, tolerance)
 
 
-def search_alike(model, **options):
+def generate_with_fixed_scores(model, **options):
     """A search whose choices don't depend on rounding: only its logits are the model's."""
     return generate(model, logits_processor=[fixed_scores], **options)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", CONFIGS)
-def test_steps_equal_modules(config, search, modules_only, steps, monkeypatch):
+def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkeypatch):
     monkeypatch.setattr(generation, "INITIAL_CAPACITY", 3)  # so that the room grows, twice
     model = exact_model(**CONFIGS[config])
     ours = generate(model, **SEARCHES[search])
     taken = len(steps)
-    modules_only()
+    disable_fast_decoder()
     theirs = generate(model, **SEARCHES[search])
     assert taken == len(steps) == len(ours.logits) - 1 > 2
     assert_same(ours, theirs)
@@ -98,46 +98,46 @@ def test_steps_equal_modules(config, search, modules_only, steps, monkeypatch):
             torch.testing.assert_close(layer.values, other.values)
 
 
-def test_a_returned_cache_goes_on(modules_only):
+def test_returned_cache_continues_generation(disable_fast_decoder):
     model = exact_model()
     first = generate(model, max_new_tokens=5, eos_token_id=-1)
     more = {"decoder_input_ids": first.sequences, "past_key_values": first.past_key_values, "eos_token_id": -1}
     more["decoder_attention_mask"] = torch.ones_like(first.sequences)
-    modules_only()
+    disable_fast_decoder()
     whole = generate(model, max_new_tokens=9, eos_token_id=-1)
     assert torch.equal(generate(model, max_new_tokens=4, **more).sequences, whole.sequences)
 
 
-def test_a_source_that_is_all_padding(modules_only):
+def test_source_of_padding_only(disable_fast_decoder):
     model, batch = exact_model(), padded_batch([4, 4])
     batch["attention_mask"][1] = 0
     ours = generate(model, batch)
-    modules_only()
+    disable_fast_decoder()
     assert_same(ours, generate(model, batch))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype, modules_only):
+def test_half_precision(dtype, disable_fast_decoder):
     model = tiny_model().to(dtype)
-    ours = search_alike(model, num_beams=3)
-    modules_only()
-    assert_same(ours, search_alike(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps)
+    ours = generate_with_fixed_scores(model, num_beams=3)
+    disable_fast_decoder()
+    assert_same(ours, generate_with_fixed_scores(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2**-4), (torch.float64, 1e-9)])
-def test_attention_by_plain_products(dtype, tolerance, search, modules_only, monkeypatch):
+def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disable_fast_decoder, monkeypatch):
     """As CPUs with instructions for bfloat16 compute it; in float64, too, to show that it is the same attention."""
     monkeypatch.setattr(ops, "MIN_MATMUL_KEY_ELEMENTS", 0)
     monkeypatch.setattr(generation, "prefer_matmul_attention_for_decoding", lambda *_: True)
     monkeypatch.setattr(ops, "fused_attention", None)
     model = tiny_model().to(dtype)
-    ours = search_alike(model, **SEARCHES[search])
-    modules_only()
-    assert_same(ours, search_alike(model, **SEARCHES[search]), tolerance)
+    ours = generate_with_fixed_scores(model, **SEARCHES[search])
+    disable_fast_decoder()
+    assert_same(ours, generate_with_fixed_scores(model, **SEARCHES[search]), tolerance)
 
 
-def test_where_plain_products_are_faster(monkeypatch):
+def test_prefer_matmul_attention_for_decoding(monkeypatch):
     monkeypatch.setattr(ops, "supports_native_matmul", lambda _: True)
     keys = torch.ones(2, 1, 3, 4, dtype=torch.bfloat16)
     mask = generation.additive_padding_mask(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
@@ -152,12 +152,12 @@ def test_where_plain_products_are_faster(monkeypatch):
     assert not slow(keys, None)
 
 
-def test_autocast(modules_only):
+def test_autocast(disable_fast_decoder):
     model = tiny_model()
     with torch.autocast("cpu", torch.bfloat16):
-        ours = search_alike(model)
-        modules_only()
-        assert_same(ours, search_alike(model), tolerance=2**-4)
+        ours = generate_with_fixed_scores(model)
+        disable_fast_decoder()
+        assert_same(ours, generate_with_fixed_scores(model), tolerance=2**-4)
 
 
 def hook_on_a_layer(model):
@@ -182,7 +182,7 @@ def eager(model):
 
 
 @pytest.mark.parametrize("change", [hook_on_a_layer, hook_on_all_modules, replaced_forward, training, eager])
-def test_modules_run_where_they_do_more_than_their_classes_say(change, steps):
+def test_hooks_and_replaced_forwards_disable_the_fast_decoder(change, steps):
     model = exact_model()
     plain = generate(model)
     taken = len(steps)
@@ -203,18 +203,18 @@ def test_modules_run_where_they_do_more_than_their_classes_say(change, steps):
     ],
     ids=lambda options: ", ".join(options),
 )
-def test_modules_run_where_somebody_looks_on(options, steps):
+def test_unsupported_requests_disable_the_fast_decoder(options, steps):
     model = exact_model()
     assert generate(model, **options).sequences.shape[0] == 3
     assert not steps
 
 
-def test_a_prompt_is_read_by_the_modules(modules_only, steps):
+def test_modules_process_the_prompt(disable_fast_decoder, steps):
     prompt = {"decoder_input_ids": torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])}
     model = exact_model()
     ours = generate(model, num_beams=2, **prompt)
     assert steps
-    modules_only()
+    disable_fast_decoder()
     assert_same(ours, generate(model, num_beams=2, **prompt))
 
 
@@ -225,7 +225,7 @@ class Doubled(nn.Linear):
         return 2 * super().forward(states)
 
 
-def test_other_projections_are_called(modules_only, steps):
+def test_customized_projections_are_called(disable_fast_decoder, steps):
     model = exact_model()
     seen = []
     attention = model.model.decoder.layers[0].self_attn
@@ -233,23 +233,23 @@ def test_other_projections_are_called(modules_only, steps):
     attention.v_proj.__class__ = Doubled
     ours = generate(model)
     assert len(seen) == len(steps) + 1
-    modules_only()
+    disable_fast_decoder()
     assert_same(ours, generate(model))
 
 
-def test_weights_are_used_as_they_are_now(modules_only):
+def test_changed_weights_are_used(disable_fast_decoder):
     model = exact_model()
     generate(model)
     with torch.no_grad():
         model.model.decoder.layers[0].fc1.weight.mul_(3)
     ours = generate(model)
-    modules_only()
+    disable_fast_decoder()
     assert_same(ours, generate(model))
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 @pytest.mark.parametrize("least", [{"min_new_tokens": 9}, {"min_length": 6}, {"min_length": 4, "min_new_tokens": 7}])
-def test_least_lengths(least, search, monkeypatch):
+def test_min_lengths(least, search, monkeypatch):
     model = exact_model()
     probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that would soon end the target
     options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
@@ -261,7 +261,7 @@ def test_least_lengths(least, search, monkeypatch):
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
-def test_each_least_length_has_its_own_end_tokens(search, monkeypatch):
+def test_each_min_length_has_its_own_end_tokens(search, monkeypatch):
     """A constraint of the caller's own beside those of the configuration, with another end token and equal length."""
     model = exact_model()
     probable = generate(model).sequences[:, 1:5].flatten().unique().tolist()
@@ -276,18 +276,18 @@ def test_each_least_length_has_its_own_end_tokens(search, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
 
 
-def test_raw_logits_are_left_alone():
+def test_raw_logits_are_unchanged():
     raw = generate(exact_model(), min_new_tokens=5).logits
     assert all(logits.isfinite().all() for logits in raw)
 
 
-def test_an_end_token_outside_the_vocabulary_is_never_met():
+def test_end_token_outside_the_vocabulary_is_ignored():
     processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
     scores = InPlaceMinLengthLogitsProcessor(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))
     assert scores.isneginf().nonzero().tolist() == [[0, 2], [1, 2]]
 
 
-def test_end_tokens():
+def test_eos_criteria():
     criterion = FastEosCriteria(torch.tensor([EOS, 7]))
     assert criterion(torch.tensor([[7, 3], [3, 7], [EOS, EOS]]), None).tolist() == [False, True, True]
     assert criterion(torch.tensor([[7, 3], [3, 4]]), None, new_token_length=2).tolist() == [True, False]
@@ -316,7 +316,7 @@ def test_beam_kv_cache_equals_copied_caches(sources, beams, length, seed):
         torch.testing.assert_close(cache.unpack(cache.values[0]), values, rtol=0, atol=0)
 
 
-def test_generation_settings_are_not_changed():
+def test_generation_config_is_unchanged():
     model = tiny_model()
     before = model.generation_config.to_dict()
     generate(model, generation_config=GenerationConfig(min_new_tokens=2, max_new_tokens=4))
