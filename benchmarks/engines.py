@@ -1,4 +1,4 @@
-"""Our weights in CTranslate2."""
+"""CTranslate2 with the weights of our model."""
 
 import tempfile
 from collections.abc import Callable
@@ -28,8 +28,8 @@ def translator(model: Any, compute_type: str, folder: Path) -> ctranslate2.Trans
 
 
 def translate(model: Any, compute_type: str, new_tokens: int) -> Callable[[Tensor, int], list[list[str]]]:
-    """What translates ids `[batch, source_len]` with so many beams into `new_tokens` tokens each."""
-    with tempfile.TemporaryDirectory() as folder:  # which the engine reads once, when it is made
+    """A function of source ids `[batch, source_len]` and `num_beams` that generates `new_tokens` tokens per source."""
+    with tempfile.TemporaryDirectory() as folder:  # the engine reads it once, in its constructor
         engine = translator(model, compute_type, Path(folder))
 
     def run(ids: Tensor, num_beams: int) -> list[list[str]]:
