@@ -97,6 +97,19 @@ def test_bfloat16_and_int8(dtype, name, tmp_path):
         assert torch.equal(value, before[key]), f"{key} was changed"
 
 
+def test_converter_of_ctranslate2_gives_the_same_file(tmp_path):
+    """The loader is registered for CTranslate2's own converter."""
+    from ctranslate2.converters import TransformersConverter
+
+    model, tokenizer = exportable(d_k=3, d_v=11)
+    export_model(model, tokenizer, tmp_path / "exported", dtype="int8")
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path / "model")
+    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"), quantization="int8")
+    exported, converted = (tmp_path / name / "model.bin" for name in ("exported", "converted"))
+    assert exported.read_bytes() == converted.read_bytes()
+
+
 def test_half_precision_model(tmp_path):
     model, tokenizer = exportable()
     rounded, _ = exportable()
