@@ -118,6 +118,6 @@ def draw(
 
 def quantize(path: Path, target: Path) -> None:
     """Write the graph with the weights of its matrix products in int8, a scale for each of their columns."""
-    folded = path.with_suffix(".folded.onnx")  # whose weights lie as they are multiplied with
+    folded = path.with_suffix(".folded.onnx")  # constant folding transposes weights for their products
     quant_pre_process(path, folded, skip_symbolic_shape=True)
     quantize_dynamic(folded, target, op_types_to_quantize=MULTIPLIED, per_channel=True)
