@@ -11,7 +11,7 @@ from modeling_random_transformer.utils.command_line import run_script
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return command.fairseq(argv, "convert_fairseq.py")
+    return command.run_fairseq(argv, "convert_fairseq.py")
 
 
 if __name__ == "__main__":

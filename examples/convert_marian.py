@@ -10,7 +10,7 @@ from modeling_random_transformer.utils.command_line import run_script
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return command.marian(argv, "convert_marian.py")
+    return command.run_marian(argv, "convert_marian.py")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from modeling_random_transformer.utils.command_line import run_script
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return command.torch(argv, "convert_torch_transformer.py")
+    return command.run_torch(argv, "convert_torch_transformer.py")
 
 
 if __name__ == "__main__":

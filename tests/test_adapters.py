@@ -1,4 +1,4 @@
-"""Adapters by peft: what it adapts unasked, and that what was adapted trains, travels, merges and generates."""
+"""peft adapters: default target modules, training, saving, merging and generation."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def lora(model, **options):
 
 
 def moved(model):
-    """As if it were trained: a new adapter's output is zero."""
+    """Random weights, since a new adapter's output is zero."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -132,7 +132,7 @@ def test_a_merged_model_saves_and_loads(folders, tmp_path):
 
 
 def test_several_adapters(folders):
-    """Several tasks on one model: each adapter answers when it is chosen, none when they are switched off."""
+    """Several adapters on one model: the selected one is used, or none if they are disabled."""
     base, adapter, adapted = folders
     model = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter, adapter_name="first")
     model.add_adapter("second", LoraConfig(task_type="SEQ_2_SEQ_LM"))
@@ -146,7 +146,7 @@ def test_several_adapters(folders):
 
 
 def test_adapter_size(tmp_path):
-    """Of the model that examples/recipes/multi30k.yaml trains, at peft's rank of 8."""
+    """For the model of examples/recipes/multi30k.yaml with peft's default rank of 8."""
     model = RandomTransformerForConditionalGeneration(
         tiny_config(vocab_size=6000, encoder_layers=3, d_model=256, num_heads=4, d_ff=1024)
     )
@@ -181,7 +181,7 @@ def test_head_layer_is_trained_and_saved(kind, task, tmp_path):
 
 
 def test_adapters_get_three_dimensions_in_fast_steps():
-    """Poly works on [batch, length, width] alone."""
+    """Poly supports inputs of shape [batch, length, width] only."""
     config = PolyConfig(task_type="SEQ_2_SEQ_LM", r=4, n_tasks=2, n_splits=1)
     model = get_peft_model(tiny_model(spread=2.0), config).eval()
     options = {**BATCH, "task_ids": torch.tensor([0, 1, 0]), "max_new_tokens": 6}

@@ -1,4 +1,4 @@
-"""Loading by transformers' Auto classes, with this package imported and in an environment that does not have it."""
+"""Loading with transformers' Auto classes, by the package and by remote code."""
 
 import ast
 import json
@@ -95,12 +95,12 @@ def test_a_resized_model_can_be_saved(tmp_path):
 WITHOUT_THE_PACKAGE = """
 import json, sys
 
-class Refuse:
+class BlockPackage:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "modeling_random_transformer":
             raise ImportError(f"{name} is not installed here")
 
-sys.meta_path.insert(0, Refuse())
+sys.meta_path.insert(0, BlockPackage())
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 folder, copy, text = sys.argv[1:]
@@ -158,7 +158,7 @@ def test_remote_code_without_the_package(folder, tmp_path):
     assert result["ids"] == inputs.input_ids[0].tolist()
     assert result["loss"] == pytest.approx(model(**inputs, labels=inputs.input_ids).loss.item(), rel=1e-6)
     assert result["beams"] == model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist()
-    # What was loaded as remote code can be saved, and loaded again in either way.
+    # A model loaded by remote code can be saved, and loaded again both ways.
     assert run_without_the_package(copy, tmp_path / "copy of copy", cache) == result
     assert type(AutoModel.from_pretrained(copy)) is package.RandomTransformerModel
 

@@ -1,4 +1,4 @@
-"""The configuration: its defaults, its presets and what it refuses."""
+"""The configuration: defaults, presets, aliases and validation."""
 
 import copy
 import json
@@ -45,7 +45,7 @@ DEFAULTS = {
     "is_encoder_decoder": True,
 }
 
-# (field, value, what the message must say is allowed)
+# (field, value, allowed values in the message)
 REFUSED = [
     ("vocab_size", 0, "positive integer"),
     ("vocab_size", "37000", "positive integer"),
@@ -249,7 +249,7 @@ def test_field_set_later_is_validated_on_save(tmp_path):
         config.save_pretrained(tmp_path)
 
 
-# Fields of the superclass, whose types it does not check.
+# Fields of the superclass, which does not validate their types.
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -1,4 +1,4 @@
-"""When the steps of `generate()` are taken by the modules: customized models, custom loops, and requests."""
+"""When `generate()` falls back to the modules: customized models, custom loops and unsupported arguments."""
 
 import gc
 import logging
@@ -37,7 +37,7 @@ def steps(monkeypatch):
 
 
 def exact_model(**overrides):
-    """In float64, where rounding hides no error."""
+    """In float64, so that rounding hides no error."""
     return tiny_model(spread=2.0, **overrides).double()
 
 
@@ -267,7 +267,7 @@ def test_patched_pytorch_class(monkeypatch):
 
 
 def test_subclass_without_overrides_keeps_the_fast_decoder(steps):
-    """As FSDP2 makes of every module, or a user who adds a method."""
+    """As created by FSDP2, or by a user who adds a method."""
     model = exact_model()
     model.__class__ = type("Mine", (RandomTransformerForConditionalGeneration,), {"count": lambda _: 3})
     generate(model)
@@ -283,7 +283,7 @@ def test_removed_layer(steps):
 
 
 def test_instance_forward_that_calls_the_original(steps):
-    """As Accelerate's in mixed precision."""
+    """As in Accelerate's mixed precision."""
     model = exact_model()
     forward = model.forward
 
@@ -367,7 +367,7 @@ def test_monte_carlo_dropout_runs_at_every_step(monkeypatch):
 
 
 def two_tokens_a_step(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):  # noqa: ARG001
-    """Appends the best token and that one plus 1, and reads both at the next step."""
+    """Appends the best token and its id plus 1, and processes both in the next step."""
     cache, kinds = model_kwargs["past_key_values"], set()
     for step in range(4):
         length = None if step == 0 else 2
@@ -395,7 +395,7 @@ def test_custom_decoding_loop(steps):
 
 
 def test_steps_of_one_and_of_several_tokens(steps):
-    """With the cache of the fast path, as a replaced `_sample` would get it."""
+    """With the fast cache, as a replaced `_sample` would receive it."""
     model = exact_model()
     target = random_ids(3, 9, seed=1)
     expected = model(**BATCH, decoder_input_ids=target).logits
@@ -492,7 +492,7 @@ def tensors():
 
 
 def test_300_calls_leak_no_tensor():
-    """Counted without the collector of cycles: none of a call's tensors is part of one."""
+    """Counted without garbage collection: no tensor of a call is part of a reference cycle."""
     model = tiny_model(spread=2.0)
     options = [{"num_beams": 2}, {"do_sample": True}, {"return_dict_in_generate": True, "output_scores": True}]
     batch = padded_batch([3, 2])

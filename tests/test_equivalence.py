@@ -1,4 +1,4 @@
-"""Equal to independent implementations, once the weights are copied over: torch.nn.Transformer and MarianMT."""
+"""Equality with independent implementations on the same weights: torch.nn.Transformer and MarianMT."""
 
 import torch
 from hypothesis import given, settings
@@ -33,7 +33,7 @@ def copy_block(ours: nn.Module, theirs: nn.Module) -> None:
 
 @torch.no_grad()
 def torch_transformer(model: RandomTransformerForConditionalGeneration) -> nn.Transformer:
-    """torch's own Transformer with our weights. Its final norms exist with pre-norm only, as ours do."""
+    """torch.nn.Transformer with our weights. Its final norms exist with pre-norm only, like ours."""
     config = model.config
     options = {
         "d_model": config.d_model,
@@ -94,7 +94,7 @@ def embedded(stack: nn.Module, ids: Tensor) -> Tensor:
     return stack.embed(stack.embed_ids(ids, None), start=0, end=ids.shape[1])
 
 
-def marian_twin(seed: int, num_heads: int, layers: tuple[int, int], activation: str, scale: bool) -> MarianMTModel:
+def marian_model(seed: int, num_heads: int, layers: tuple[int, int], activation: str, scale: bool) -> MarianMTModel:
     torch.manual_seed(seed)
     model = MarianMTModel(
         MarianConfig(
@@ -109,7 +109,7 @@ def marian_twin(seed: int, num_heads: int, layers: tuple[int, int], activation: 
             activation_function=activation,
             scale_embedding=scale,
             dropout=0.0,
-            init_std=0.3,  # wide, so that the models have something to say
+            init_std=0.3,  # wide, so that logits differ clearly
             max_position_embeddings=64,
             pad_token_id=0,
             eos_token_id=2,
@@ -150,7 +150,7 @@ def from_marian(marian: MarianMTModel) -> RandomTransformerForConditionalGenerat
     seed=st.integers(0, 99),
 )
 def test_equals_marian(num_heads, layers, activation, scale, lengths, seed):
-    marian = marian_twin(seed, num_heads, layers, activation, scale).double()
+    marian = marian_model(seed, num_heads, layers, activation, scale).double()
     model = from_marian(marian).double()
     batch = padded_batch(lengths, seed)
     target = random_ids(len(lengths), 6, seed + 1)
@@ -163,7 +163,7 @@ def test_equals_marian(num_heads, layers, activation, scale, lengths, seed):
 
 
 def test_compared_models_have_all_weights_in_common():
-    """Nothing of ours stays random in the comparison: every name of our state dict is in Marian's."""
-    names = set(marian_twin(0, 2, (1, 1), "relu", True).state_dict())
+    """No weight remains random in the comparison: every name of our state dict is in Marian's."""
+    names = set(marian_model(0, 2, (1, 1), "relu", True).state_dict())
     ours = set(tiny_model(encoder_layers=1, decoder_layers=1, lm_head_bias=True).state_dict())
     assert ours - names == {"lm_head.bias"}

@@ -1,4 +1,4 @@
-"""The steps of `generate()` against the modules they stand for, and when they stand aside."""
+"""The fast decoder steps of `generate()` against the modules, and when they are disabled."""
 
 from unittest.mock import patch
 
@@ -44,7 +44,7 @@ BATCH = padded_batch([8, 5, 3])
 
 
 def exact_model(**overrides):
-    """In float64, where rounding hides no mistake."""
+    """In float64, so that rounding hides no error."""
     return tiny_model(spread=2.0, **overrides).double()
 
 
@@ -56,7 +56,7 @@ def generate(model, batch=BATCH, **options):
 
 @pytest.fixture
 def disable_fast_decoder(monkeypatch):
-    """Call it to have the steps taken by the modules from now on."""
+    """Call it to run the modules at each step from then on."""
     return lambda: monkeypatch.setattr(RandomTransformerGenerationMixin, "fallback_reason", lambda _: "test")
 
 
@@ -75,14 +75,14 @@ def assert_same(ours, theirs, tolerance=1e-9):
 
 
 def generate_with_fixed_scores(model, **options):
-    """A search whose choices don't depend on rounding: only its logits are the model's."""
+    """Generate with choices that do not depend on rounding; only the logits are the model's."""
     return generate(model, logits_processor=[fixed_scores], **options)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkeypatch):
-    monkeypatch.setattr(generation, "INITIAL_CAPACITY", 3)  # so that the room grows, twice
+    monkeypatch.setattr(generation, "INITIAL_CAPACITY", 3)  # so that the capacity grows twice
     model = exact_model(**CONFIGS[config])
     ours = generate(model, **SEARCHES[search])
     taken = len(steps)
@@ -127,7 +127,7 @@ def test_half_precision(dtype, disable_fast_decoder):
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2**-4), (torch.float64, 1e-9)])
 def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disable_fast_decoder, monkeypatch):
-    """As CPUs with instructions for bfloat16 compute it; in float64, too, to show that it is the same attention."""
+    """As on CPUs with bfloat16 instructions; also in float64, to compare exactly."""
     monkeypatch.setattr(ops, "MIN_MATMUL_KEY_ELEMENTS", 0)
     monkeypatch.setattr(generation, "prefer_matmul_attention_for_decoding", lambda *_: True)
     monkeypatch.setattr(ops, "fused_attention", None)
@@ -219,7 +219,7 @@ def test_modules_process_the_prompt(disable_fast_decoder, steps):
 
 
 class Doubled(nn.Linear):
-    """A projection that computes something else, as adapters do."""
+    """A projection with a different output, as adapters have."""
 
     def forward(self, states):
         return 2 * super().forward(states)
@@ -251,7 +251,7 @@ def test_changed_weights_are_used(disable_fast_decoder):
 @pytest.mark.parametrize("least", [{"min_new_tokens": 9}, {"min_length": 6}, {"min_length": 4, "min_new_tokens": 7}])
 def test_min_lengths(least, search, monkeypatch):
     model = exact_model()
-    probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that would soon end the target
+    probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that end the target early
     options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
     ours = generate(model, **options)
     monkeypatch.setattr(generation, "MIN_LENGTH_PROCESSORS", ())
@@ -262,7 +262,7 @@ def test_min_lengths(least, search, monkeypatch):
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 def test_each_min_length_has_its_own_end_tokens(search, monkeypatch):
-    """A constraint of the caller's own beside those of the configuration, with another end token and equal length."""
+    """A logits processor of the caller with another end token, in addition to those of the configuration."""
     model = exact_model()
     probable = generate(model).sequences[:, 1:5].flatten().unique().tolist()
     options = SEARCHES[search] | {"eos_token_id": probable[:-1], "output_logits": False, "output_scores": True}

@@ -1,4 +1,4 @@
-"""flash_attention_2 without a GPU: transformers' own path to it, its CUDA kernels replaced by a plain reference."""
+"""flash_attention_2 without a GPU: transformers' code path with CUDA kernels replaced by a reference."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.helpers.models import exact_model, padded_batch, random_ids
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p=0.0, softmax_scale=None, causal=False) -> Tensor:  # noqa: ARG001
-    """What flash-attn documents: `[batch, length, heads, width]`, the causal mask aligned at the last key."""
+    """flash-attn's documented interface: `[batch, length, heads, width]`, causal mask aligned to the last key."""
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
     if causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(k.shape[1] - q.shape[1] + 1)
@@ -29,7 +29,7 @@ def flash_attn_varlen_func(
     softmax_scale: float | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """The same for sequences laid end to end, `[tokens, heads, width]`."""
+    """The same for packed sequences, `[tokens, heads, width]`."""
     queries = q.split(cu_seqlens_q.diff().tolist())
     keys, values = (states.split(cu_seqlens_k.diff().tolist()) for states in (k, v))
     rows = zip(queries, keys, values, strict=True)
@@ -42,7 +42,7 @@ def model(monkeypatch):
     monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: kernels)
     monkeypatch.setattr(flash, "_loaded_implementation", None)
     model = exact_model(spread=1.5)
-    # Not by set_attn_implementation, which asks for the CUDA package first.
+    # Not with set_attn_implementation, which requires the CUDA package.
     model.config._attn_implementation_internal = "flash_attention_2"
     return model
 
@@ -50,7 +50,7 @@ def model(monkeypatch):
 @pytest.mark.parametrize("lengths", [[7, 7], [7, 4], [5, 5, 2, 1]])
 @pytest.mark.parametrize("target_len", [1, 4, 5, 7])
 def test_flash_attention_agrees_with_eager(model, lengths, target_len):
-    """Target lengths equal to the source's and not, with padding and without."""
+    """Target lengths equal to the source's or different, with and without padding."""
     batch = padded_batch(lengths) | {"decoder_input_ids": random_ids(len(lengths), target_len, seed=1)}
     actual = model(**batch).logits
     model.set_attn_implementation("eager")

@@ -1,4 +1,4 @@
-"""Generation through the library's own `generate()`: every mode, the caches, and sources that beams share."""
+"""transformers' `generate()`: every mode, the caches, and beams that share a source."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ MODES = {
 
 
 class WithCopies(RandomTransformerForConditionalGeneration):
-    """The same model as the library would drive it: each beam has a copy of its source, and caches follow in full."""
+    """The same model with transformers' defaults: beams have copies of their source, and all caches are re-ordered."""
 
     # Through vars(): one of them is a static method in transformers 5.17.
     _expand_inputs_for_generation = vars(GenerationMixin)["_expand_inputs_for_generation"]
@@ -83,7 +83,7 @@ def test_cached_scores_equal_uncached_scores(model):
 
 @pytest.mark.parametrize("mode", ["beam", "beam, all returned", "three samples"])
 def test_source_is_not_copied_per_beam(model, mode, monkeypatch):
-    """Bytes of the cross-attention cache: sources x length x heads x (d_k + d_v) x layers x 8, whatever the beams."""
+    """Bytes of the cross-attention cache: sources x length x heads x (d_k + d_v) x layers x 8 for any beams."""
     caches, update = set(), model._update_model_kwargs_for_generation
     monkeypatch.setattr(
         model,
@@ -102,7 +102,7 @@ def test_source_is_not_copied_per_beam(model, mode, monkeypatch):
 @pytest.mark.parametrize("mode", ["greedy", "beam", "beam, all returned", "three samples"])
 @pytest.mark.parametrize("cache", ["own", "dynamic", "static"])
 def test_returned_cache_has_one_row_per_beam(model, cache, mode):
-    """As transformers' tests of generation expect it, and its own models return it."""
+    """As expected by transformers' generation tests."""
     options = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())} if cache == "own" else {}
     options |= {"cache_implementation": "static"} if cache == "static" else {}
     theirs = WithCopies(model.config).to(model.dtype).eval()
@@ -119,7 +119,7 @@ def test_returned_cache_has_one_row_per_beam(model, cache, mode):
 def test_returned_cache_of_several_rows_continues_generation(model):
     options = {"eos_token_id": [], "max_new_tokens": 4}
     first = generate(model, do_sample=True, num_return_sequences=3, return_dict_in_generate=True, **options)
-    seen = {"decoder_attention_mask": torch.ones_like(first.sequences)}  # tells the library that these are all tokens
+    seen = {"decoder_attention_mask": torch.ones_like(first.sequences)}  # marks all of them as tokens
     options |= {"decoder_input_ids": first.sequences, **seen}
     options |= {"batch": {name: rows.repeat_interleave(3, 0) for name, rows in BATCH.items()}}
     cached = generate(model, past_key_values=first.past_key_values, **options)
@@ -150,7 +150,7 @@ def test_static_cache_beyond_the_precomputed_positions():
 def test_one_beam_equals_greedy(seed, lengths):
     model, batch = exact_model(seed, spread=2.0), padded_batch(lengths, seed)
     assert torch.equal(generate(model, batch=batch, num_beams=1), generate(model, batch=batch))
-    # The library's beam search proper, too, keeps the best token where there is but one beam to keep.
+    # transformers' beam search itself also keeps the best token with one beam.
     output = generate(model, batch=batch, num_beams=1, return_dict_in_generate=True, output_logits=True)
     best = torch.stack(output.logits, dim=1).argmax(-1)
     tokens = output.sequences[:, 1:]
@@ -177,11 +177,11 @@ def test_sampling_is_deterministic_with_a_seed(model, mode):
 
 
 def test_finished_rows_are_padded():
-    """A model whose bias makes it end the first row at once; the others go on."""
+    """A model whose bias ends the first row at once, while the others continue."""
     model = exact_model(spread=2.0)
     free = generate(model, max_new_tokens=6, eos_token_id=[])
     config = GenerationConfig.from_model_config(model.config)
-    config.eos_token_id = free[0, 2].item()  # what the first row says second now ends a row
+    config.eos_token_id = free[0, 2].item()  # the first row's second token is now the end token
     ended = generate(model, max_new_tokens=6, generation_config=config)
     stop = (ended[0] == config.eos_token_id).nonzero()[0].item()
     assert stop <= 2
@@ -199,7 +199,7 @@ def test_returned_hypotheses_are_sorted_by_score(model):
 
 
 def test_beam_scores_are_sums_of_log_probabilities(model):
-    """Scored again by one forward pass over the finished sequence."""
+    """Recomputed by one forward pass over the finished sequence."""
     output = generate(model, num_beams=4, return_dict_in_generate=True, output_scores=True, length_penalty=1.0)
     sequences = output.sequences
     logits = model(**BATCH, decoder_input_ids=sequences[:, :-1]).logits

@@ -1,4 +1,4 @@
-"""Heads on one stack: they load what the whole model has learned, learn small tasks, and travel."""
+"""Task heads: loading encoder-decoder checkpoints, learning small tasks, and remote code."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def first_output(model, batch=BATCH):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
-    """All but the new layer comes from the folder, and computes what it computed there."""
+    """All weights but the new layer's come from the folder and compute the same."""
     whole = tiny_model(encoder_layers=2, decoder_layers=3, **CONFIGS[config])
     whole.save_pretrained(tmp_path)
     model, info = head.from_pretrained(tmp_path, output_loading_info=True)
@@ -77,7 +77,7 @@ def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
 
 
 def test_all_modules_of_a_head_share_one_configuration(head, tmp_path):
-    """Options set on it, as by tracing, hold for the stack inside; a whole model's own configuration is left alone."""
+    """Options set on it, for example by tracing, apply to all modules; the full model's configuration is unchanged."""
     whole = tiny_model()
     whole.save_pretrained(tmp_path)
     for model in (head(tiny_config()), head.from_pretrained(tmp_path)):
@@ -91,7 +91,7 @@ def test_all_modules_of_a_head_share_one_configuration(head, tmp_path):
 
 
 def test_heads_are_traced(head):
-    """Down to single attention heads, which needs the reference attention in the stack within."""
+    """Including single attention heads, which requires eager attention in all layers."""
     model = head(tiny_config()).eval()
     with trace(model) as found:
         first_output(model)
@@ -110,7 +110,7 @@ def test_save_and_load(head, tmp_path):
 
 REMOTE = """
 import sys
-sys.modules["modeling_random_transformer"] = None  # as if it were not installed
+sys.modules["modeling_random_transformer"] = None  # simulates a missing package
 import torch, transformers
 for argument in sys.argv[1:]:
     auto, folder = argument.split(":", 1)
@@ -122,7 +122,7 @@ for argument in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def loaded_remotely(tmp_path_factory):
-    """Folders of each head and of a whole model; what one process without the package makes of each, with each head."""
+    """Folders of each head and of a full model, and the outputs of a process without the package for each."""
     path = tmp_path_factory.mktemp("remote")
     tiny_model().save_pretrained(path / "whole")
     for head in AUTO:
@@ -138,7 +138,7 @@ def loaded_remotely(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("of", ["its own", "a whole model"])
 def test_remote_code(head, of, loaded_remotely):
-    """A head of its own folder, and of a whole model's, whose new layers' weights are drawn."""
+    """A head from its own folder, and from a full model's folder with a randomly initialized head layer."""
     ((folder, (name, total)),) = (
         (folder, found)
         for (kind, folder), found in loaded_remotely.items()
@@ -170,7 +170,7 @@ def test_mean_excludes_padding():
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_decoder_equals_the_full_model_without_cross_attention(config):
-    """Its blocks are those of the whole model when nothing attends to a source."""
+    """Its layers equal those of the full model without cross-attention."""
     whole = tiny_model(**CONFIGS[config])
     alone = RandomTransformerDecoderModel(whole.config).eval()
     alone.load_state_dict(whole.model.state_dict(), strict=False)
@@ -209,7 +209,7 @@ def test_left_padding_does_not_change_outputs(config, options):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_explicit_position_ids(config, attention):
-    """Two texts in one row, whose positions start anew: each as if it were alone."""
+    """Two packed texts in one row, whose positions restart: each equals the text alone."""
     model = wide(RandomTransformerForCausalLM(tiny_config(**CONFIGS[config]))).double()
     model.set_attn_implementation(attention)
     first, second = random_ids(1, 3), random_ids(1, 5, seed=1)
@@ -231,7 +231,7 @@ def test_invalid_position_ids_raise():
 
 
 def wide(model):
-    """Weights twice as large, so that a model's choices differ."""
+    """Doubled weights, so that a model's choices differ."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
@@ -242,7 +242,7 @@ def wide(model):
 
 
 def learn(model, make_batch, steps=150):
-    """Train on fresh batches; the last loss."""
+    """Train on new batches and return the last loss."""
     torch.manual_seed(0)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
@@ -301,7 +301,7 @@ def test_sequence_classification_learns_regression_and_multi_label(problem, labe
 
 
 def test_token_classification_learns_the_previous_token():
-    """A token's label says whether the one before it is a 5."""
+    """A token's label is whether the previous token is a 5."""
 
     def batch():
         ids = ids_of()
@@ -317,7 +317,7 @@ def test_token_classification_learns_the_previous_token():
 
 @pytest.mark.slow
 def test_question_answering_learns_spans():
-    """The question, the first token, says which token starts the answer; the answer is that and the next one."""
+    """The first token is the question: the token that starts the answer, which is two tokens long."""
 
     def batch():
         ids = torch.stack([torch.randperm(10)[:6] + 4 for _ in range(64)])
@@ -334,7 +334,7 @@ def test_question_answering_learns_spans():
 
 
 def counting(rows, length):
-    """Texts that count on from a random number, round a circle of eight tokens."""
+    """Texts that count from a random number, modulo eight tokens."""
     return (torch.randint(0, 8, (rows, 1)) + torch.arange(length)) % 8 + 4
 
 
@@ -404,7 +404,7 @@ def test_invalid_labels_raise(case):
 
 
 def test_configuration_of_a_head_builds_the_full_model():
-    """And stays the head's."""
+    """The head's own configuration is unchanged."""
     head = RandomTransformerForCausalLM(tiny_config())
     whole = RandomTransformerForConditionalGeneration(head.config)
     assert whole.config is whole.model.config
@@ -422,17 +422,17 @@ def test_errors_use_the_callers_argument_names():
 
 
 def test_long_text_in_half_precision():
-    """The sum of many states is beyond float16, their mean is not."""
+    """The sum of many states overflows float16, their mean does not."""
     states = torch.full((1, 4000, 2), 20.0, dtype=torch.float16)
     for mask in (None, torch.ones(1, 4000)):
         assert torch.equal(mean_of_tokens(states, mask), torch.full((1, 2), 20.0, dtype=torch.float16))
 
 
-# Positions and inputs from elsewhere in the library
+# Positions and inputs
 
 
 def test_sinusoidal_positions_beyond_max_position_embeddings():
-    """The table that is prepared in advance ends there, the sinusoids do not."""
+    """The precomputed table ends there, the sinusoids do not."""
     tables = {limit: tiny_config(max_position_embeddings=limit) for limit in (8, 64)}
     models = {limit: RandomTransformerForCausalLM(config).eval() for limit, config in tables.items()}
     models[8].load_state_dict(models[64].state_dict())

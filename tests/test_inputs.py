@@ -1,4 +1,4 @@
-"""Inputs of the whole model in the forms that other models' outputs have, and empty ones."""
+"""Encoder outputs of other classes as inputs, and empty batches."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_empty_batch_has_loss_0(attention):
 
 
 def test_batch_without_labels_leaves_weights_finite(tmp_path):
-    """One row of three has no label that counts, in a batch of its own."""
+    """One of three batches has ignored labels only."""
     model = tiny_model()
     rows = [{"input_ids": random_ids(1, 4, row)[0], "labels": random_ids(1, 4, row)[0]} for row in range(3)]
     rows[1]["labels"] = torch.full((4,), -100)

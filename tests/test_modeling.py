@@ -1,4 +1,4 @@
-"""The model: shapes, positions, initialisation, loss, inputs and outputs, and what the library can do with it."""
+"""The model: positions, shapes, initialization, loss, inputs and outputs, and transformers' features."""
 
 import inspect
 import math
@@ -60,7 +60,7 @@ def test_without_positions_the_encoder_ignores_order():
     torch.testing.assert_close(shuffled, encoded[:, order])
 
 
-# Shapes, names and initialisation
+# Shapes, names and initialization
 
 
 def test_state_dict_names():
@@ -147,10 +147,10 @@ def test_at_most_five_frames_from_the_call_to_a_matrix_product(monkeypatch):
 
 
 def test_dropout_is_applied_where_the_paper_does(monkeypatch):
-    """On sub-layers' outputs and the sum of embedding and position; within attention and FFN at their own rates."""
+    """On sub-layers' outputs and the sum of embedding and position; inside attention and FFN with their own rates."""
     rates = []
 
-    def recorded(x, p=0.5, training=True):  # noqa: ARG001 (the signature of torch's)
+    def recorded(x, p=0.5, training=True):  # noqa: ARG001 (PyTorch's signature)
         rates.append(p)
         return x
 
@@ -328,11 +328,11 @@ def test_resizing_a_model_without_a_head(share):
     assert model(input_ids=new, decoder_input_ids=new).last_hidden_state.isfinite().all()
 
 
-# What the library does with a model
+# Features of transformers
 
 
 def enable_checkpointing(model, options):
-    """transformers 5.23 gave the method its second name and warns of the first."""
+    """transformers 5.23 renamed the method and deprecated the old name."""
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable(options)
 
@@ -374,7 +374,7 @@ def test_flash_attention_raises_if_unsupported():
 
 
 def test_flash_attention_can_be_requested():
-    """Without its kernels the library says so; the model itself stands in nobody's way."""
+    """Without its kernels transformers raises an error; the model itself supports it."""
     if torch.cuda.is_available():
         pytest.skip("with a GPU the request may be granted")
     with pytest.raises((ImportError, ValueError), match=r"(?i)flash"):

@@ -1,4 +1,4 @@
-"""Linear layers and layer norms as plain operations, against the modules that they stand for."""
+"""Functional and packed layers against the modules they replace."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def inference():
 
 @pytest.fixture
 def pack_all(monkeypatch):
-    """Pack layers of any size, in any dtype that oneDNN knows, for any number of products."""
+    """Pack layers of any size, in any dtype that oneDNN supports."""
     monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 0)
     monkeypatch.setattr(ops, "supports_native_matmul", lambda dtype: dtype in DTYPES)
 
@@ -46,7 +46,7 @@ def native(dtype):
 
 
 def assert_close(found, wanted):
-    """Equal but for the order of the sums, relative to the largest value."""
+    """Equal up to the order of summation, relative to the largest value."""
     assert_near(found, wanted, {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[wanted.dtype])
 
 
@@ -56,15 +56,15 @@ def assert_close(found, wanted):
     st.integers(1, 40), st.integers(1, 40), st.integers(1, 50), st.booleans(), st.sampled_from(DTYPES[:2]), st.data()
 )
 def test_packed_linear_equals_the_modules(width, outputs, rows, bias, dtype, data):
-    """Of any shape, for as many rows as were announced or another number."""
+    """For any shape, and for the batch size given for packing or another one."""
     assume(native(dtype))
     with torch.inference_mode():
         one, other = layer(width, outputs, bias, dtype), layer(width, outputs + 1, bias, dtype)
         states, residual = torch.randn(rows, width, dtype=dtype), torch.randn(rows, outputs, dtype=dtype)
-        announced = data.draw(st.sampled_from([rows, 1, 7]))
-        assert_close(PackedLinear((one,), announced)(states), one(states))
-        assert_close(PackedLinear((one,), announced).add_residual(residual, states), residual + one(states))
-        assert_close(PackedLinear((one, other), announced)(states), torch.cat([one(states), other(states)], dim=-1))
+        packed_for = data.draw(st.sampled_from([rows, 1, 7]))
+        assert_close(PackedLinear((one,), packed_for)(states), one(states))
+        assert_close(PackedLinear((one,), packed_for).add_residual(residual, states), residual + one(states))
+        assert_close(PackedLinear((one, other), packed_for)(states), torch.cat([one(states), other(states)], dim=-1))
 
 
 @packing
@@ -96,7 +96,7 @@ def test_large_layers_are_packed(monkeypatch):
 
 
 class Doubled(nn.Linear):
-    """A projection that computes something else, as adapters do."""
+    """A projection with a different output, as adapters have."""
 
     def forward(self, states):
         return 2 * super().forward(states)
@@ -160,7 +160,7 @@ def test_supports_native_matmul(monkeypatch):
 @pytest.mark.parametrize("search", [{}, {"num_beams": 3}], ids=str)
 @pytest.mark.usefixtures("pack_all")
 def test_generation_with_packed_weights(search, config, monkeypatch):
-    """The same logits, but for rounding, as without packing; weights are packed for long searches only."""
+    """The same logits up to rounding as without packing. Weights are packed for long generations only."""
     packed, init = [], PackedLinear.__init__
     monkeypatch.setattr(
         PackedLinear,
@@ -174,7 +174,7 @@ def test_generation_with_packed_weights(search, config, monkeypatch):
     model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK - 1)
     assert not packed
     ours = model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK + 2)
-    assert len(packed) == 1 + 3 * 6  # the output layer; in three blocks Q, K and V as one, and five more
+    assert len(packed) == 1 + 3 * 6  # the output layer; in each of three layers Q, K and V as one, and five others
     with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
         theirs = model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK + 2)
     assert len(packed) == 1 + 3 * 6

@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits by torchao, through `from_pretrained(quantization_config=…)`."""
+"""int8 and int4 quantization with torchao, through `from_pretrained(quantization_config=…)`."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tests.helpers.models import assert_near, fixed_scores, padded_batch, random
 
 SIZES = {"d_model": 64, "d_ff": 128, "num_heads": 2}
 INPUTS = {**padded_batch([8, 5, 3]), "decoder_input_ids": random_ids(3, 6, seed=1)}
-# torchao's int4 for CPUs computes in bfloat16 and, so far, is one of its prototypes.
+# torchao's int4 for CPUs computes in bfloat16 and is a prototype.
 CONFIGS = {
     "int8": (Int8WeightOnlyConfig(), torch.float32, 0.02),
     "int8 in bfloat16": (Int8WeightOnlyConfig(), torch.bfloat16, 0.03),
@@ -59,7 +59,7 @@ def test_all_linear_layers_but_the_tied_output_layer_are_quantized(quantized):
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 4}], ids=["greedy", "beam"])
 def test_cached_decoding_equals_uncached_decoding(search, quantized):
-    """The quick path of generate() leaves quantised layers to torchao, so that both ways compute the same logits."""
+    """The fast decoder calls torchao's quantized layers, so both ways compute the same logits."""
     sources = padded_batch([8, 5, 3])
     options = {"max_new_tokens": 12, "return_dict_in_generate": True, "output_logits": True, **search}
     found, wanted = (
@@ -90,7 +90,7 @@ def test_save_and_load(folder, tmp_path):
 
 
 def test_adapter_on_quantized_weights(folder):
-    """The weights stay in 8 bits, the adapter learns in float32."""
+    """The weights remain int8, the adapter trains in float32."""
     model = get_peft_model(load(folder, Int8WeightOnlyConfig()), LoraConfig(task_type="SEQ_2_SEQ_LM"))
     optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=2e-2)
     losses = []

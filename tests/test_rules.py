@@ -1,4 +1,4 @@
-"""The rules of the numbers: what batches, caches, masks and dtypes may never change."""
+"""Invariants: results do not depend on batching, caching, the attention implementation or padding."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_sdpa_agrees_with_eager(variant, lengths, target_len, seed):
 
 @pytest.mark.slow
 def test_flex_attention_agrees_with_eager():
-    model = tiny_model(d_model=32)  # flex attention wants heads of at least 16
+    model = tiny_model(d_model=32)  # flex attention requires d_k of at least 16
     batch = padded_batch([7, 4]) | {"decoder_input_ids": random_ids(2, 5)}
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_padding_does_not_change_logits(variant, lengths, target_len, seed):
 
 @given(variant=variants, cuts=st.lists(st.integers(1, 3), min_size=1, max_size=5), seed=st.integers(0, 99))
 def test_cached_decoding_equals_uncached(variant, cuts, seed):
-    """Whatever pieces the target comes in."""
+    """For any split of the target into steps."""
     model = exact_model(seed, **VARIANTS[variant])
     source = padded_batch([6, 3], seed)
     targets = random_ids(2, sum(cuts), seed + 1)
@@ -120,7 +120,7 @@ def test_half_precision_masks_yield_no_nan(implementation, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_mask_does_not_overflow_on_large_negative_scores(dtype):
-    """-1000 plus float16's minimum is -inf in float16, and the softmax of a row of those is NaN."""
+    """-1000 plus float16's minimum is -inf in float16, and the softmax of a row of -inf is NaN."""
     query = torch.full((1, 1, 2, 4), -25.0, dtype=dtype)
     key = torch.full((1, 1, 3, 4), 10.0, dtype=dtype)
     mask = torch.full((1, 1, 2, 3), torch.finfo(dtype).min, dtype=dtype)
@@ -196,7 +196,7 @@ def test_learned_positions_are_limited_and_sinusoids_are_not():
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_training_uses_eager_attention(dtype, padded, monkeypatch):
-    """PyTorch's fused kernel is slow to go back through on a CPU; what stands in for it sees the same masks."""
+    """The fused kernel's backward pass is slow on a CPU; eager attention replaces it with the same masks."""
     model = tiny_model().to(dtype).train()
     inputs = {"input_ids": random_ids(2, 5), "decoder_input_ids": random_ids(2, 4, seed=1)}
     if padded:

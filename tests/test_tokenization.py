@@ -1,4 +1,4 @@
-"""The tokenizer: lossless, trained in one call, at home in transformers' interface."""
+"""The tokenizer: round trips, training, and transformers' interface."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
-from modeling_random_transformer.tokenization_random_transformer import SMALLEST_VOCABULARY
+from modeling_random_transformer.tokenization_random_transformer import MIN_VOCAB_SIZE
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -46,7 +46,7 @@ def test_special_tokens_have_the_configurations_ids(tokenizer):
     assert tokenizer.eos_token_id == config.eos_token_id == 2
     assert tokenizer.unk_token_id == 3
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
-    assert SMALLEST_VOCABULARY <= len(tokenizer) <= 400
+    assert MIN_VOCAB_SIZE <= len(tokenizer) <= 400
 
 
 @pytest.mark.parametrize("kind", TEXTS)

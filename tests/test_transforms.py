@@ -14,7 +14,7 @@ from modeling_random_transformer.training import SmoothedCrossEntropy
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
-ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}  # compiling takes time for each
+ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}  # compile time grows with the layers
 
 
 def training_batch(rows=3):
@@ -66,11 +66,11 @@ def test_export_with_a_dynamic_batch_and_dynamic_lengths(positions, dtype):
         torch.testing.assert_close(exported(**others).logits, expected, rtol=0, atol=tolerance)
 
 
-# Derivatives of derivatives, and torch.func
+# Higher derivatives and torch.func
 
 
 def losses_and_logits(smoothing, overwrite=False):
-    """Our loss and PyTorch's of the same leaf, through an operation that has a second derivative."""
+    """Our loss and PyTorch's for the same leaf, through an operation with a second derivative."""
     leaf = torch.randn(3, 4, 7, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 7, (3, 4)).index_fill(1, torch.tensor([3]), -100)
     logits = leaf**3
@@ -182,7 +182,7 @@ def test_sinusoids_on_a_device_without_float64(monkeypatch):
         assert (encodings.device.type, encodings.dtype, encodings.shape) == ("meta", torch.float32, (9, 6))
         with torch.device("meta"):
             model = tiny_model(max_position_embeddings=8)
-        ids = random_ids(2, 12).to("meta")  # longer than the prepared table
+        ids = random_ids(2, 12).to("meta")  # longer than the precomputed table
         assert model(ids, decoder_input_ids=ids).logits.is_meta
 
 

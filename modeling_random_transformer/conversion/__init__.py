@@ -12,9 +12,9 @@ is executed.
 from .compare import largest_difference
 from .fairseq import convert_fairseq, from_fairseq
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
-from .files import read_checkpoint
 from .marian import convert_marian, from_marian
 from .report import ConversionReport, DerivedField, MappedWeight
+from .safe_loading import read_checkpoint
 from .torch_transformer import convert_torch_transformer, from_torch_transformer
 
 __all__ = [

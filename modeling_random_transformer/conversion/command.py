@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FORMATS[args.format](args.arguments, f"{COMMAND} {args.format}")
 
 
-def marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian") -> int:
+def run_marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian") -> int:
     """Convert a folder of MarianMT. `program` is the command's name in messages."""
     parser = Parser(program, MARIAN)
     parser.add_argument("folder", type=Path, help="config.json, weights and the tokenizer's files")
@@ -68,10 +68,10 @@ def marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian"
             lambda ids, mask, target: original(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits,
         )
 
-    return run(program, lambda: convert_marian(args.folder, args.output), compare, args.tolerance)
+    return convert_and_report(program, lambda: convert_marian(args.folder, args.output), compare, args.tolerance)
 
 
-def torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") -> int:
+def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") -> int:
     """Convert a checkpoint with an `nn.Transformer`. `program` is the command's name in messages."""
     parser = Parser(program, TORCH)
     parser.add_argument("checkpoint", type=Path, help="a .pt or .safetensors file with a state dict")
@@ -115,10 +115,10 @@ def torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") 
         original = TorchReference(checkpoint, TorchOptions(**options), args.scale_embedding)
         return logit_difference(args.output, original, original.vocabularies)
 
-    return run(program, convert, compare, args.tolerance)
+    return convert_and_report(program, convert, compare, args.tolerance)
 
 
-def fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
+def run_fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
     """Convert a checkpoint of fairseq. `program` is the command's name in messages."""
     parser = Parser(program, FAIRSEQ)
     parser.add_argument("checkpoint", type=Path, help="a .pt file")
@@ -132,10 +132,14 @@ def fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairse
     )
     options = vars(parser.parse_args(argv))
     checkpoint, output = options.pop("checkpoint"), options.pop("output")
-    return run(program, lambda: convert_fairseq(checkpoint, output, **options))
+    return convert_and_report(program, lambda: convert_fairseq(checkpoint, output, **options))
 
 
-FORMATS: dict[str, Callable[[Sequence[str], str], int]] = {"marian": marian, "torch": torch, "fairseq": fairseq}
+FORMATS: dict[str, Callable[[Sequence[str], str], int]] = {
+    "marian": run_marian,
+    "torch": run_torch,
+    "fairseq": run_fairseq,
+}
 
 
 def add_output(parser: Parser) -> None:
@@ -152,7 +156,7 @@ def add_tolerance(parser: Parser) -> None:
     )
 
 
-def run(
+def convert_and_report(
     program: str,
     convert: Callable[[], ConversionReport],
     compare: Callable[[], float] | None = None,

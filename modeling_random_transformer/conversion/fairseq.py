@@ -13,8 +13,8 @@ from ..utils.files import new_folder
 from .embeddings import Rows, map_embeddings
 from .fairseq_options import ACTIVATIONS, EOS, PAD, UNK, FairseqOptions, read_options
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
-from .files import read_checkpoint
 from .report import ConversionReport
+from .safe_loading import read_checkpoint
 from .state_dict_mapper import NameTable, StateDictMapper
 
 STACKS = ("encoder", "decoder")

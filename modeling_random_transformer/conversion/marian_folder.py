@@ -11,8 +11,8 @@ from transformers import MarianConfig, MarianMTModel
 
 from ..utils.checks import fits
 from ..utils.errors import first_line, format_names
-from .files import pickle_error
 from .report import ConversionReport
+from .safe_loading import pickle_error
 
 # MarianTokenizer's files, including one that transformers 4 wrote.
 TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
@@ -130,9 +130,7 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
         write_json(output / SPECIAL_TOKENS_MAP, {name: tokens[name] for name in tokens if name in SPECIAL_TOKENS})
     dropped = known.keys() - kept.keys() - {"tokenizer_class"}
     if dropped:
-        report.notes.append(
-            f"Settings of tokenizer_config.json that MarianTokenizer does not use: {format_names(sorted(dropped))}."
-        )
+        report.notes.append(f"Not copied, as MarianTokenizer does not use it: {format_names(sorted(dropped))}.")
     report.notes.append(f"Copied for MarianTokenizer, which requires sentencepiece: {', '.join(found)}.")
 
 

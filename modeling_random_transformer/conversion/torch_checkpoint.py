@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..modeling_random_transformer import sinusoids
 from ..utils.errors import format_names
-from .files import is_state_dict, read_checkpoint
+from .safe_loading import is_state_dict, read_checkpoint
 from .state_dict_mapper import StateDictMapper
 from .torch_options import TorchOptions
 

@@ -10,9 +10,9 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..utils.errors import format_names
 from ..utils.files import new_folder
 from .embeddings import map_embeddings
-from .files import is_state_dict
 from .positions import map_position_tables
 from .report import ConversionReport
+from .safe_loading import is_state_dict
 from .state_dict_mapper import NameTable, StateDictMapper
 from .torch_checkpoint import POSITIONS, OneOrTwo, TorchCheckpoint, read_torch_checkpoint
 from .torch_options import TorchOptions, find_options

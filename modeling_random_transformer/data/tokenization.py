@@ -12,7 +12,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from .sources import Corpus, ParallelLine
-from .validation import ValidationReport, raise_if_empty, raise_if_invalid
+from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 TOO_LONG = "longer than the maximum length"
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
@@ -40,8 +40,9 @@ def tokenize_pairs(
         name: name of the dataset in the report.
 
     Raises:
-        ValueError: pairs are too long and `on_invalid` is `"error"`, or none are left.
+        ValueError: `on_invalid` is neither, pairs are too long and it is `"error"`, or none are left.
     """
+    check_on_invalid(on_invalid)
     with _locked_cache(pairs):
         tokens = pairs.map(
             tokenize_batch,

@@ -111,7 +111,9 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     with require_extra():
         import sacrebleu
     names = [metrics] if isinstance(metrics, str) else list(metrics)
-    for name in names or [()]:
+    if not names:
+        raise ValueError(f"metrics must contain one of {', '.join(map(repr, METRICS))}, got none.")
+    for name in names:
         check_choice("metrics", name, METRICS)
     classes = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF}
     defaults = {name: _defaults(classes[name]) for name in names}

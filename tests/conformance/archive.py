@@ -1,4 +1,4 @@
-"""Fetches the tests that transformers publishes in its source archive. None of its text is kept in this repository."""
+"""Fetches the tests that transformers publishes in its source archive. This repository contains none of its text."""
 
 import os
 import subprocess
@@ -15,11 +15,11 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "conformance"
 
 
 class ArchiveError(RuntimeError):
-    """The source archive of the installed transformers could not be had."""
+    """The source archive of the installed transformers could not be downloaded."""
 
 
 def published_tests() -> Path:
-    """The folder of the installed transformers' own tests; fetched once, by the first of any number of processes."""
+    """The folder of the installed transformers' tests, which the first of several processes downloads."""
     home = CACHE / transformers.__version__
     if not home.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def published_tests() -> Path:
 
 @cache
 def archive_error() -> ArchiveError | None:
-    """What keeps `published_tests` from working, if anything does."""
+    """Why `published_tests` fails, or `None`."""
     try:
         published_tests()
     except ArchiveError as error:
@@ -45,11 +45,11 @@ def _fetch(version: str, home: Path) -> None:
         unpacked = Path(folder, "unpacked")
         _unpack_tests(archive, unpacked)
         _add_unpublished_files(unpacked / "tests")
-        os.rename(unpacked, home)  # in one step, so that no process ever sees half of it
+        os.rename(unpacked, home)  # atomic, so that no process sees an incomplete folder
 
 
 def _download(version: str, folder: Path) -> Path:
-    # pip would build the package's metadata in an environment of its own, and fetch more packages for it.
+    # pip would build the package's metadata in an isolated environment and download more packages.
     options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, f"transformers=={version}"]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -65,7 +65,7 @@ def _download(version: str, folder: Path) -> Path:
 def _unpack_tests(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         for member in tar:
-            _, _, member.name = member.name.partition("/")  # without the archive's own top folder
+            _, _, member.name = member.name.partition("/")  # without the archive's top folder
             if member.name.startswith("tests/") and member.isfile():
                 tar.extract(member, folder, filter="data")
     if not (folder / "tests" / "test_modeling_common.py").is_file():
@@ -73,7 +73,7 @@ def _unpack_tests(archive: Path, folder: Path) -> None:
 
 
 def _add_unpublished_files(tests: Path) -> None:
-    """Files that the published tests open by path, and that the archive leaves out."""
+    """Files that the published tests open by path and that are not in the archive."""
     (tests / "__init__.py").touch()
     (tests / "fixtures").mkdir(exist_ok=True)
     (tests / "fixtures" / "sample_text.txt").write_text("One sentence.\n\nAnother one.\n", encoding="utf-8")

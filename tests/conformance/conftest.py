@@ -1,10 +1,10 @@
-"""Sets the stage for transformers' own common tests."""
+"""Configuration of transformers' common tests."""
 
 import os
 from contextlib import ExitStack
 from unittest.mock import patch
 
-# transformers reads this when its testing tools are imported. On small models its slow tests are quick.
+# transformers reads this when its testing tools are imported. Its slow tests are fast on small models.
 os.environ.setdefault("RUN_SLOW", "1")
 
 import pytest
@@ -12,7 +12,7 @@ from transformers.models.auto import modeling_auto
 
 from .archive import archive_error
 
-# Helpers whose files are named as transformers' tests expect, which is like tests.
+# Helpers that transformers names like test files.
 collect_ignore = ["transformers_tests"]
 
 LIBRARY_MARKS = [
@@ -26,8 +26,8 @@ LIBRARY_MARKS = [
     "torch_compile_test",
 ]
 
-# The tests tell by these lists what a class is: whether it takes labels, for one, and of what shape. Models inside
-# transformers are named there; one outside can only register its classes.
+# The tests use these lists to decide, for example, which labels a class takes. Models outside of transformers have to
+# register their classes.
 HEADS = {
     "MODEL_MAPPING_NAMES": ("RandomTransformerModel", "RandomTransformerEncoderModel"),
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": "RandomTransformerForConditionalGeneration",
@@ -45,7 +45,7 @@ def pytest_configure(config):
 
 
 def pytest_pycollect_makemodule(module_path, parent):
-    """Without the archive no module here can be imported: each becomes one test that fails and says why."""
+    """Without the archive no module here can be imported: each becomes one test that fails with the reason."""
     if archive_error() is not None:
         return ModuleWithoutArchive.from_parent(parent, path=module_path)
     return None

@@ -1,4 +1,4 @@
-"""The small model on which transformers' common tests run, and what they need of it that it does not do by itself.
+"""The small model of transformers' common tests, with adaptations that they need.
 
 The classes lie in a module of their own because the processes that the distributed tests start must import them.
 """
@@ -12,7 +12,7 @@ from .transformers_tests.test_modeling_common import ids_tensor
 
 
 class SmallModel:
-    """What the tests ask of transformers' "model testers": a configuration, a batch, and their sizes."""
+    """transformers' "model tester" interface: a configuration, a batch, and their sizes."""
 
     batch_size = 3
     seq_length = encoder_seq_length = decoder_seq_length = key_length = 7
@@ -24,7 +24,7 @@ class SmallModel:
 
     def get_config(self):
         return self.config_class(
-            vocab_size=99,  # an odd number, so that tensor parallelism meets uneven shards
+            vocab_size=99,  # an odd number, so that tensor parallelism has uneven shards
             d_model=self.hidden_size,
             encoder_layers=self.num_hidden_layers,
             decoder_layers=self.num_hidden_layers,
@@ -48,7 +48,7 @@ class SmallModel:
 
 
 class Reciter(RandomTransformerForConditionalGeneration):
-    """Learns to say a whole sequence at the prompt of its first token, as the test of training asks.
+    """Learns to complete a sequence from its first token, as required by the training test.
 
     That test is made for decoders: it trains on the sequence itself and wants it back with the prompt in front. Here
     the prompt is the source, in training too, and the target is the sequence without its start token.
@@ -67,7 +67,7 @@ class SelfFedConfig(RandomTransformerConfig):
 
 
 class SelfFed(RandomTransformerForConditionalGeneration):
-    """Lets the decoder read the source where it gets nothing else, because the distributed tests call `model(ids)`."""
+    """Uses the source as the decoder's input if there is none, since the distributed tests call `model(ids)`."""
 
     config_class = SelfFedConfig
     config: SelfFedConfig

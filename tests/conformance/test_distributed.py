@@ -1,4 +1,4 @@
-"""transformers' common tests of tensor parallelism and FSDP, in processes of this machine."""
+"""transformers' common tests of tensor parallelism and FSDP, in local processes."""
 
 import unittest
 from unittest.mock import patch
@@ -9,7 +9,7 @@ import torch
 from .models import SelfFed, SelfFedConfig, SmallModel
 from .transformers_tests import distributed_testing_utils, test_fsdp_mixin, test_tensor_parallel_mixin
 
-pytestmark = pytest.mark.slow  # the first to start processes imports torch and transformers for all
+pytestmark = pytest.mark.slow  # starting processes imports torch and transformers
 
 
 class SmallSelfFedModel(SmallModel):
@@ -18,7 +18,7 @@ class SmallSelfFedModel(SmallModel):
 
 
 class SmallModelWithoutBiases(SmallSelfFedModel):
-    """A bias on all keys changes no attention weight: its gradient is rounding, which Adam scales up to full steps."""
+    """A bias on all keys changes no attention weight: its gradient is noise, which Adam scales to full steps."""
 
     def get_config(self):
         config = super().get_config()
@@ -28,7 +28,7 @@ class SmallModelWithoutBiases(SmallSelfFedModel):
 
 @pytest.fixture(autouse=True)
 def every_type_of_model():
-    """Lift the limit to a few of transformers' own models."""
+    """Remove the restriction to some of transformers' models."""
     with (
         patch.object(test_fsdp_mixin, "FSDP_DISTRIBUTED_TEST_MODEL_TYPES", None),
         patch.object(test_tensor_parallel_mixin, "TP_DISTRIBUTED_TEST_MODEL_TYPES", None),
@@ -38,7 +38,7 @@ def every_type_of_model():
 
 @pytest.fixture(autouse=True)
 def quick_starts():
-    """Older releases start processes with this function, each of which then imports torch and transformers anew."""
+    """Older releases start processes with this function, and each imports torch and transformers again."""
     with patch("torch.multiprocessing.spawn", distributed_testing_utils._start_rank_processes):
         yield
 
@@ -52,5 +52,5 @@ class FSDPTest(test_fsdp_mixin.FSDPTesterMixin, unittest.TestCase):
     model_tester = SmallModelWithoutBiases()
 
     def _skip_if_insufficient_devices(self, *args):
-        if torch.accelerator.is_available():  # whereas several processes can share a CPU core
+        if torch.accelerator.is_available():  # several processes can share a CPU core
             super()._skip_if_insufficient_devices(*args)

@@ -1,4 +1,4 @@
-"""transformers' common tests of the heads on one stack."""
+"""transformers' common tests of the task heads."""
 
 import unittest
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from .transformers_tests.test_modeling_common import ModelTesterMixin
 
 
 class SmallStack(SmallModel):
-    """One stack, which has no decoder's inputs."""
+    """One stack, without decoder inputs."""
 
     is_training = True
 
@@ -44,10 +44,12 @@ class EncoderHeadsTest(MemoryCleanupMixin, ModelTesterMixin, unittest.TestCase):
     is_encoder_decoder = False
     model_tester = SmallStack()
     run_under_no_grad = False
-    test_can_init_all_missing_weights_before_2023 = True  # the library's age of a model whose file names no year
+    test_can_init_all_missing_weights_before_2023 = (
+        True  # transformers derives the model's year from its file, which has none
+    )
 
     def test_load_with_mismatched_shapes(self):
-        """What `AutoModel` makes of a head's folder is the whole model, whose decoder wants tokens of its own."""
+        """`AutoModel` loads a head's folder as the full model, whose decoder needs inputs."""
         with patch.object(self, "is_encoder_decoder", True):
             super().test_load_with_mismatched_shapes()
 

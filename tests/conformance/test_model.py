@@ -18,7 +18,7 @@ from .transformers_tests.test_training_mixin import TrainingTesterMixin
 
 
 class UnevenModel(SmallModel):
-    """One decoder block for two of the encoder's, so that one stack's count cannot pass for the other's."""
+    """One decoder layer and two encoder layers, so that the counts differ."""
 
     def get_config(self):
         config = super().get_config()
@@ -33,7 +33,9 @@ class RandomTransformerModelTest(
     is_encoder_decoder = True
     model_tester = SmallModel()
     run_under_no_grad = False  # the tests train
-    test_can_init_all_missing_weights_before_2023 = True  # the library's age of a model whose file names no year
+    test_can_init_all_missing_weights_before_2023 = (
+        True  # transformers derives the model's year from its file, which has none
+    )
     _torch_compile_train_cls = RandomTransformerForConditionalGeneration
 
     def _get_trainable_model_class(self):
@@ -41,7 +43,7 @@ class RandomTransformerModelTest(
 
     @patch.multiple(RandomTransformerPreTrainedModel, _keep_in_fp32_modules_strict={"final_layer_norm"})
     def test_keep_in_fp32_modules(self):
-        """The model keeps nothing in float32 by itself, so this is how it treats a user who asks for it."""
+        """The model keeps no module in float32 by default, so the test sets one."""
         super().test_keep_in_fp32_modules()
 
     @patch.multiple(RandomTransformerPreTrainedModel, _keep_in_fp32_modules_strict={"final_layer_norm"})
@@ -49,7 +51,7 @@ class RandomTransformerModelTest(
         super().test_keep_in_fp32_modules_exist()
 
     def test_can_capture_specific_layers_hidden_states(self):
-        """The test looks for `hidden_states`, of which the whole model has two: it is asked of either stack."""
+        """The test needs one `hidden_states`, but the full model has two, so it runs on each stack."""
         stacks = (RandomTransformerEncoder, RandomTransformerDecoder)
         with patch.multiple(type(self), all_model_classes=stacks, model_tester=UnevenModel()):
             super().test_can_capture_specific_layers_hidden_states()

@@ -1,4 +1,4 @@
-"""fairseq's checkpoints against a forward pass written for this test, and all that is refused."""
+"""Conversion of fairseq's checkpoints, compared with a forward pass written for this test."""
 
 import itertools
 import math
@@ -78,8 +78,8 @@ def batch_of(tokens: int) -> dict:
     return {"input_ids": ids.where(mask.bool(), torch.tensor(1)), "attention_mask": mask}
 
 
-def whole_vocabulary(reference: FairseqReference, size: int):
-    """The reference's logits with nothing to say about ids that fairseq has not."""
+def pad_vocabulary(reference: FairseqReference, size: int):
+    """The reference's logits, -inf for ids outside of fairseq's vocabulary."""
 
     def logits(*inputs):
         known = reference(*inputs)
@@ -90,7 +90,7 @@ def whole_vocabulary(reference: FairseqReference, size: int):
 
 @pytest.mark.parametrize("layout", ["args", "cfg", "nested"])
 @pytest.mark.parametrize("case", CASES)
-def test_same_numbers_as_the_reference(case, layout):
+def test_logits_and_search_equal_reference(case, layout):
     content = checkpoint(layout, **CASES[case])
     model, _ = from_fairseq(content)
     reference = reference_of(content, **CASES[case])
@@ -98,11 +98,11 @@ def test_same_numbers_as_the_reference(case, layout):
     assert largest_difference(model, reference, vocabularies=sizes) < 1e-4
     batch = batch_of(sizes[0])
     for beams in (1, 4):
-        assert same_search(model, whole_vocabulary(reference, model.config.vocab_size), batch, beams)
+        assert same_search(model, pad_vocabulary(reference, model.config.vocab_size), batch, beams)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name):
+def test_activation(name):
     content = checkpoint(activation_fn=name, **PRE)
     model, _ = from_fairseq(content)
     assert (
@@ -111,8 +111,8 @@ def test_activations(name):
     )
 
 
-def test_half_precision():
-    """Weights as they are, beside sinusoids that half precision would round."""
+def test_half_precision_is_not_rounded():
+    """Float16 weights and float32 sinusoids give a float32 model."""
     content = checkpoint()
     content["model"] = {name: weight.half() for name, weight in content["model"].items()}
     model, _ = from_fairseq(content)
@@ -121,14 +121,14 @@ def test_half_precision():
     assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-4
 
 
-def test_old_names():
+def test_names_of_old_checkpoints():
     content = checkpoint(**PRE)
     model, _ = from_fairseq({**content, "model": old_names(content["model"])})
     assert largest_difference(model, reference_of(content, **PRE), vocabularies=sizes_of(content)) < 1e-4
 
 
-def test_positions_to_the_last():
-    """fairseq's sinusoids, not ours, up to max_source_positions and no further."""
+def test_sinusoids_up_to_last_position():
+    """The table of fairseq's sinusoids ends at max_source_positions."""
     content = checkpoint(max_source_positions=300, max_target_positions=300, share_all_embeddings=True)
     model, report = from_fairseq(content)
     assert model.config.max_position_embeddings == 300
@@ -141,19 +141,19 @@ def test_positions_to_the_last():
     assert any("sinusoids differ" in note for note in report.notes)
 
 
-def test_filled_up_ids_are_never_predicted():
+def test_padded_ids_have_probability_zero():
     content = checkpoint()
     model, report = from_fairseq(content)
     batch = batch_of(SOURCE_TOKENS)
     with torch.no_grad():
-        chances = model(**batch, decoder_input_ids=batch["input_ids"] % TARGET_TOKENS).logits.softmax(-1)
+        probabilities = model(**batch, decoder_input_ids=batch["input_ids"] % TARGET_TOKENS).logits.softmax(-1)
     assert model.config.vocab_size == SOURCE_TOKENS
-    assert chances[..., TARGET_TOKENS:].max() == 0
+    assert probabilities[..., TARGET_TOKENS:].max() == 0
     assert report.config["vocab_size"].value == SOURCE_TOKENS
 
 
-def test_the_search_follows_fairseqs_rules():
-    """<pad> and </s>, likeliest by far here: the one is never chosen, the other not as the first token."""
+def test_search_suppresses_padding_and_early_end():
+    """<pad> and </s> have the highest logits; <pad> is never generated, </s> not as the first token."""
     model, _ = from_fairseq(checkpoint())
     with torch.no_grad():
         model.lm_head.bias[1], model.lm_head.bias[2] = 900.0, 800.0
@@ -164,7 +164,7 @@ def test_the_search_follows_fairseqs_rules():
         assert (tokens[:, 2] == 2).all()
 
 
-def test_the_report_names_every_weight_once():
+def test_report_lists_every_weight_once():
     content = checkpoint(**PRE)
     model, report = from_fairseq(content)
     assert {m.source for m in report.mapped} | set(report.unused) == set(content["model"])
@@ -193,13 +193,13 @@ def test_the_report_names_every_weight_once():
     ],
 )
 @pytest.mark.parametrize("layout", ["args", "nested"])
-def test_refused_options_are_named(changes, name, layout):
+def test_unsupported_option_is_named(changes, name, layout):
     content = checkpoint(layout)
     stored = content["args"] or content["cfg"]["model"]
     if layout == "args":
         vars(stored).update(changes)
     else:
-        stored.update(changes)  # a flat option beside the nested ones
+        stored.update(changes)  # a flat option next to nested ones
         for option in changes:
             stack, _, rest = option.partition("_")
             if stack in ("encoder", "decoder", "quant"):
@@ -216,25 +216,25 @@ def test_refused_options_are_named(changes, name, layout):
         "encoder.layers.0.encoder_attn.k_proj.weight",
         "encoder.layers.1.self_attn.relative_attention_bias.weight",
         "encoder.layernorm_embedding.weight",
-        "encoder.layer_norm.weight",  # a final norm, which only normalize_before has
+        "encoder.layer_norm.weight",  # a final norm, which requires normalize_before
         "decoder.layers.0.adapter.weight",
     ],
 )
-def test_weights_without_a_place_are_named(name):
+def test_unexpected_weight_is_named(name):
     content = checkpoint()
     content["model"][name] = torch.zeros(2, 2)
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         from_fairseq(content)
 
 
-def test_layerdrop_is_only_noted():
+def test_layerdrop_is_noted():
     content = checkpoint(encoder_layerdrop=0.2)
     model, report = from_fairseq(content)
     assert any("encoder_layerdrop=0.2" in note for note in report.notes)
     assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-4
 
 
-def test_missing_and_misshapen_weights_are_named():
+def test_missing_weight_and_wrong_shape_are_named():
     content = checkpoint()
     weight = content["model"].pop("decoder.layers.0.encoder_attn.k_proj.bias")
     with pytest.raises(ValueError, match=r"decoder\.layers\.0\.encoder_attn\.k_proj\.bias.* missing"):
@@ -244,14 +244,14 @@ def test_missing_and_misshapen_weights_are_named():
         from_fairseq(content)
 
 
-def test_sharing_that_the_weights_deny():
+def test_share_all_embeddings_with_different_weights():
     content = checkpoint(share_all_embeddings=True)
     content["model"]["decoder.embed_tokens.weight"] = torch.zeros(SOURCE_TOKENS, 16)
     with pytest.raises(ValueError, match="share_all_embeddings"):
         from_fairseq(content)
 
 
-class Evil:
+class RunCommand:
     def __init__(self, path: Path):
         self.path = path
 
@@ -259,15 +259,15 @@ class Evil:
         return os.system, (f"touch {self.path}",)
 
 
-class EvilWrite(Evil):
+class OpenFile(RunCommand):
     def __reduce__(self):
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize("kind", [Evil, EvilWrite])
+@pytest.mark.parametrize("kind", [RunCommand, OpenFile])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_malicious_checkpoints_are_refused_and_not_run(kind, zipped, tmp_path):
-    ran, path = tmp_path / "ran", tmp_path / "evil.pt"
+def test_code_in_checkpoint_is_not_executed(kind, zipped, tmp_path):
+    ran, path = tmp_path / "ran", tmp_path / "code.pt"
     torch.save({**checkpoint(), "extra_state": kind(ran)}, path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(ValueError, match="contains") as caught:
         convert_fairseq(path, tmp_path / "out")
@@ -278,7 +278,7 @@ def test_malicious_checkpoints_are_refused_and_not_run(kind, zipped, tmp_path):
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
-def test_truncated_checkpoints(part, zipped, tmp_path):
+def test_truncated_checkpoint_is_named(part, zipped, tmp_path):
     path = tmp_path / "cut.pt"
     torch.save(checkpoint(), path, _use_new_zipfile_serialization=zipped)
     content = path.read_bytes()
@@ -289,14 +289,14 @@ def test_truncated_checkpoints(part, zipped, tmp_path):
 
 
 class AverageMeter:
-    """In place of fairseq's."""
+    """Stands in for fairseq's class."""
 
     def __init__(self):
         self.sum = 3
 
 
-def test_statistics_beside_the_weights_are_passed_over(tmp_path, monkeypatch):
-    """Of classes that are not installed, those that training leaves in checkpoints do not stop the reading."""
+def test_training_statistics_are_ignored(tmp_path, monkeypatch):
+    """Known classes that fairseq stores are replaced, although fairseq is not installed."""
     module = types.ModuleType("fairseq.meters")
     module.AverageMeter = AverageMeter
     for name, value in (("fairseq", types.ModuleType("fairseq")), ("fairseq.meters", module)):
@@ -307,7 +307,7 @@ def test_statistics_beside_the_weights_are_passed_over(tmp_path, monkeypatch):
         torch.save({**checkpoint(), "extra_state": extra}, tmp_path / "c.pt", _use_new_zipfile_serialization=zipped)
         read = read_checkpoint(tmp_path / "c.pt")
         assert read["args"].encoder_attention_heads == 2
-        assert type(read["extra_state"]["meters"]).__name__ == "Inert"
+        assert type(read["extra_state"]["meters"]).__name__ == "IgnoredObject"
         model, _ = from_fairseq(read)
         assert largest_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-4
 
@@ -317,8 +317,8 @@ def files(tmp_path):
     return folder_with_two_dictionaries(tmp_path)
 
 
-def in_fairseqs_ids(reference: FairseqReference, made):
-    """The reference's logits, asked and answered in the ids of a tokenizer that joins two dictionaries."""
+def with_joined_ids(reference: FairseqReference, made):
+    """The reference's logits as a function of, and over, the ids of a joined vocabulary."""
     source_ids, target_ids = torch.tensor(made.source_ids), torch.tensor(made.target_ids)
     own = (target_ids != 3) | (torch.arange(len(target_ids)) == 3)
 
@@ -331,7 +331,7 @@ def in_fairseqs_ids(reference: FairseqReference, made):
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_two_dictionaries_become_one_vocabulary(tied, tmp_path):
-    """Of the source's tokens first, so that its ids stay; what is generated is read by the same tokenizer."""
+    """The source's tokens come first and keep their ids; one tokenizer encodes sources and decodes targets."""
     options = {"share_decoder_input_output_embed": tied}
     files = folder_with_two_dictionaries(tmp_path, **options)
     convert_fairseq(output=tmp_path / "out", **files)
@@ -343,27 +343,27 @@ def test_two_dictionaries_become_one_vocabulary(tied, tmp_path):
     assert batch["input_ids"].tolist() == [[4, 5, 6, 2], [7, 2, 1, 1], [SOURCE_TOKENS, 8, 2, 1]]
     assert tokenizer(text_target="hel@@ lo t0")["input_ids"] == [SOURCE_TOKENS, SOURCE_TOKENS + 1, SOURCE_TOKENS + 4, 2]
     assert tokenizer.decode([2, *range(SOURCE_TOKENS, SOURCE_TOKENS + 4), 2], skip_special_tokens=True) == "hello world"
-    reference = in_fairseqs_ids(reference_of(checkpoint(**options)), made)
+    reference = with_joined_ids(reference_of(checkpoint(**options)), made)
     for beams in (1, 4):
         assert same_search(model, reference, batch, beams)
     target = torch.tensor([[2, SOURCE_TOKENS, 7, SOURCE_TOKENS + 9]] * 3)
     with torch.no_grad():
-        chances = model(**batch, decoder_input_ids=target).logits.softmax(-1)
+        probabilities = model(**batch, decoder_input_ids=target).logits.softmax(-1)
     theirs = reference(*batch.values(), target).softmax(-1)
-    torch.testing.assert_close(chances, theirs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(probabilities, theirs, rtol=0, atol=1e-6)
 
 
-def test_two_dictionaries_in_use(files, tmp_path):
-    """What the pipeline and examples/translate.py go through says words of the target's dictionary."""
+def test_pipeline_generates_words_of_target_dictionary(files, tmp_path):
+    """The pipeline and `translate` give the same words, all of the target dictionary."""
     convert_fairseq(output=tmp_path / "out", **files)
     pipe = pipeline("seq2seq", model=str(tmp_path / "out"))
-    said = pipe("s0 s1 s2", max_new_tokens=8, num_beams=4)["generated_text"]
-    assert said == translate(["s0 s1 s2"], pipe.model, pipe.tokenizer, max_new_tokens=8, num_beams=4)[0]
-    assert said
-    assert all(word.startswith(("t", "hel", "lo", "wor", "ld")) for word in said.split())
+    generated = pipe("s0 s1 s2", max_new_tokens=8, num_beams=4)["generated_text"]
+    assert generated == translate(["s0 s1 s2"], pipe.model, pipe.tokenizer, max_new_tokens=8, num_beams=4)[0]
+    assert generated
+    assert all(word.startswith(("t", "hel", "lo", "wor", "ld")) for word in generated.split())
 
 
-def test_codes_of_the_targets_own(files, tmp_path):
+def test_separate_target_codes(files, tmp_path):
     codes = {"source_codes": tmp_path / "codes.de", "target_codes": tmp_path / "codes.en"}
     codes["source_codes"].write_text("s 0</w>\ns 1</w>\n")
     codes["target_codes"].write_text(CODES)
@@ -378,7 +378,7 @@ def test_codes_of_the_targets_own(files, tmp_path):
     assert source.decode(labels, skip_special_tokens=True) == "hello world"
 
 
-def test_shared_embeddings_want_one_dictionary(tmp_path):
+def test_shared_embeddings_require_one_dictionary(tmp_path):
     files = folder_with_two_dictionaries(tmp_path, share_all_embeddings=True)
     write_dictionary(files["target_dict"], words(SOURCE_TOKENS - 4, "t"))
     with pytest.raises(ValueError, match="share_all_embeddings"):
@@ -386,7 +386,7 @@ def test_shared_embeddings_want_one_dictionary(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_joined_dictionary_in_two_files_is_one_tokenizer(tmp_path):
+def test_equal_dictionaries_give_one_tokenizer(tmp_path):
     torch.save(checkpoint(share_all_embeddings=True), tmp_path / "c.pt")
     files = [write_dictionary(tmp_path / f"dict.{lang}.txt", words(SOURCE_TOKENS - 4, "w")) for lang in ("de", "en")]
     convert_fairseq(tmp_path / "c.pt", tmp_path / "out", source_dict=files[0], target_dict=files[1])
@@ -410,7 +410,7 @@ def test_a_joined_dictionary_in_two_files_is_one_tokenizer(tmp_path):
         (lambda f: (f / "out").write_text("taken"), "new or an empty folder"),
     ],
 )
-def test_bad_folders_leave_nothing(files, tmp_path, change, message):
+def test_invalid_files_write_nothing(files, tmp_path, change, message):
     change(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ValueError, match=message) as caught:
@@ -423,7 +423,7 @@ CODES = "#version: 0.2\nl o</w>\nh e\nhe l\no r\nw or\nl d</w>\ni n\nin g</w>\n"
 
 
 def segment(word: str, codes: str) -> list[str]:
-    """subword-nmt's algorithm, word by word: merge the pair that comes first in the codes until there is none."""
+    """subword-nmt's algorithm for one word: repeatedly merge the pair that is first in the codes."""
     ranks = {tuple(line.split(" ")[:2]): i for i, line in enumerate(codes.splitlines()) if not line.startswith("#")}
     pieces = [*word[:-1], word[-1] + "</w>"]
     while len(pieces) > 1:
@@ -440,7 +440,7 @@ def segment(word: str, codes: str) -> list[str]:
 
 
 @pytest.mark.parametrize("fastbpe", [False, True])
-def test_codes_segment_as_subword_nmt(fastbpe, tmp_path):
+def test_segmentation_equals_subword_nmt(fastbpe, tmp_path):
     tokens = ["hel@@", "lo", "wor@@", "ld", "d@@", "in@@", "ing", "s", "o@@", "l@@", "l", "h@@", "e@@", "r@@"]
     dictionary = write_dictionary(tmp_path / "dict.txt", tokens)
     codes = tmp_path / "codes"
@@ -454,14 +454,14 @@ def test_codes_segment_as_subword_nmt(fastbpe, tmp_path):
     assert made.source_ids == made.target_ids == [*range(len(ids)), *[3] * (len(loaded) - len(ids))]
     for text in ("hello world", "lolling  holding\tdoing", "hell xoxo", "worl or orld", "日本 hel"):
         pieces = [piece for word in text.split() for piece in segment(word, CODES)]
-        wanted = [*(ids.get(piece, 3) for piece in pieces), 2]
+        expected = [*(ids.get(piece, 3) for piece in pieces), 2]
         read = [made.source_ids[i] for i in loaded(text)["input_ids"]]
-        assert read == wanted, text
+        assert read == expected, text
     assert loaded.decode(loaded("hello world")["input_ids"], skip_special_tokens=True) == "hello world"
 
 
-def test_pieces_that_fairseq_reads_as_unknown(tmp_path):
-    """They have ids of their own, with <unk>'s embedding, and a model that never prefers them to it."""
+def test_intermediate_pieces_are_unknown_tokens(tmp_path):
+    """BPE pieces outside of the dictionary have ids with the embedding of <unk> and a lower logit."""
     tokens = ["hel@@", "lo", *words(SOURCE_TOKENS - 6, "s")]
     dictionary = write_dictionary(tmp_path / "dict.txt", tokens)
     (tmp_path / "codes").write_text(CODES)
@@ -479,22 +479,22 @@ def test_pieces_that_fairseq_reads_as_unknown(tmp_path):
         ours = model(**batch, decoder_input_ids=target).logits
     theirs = reference_of(content)(as_fairseq, batch["attention_mask"], target)
     torch.testing.assert_close(ours[..., :SOURCE_TOKENS], theirs, rtol=0, atol=1e-4)
-    chances = ours.log_softmax(-1)[..., :SOURCE_TOKENS]
-    torch.testing.assert_close(chances, theirs.log_softmax(-1), rtol=0, atol=1e-4)
+    probabilities = ours.log_softmax(-1)[..., :SOURCE_TOKENS]
+    torch.testing.assert_close(probabilities, theirs.log_softmax(-1), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("codes", "message"),
     [("e </w>\n", "version 0.2"), ("a b c d\n", "two symbols"), ("a b c\n", "two symbols"), ("", "at least one")],
 )
-def test_bad_codes(codes, message, tmp_path):
+def test_invalid_codes(codes, message, tmp_path):
     dictionary = write_dictionary(tmp_path / "dict.txt", ["a"])
     (tmp_path / "codes").write_text(codes)
     with pytest.raises(ValueError, match=message):
         fairseq_tokenizer(dictionary, tmp_path / "codes")
 
 
-def test_codes_for_the_target_alone(tmp_path):
+def test_target_codes_without_source_codes(tmp_path):
     dictionary = write_dictionary(tmp_path / "dict.txt", ["a"])
     with pytest.raises(ValueError, match="target_codes"):
         fairseq_tokenizer(dictionary, target_codes=tmp_path / "codes")

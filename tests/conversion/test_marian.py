@@ -1,4 +1,4 @@
-"""MarianMT's models, and folders, against what is made of them."""
+"""Conversion of MarianMT models and folders, compared with the originals."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def logits_of(model: MarianMTModel):
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_same_numbers(case, seed):
+def test_logits_and_generation_equal_original(case, seed):
     original = tiny_marian(seed, **CASES[case])
     model, report = from_marian(original)
     assert largest_difference(model, logits_of(original)) < 1e-4
@@ -64,7 +64,7 @@ def test_same_numbers(case, seed):
     assert model.config.position_embedding == ("learned" if case == "odd width" else "sinusoidal")
 
 
-def test_shared_embeddings_with_an_output_layer_of_its_own():
+def test_shared_embeddings_with_untied_output():
     original = tiny_marian(tie_word_embeddings=False)
     with torch.no_grad():
         for stack in (original.model.encoder, original.model.decoder):
@@ -75,7 +75,7 @@ def test_shared_embeddings_with_an_output_layer_of_its_own():
     assert largest_difference(model, logits_of(original)) < 1e-4
 
 
-def test_the_generation_config_is_carried_along():
+def test_generation_config_is_copied():
     original = tiny_marian()
     original.generation_config.update(num_beams=4, max_length=20, renormalize_logits=True)
     model, _ = from_marian(original)
@@ -85,20 +85,20 @@ def test_the_generation_config_is_carried_along():
     assert model.generation_config is not original.generation_config
 
 
-def test_forbidden_padding_matters():
-    """The pad token, likeliest by far here, is chosen without the rule that OPUS-MT has and never with it."""
+def test_padding_is_suppressed():
+    """The pad token has the highest logit and is only generated without OPUS-MT's `bad_words_ids`."""
     original = tiny_marian()
     original.final_logits_bias[0, 60] = 50.0
     model, _ = from_marian(original)
     batch, options = batch_for(original), {"num_beams": 4, "max_new_tokens": 5}
-    with_rule = model.generate(**batch, **options)
-    assert torch.equal(with_rule, original.generate(**batch, **options))
-    assert with_rule[0, 1] != 60
+    suppressed = model.generate(**batch, **options)
+    assert torch.equal(suppressed, original.generate(**batch, **options))
+    assert suppressed[0, 1] != 60
     model.generation_config.bad_words_ids = None
     assert model.generate(**batch, **options)[0, 1] == 60
 
 
-def test_positions_that_were_trained_become_a_table():
+def test_trained_positions_become_learned_positions():
     original = tiny_marian()
     torch.nn.init.normal_(original.model.decoder.embed_positions.weight)
     model, report = from_marian(original)
@@ -106,7 +106,7 @@ def test_positions_that_were_trained_become_a_table():
     assert largest_difference(model, logits_of(original)) < 1e-4
 
 
-def test_half_precision_stays():
+def test_half_precision_is_kept():
     original = tiny_marian().to(torch.bfloat16)
     model, _ = from_marian(original)
     assert model.dtype == torch.bfloat16
@@ -126,8 +126,8 @@ def folder(tmp_path):
     return path
 
 
-def as_opus_mt(folder):
-    """What is in the older folders: PyTorch's weights, positions included, and generation options in config.json."""
+def to_old_format(folder):
+    """Rewrite a folder as in older releases: .bin weights with positions, and generation options in config.json."""
     model = MarianMTModel.from_pretrained(folder)
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     config = json.loads((folder / "config.json").read_text())
@@ -139,9 +139,9 @@ def as_opus_mt(folder):
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_folder(folder, old, tmp_path):
+def test_convert_folder(folder, old, tmp_path):
     if old:
-        as_opus_mt(folder)
+        to_old_format(folder)
     report = convert_marian(folder, tmp_path / "out")
     original = MarianMTModel.from_pretrained(folder).eval()
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
@@ -158,8 +158,8 @@ def test_a_folder(folder, old, tmp_path):
 
 
 @pytest.mark.parametrize("separate_vocabs", [False, True])
-def test_the_tokenizer_is_carried_along(separate_vocabs, tmp_path):
-    """Texts in and out by AutoTokenizer, the pipeline and `translate`, as with Marian's own folder."""
+def test_tokenizer_is_copied(separate_vocabs, tmp_path):
+    """AutoTokenizer, the pipeline and `translate` give the same results as with Marian's folder."""
     original = opus_folder(tmp_path / "opus", separate_vocabs)
     convert_marian(tmp_path / "opus", tmp_path / "out")
     tokenizer, theirs = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("out", "opus"))
@@ -173,8 +173,8 @@ def test_the_tokenizer_is_carried_along(separate_vocabs, tmp_path):
     assert len(set(expected)) == len(ENGLISH)
     pipe = pipeline("seq2seq", str(tmp_path / "out"))
     assert [answer["generated_text"] for answer in pipe(ENGLISH, **options)] == expected
-    of_translate = translate(ENGLISH, original, theirs, progress=False, **options)
-    assert translate(ENGLISH, pipe.model, tokenizer, progress=False, **options) == of_translate
+    translated = translate(ENGLISH, original, theirs, progress=False, **options)
+    assert translate(ENGLISH, pipe.model, tokenizer, progress=False, **options) == translated
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_the_tokenizer_is_carried_along(separate_vocabs, tmp_path):
         ),
     ],
 )
-def test_bad_tokenizers_leave_nothing(change, message, tmp_path):
+def test_invalid_tokenizer_writes_nothing(change, message, tmp_path):
     opus_folder(tmp_path / "opus", separate_vocabs=True)
     change(tmp_path / "opus")
     with pytest.raises(ValueError, match=message):
@@ -210,7 +210,7 @@ def test_bad_tokenizers_leave_nothing(change, message, tmp_path):
         ({"add_final_layer_norm": True}, "add_final_layer_norm"),
     ],
 )
-def test_refused_options_are_named(changes, message):
+def test_unsupported_option_is_named(changes, message):
     with pytest.raises(ValueError, match=message):
         from_marian(tiny_marian(**changes))
 
@@ -251,7 +251,7 @@ def another_vocabulary(**changes):
     return lambda folder: (folder / "vocab.json").write_text(json.dumps({**VOCABULARY, **changes}))
 
 
-class Evil:
+class RunCommand:
     def __init__(self, path):
         self.path = path
 
@@ -259,16 +259,16 @@ class Evil:
         return os.system, (f"touch {self.path}",)
 
 
-def malicious(folder):
+def with_code(folder):
     (folder / "model.safetensors").unlink()
-    torch.save({"model.shared.weight": Evil(folder.parent / "ran")}, folder / "pytorch_model.bin")
+    torch.save({"model.shared.weight": RunCommand(folder.parent / "ran")}, folder / "pytorch_model.bin")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (another_architecture, "'t5'"),
-        (malicious, "contains"),
+        (with_code, "contains"),
         (truncate("model.safetensors", 0.5), "complete Marian model"),
         (truncate("model.safetensors", 0.0), "complete Marian model"),
         (truncate("config.json", 0.5), "config.json must be a JSON file"),
@@ -287,7 +287,7 @@ def malicious(folder):
         (lambda f: (f / "vocab.json").write_text("{"), "vocab.json"),
     ],
 )
-def test_bad_folders_leave_nothing(folder, change, message, tmp_path):
+def test_invalid_folder_writes_nothing(folder, change, message, tmp_path):
     change(folder)
     with pytest.raises(ValueError, match=message) as caught:
         convert_marian(folder, tmp_path / "out")
@@ -295,19 +295,19 @@ def test_bad_folders_leave_nothing(folder, change, message, tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_taken_output_is_left_alone(folder):
+def test_existing_output_is_not_overwritten(folder):
     with pytest.raises(ValueError, match="new or an empty folder"):
         convert_marian(folder, folder)
     assert (folder / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("wrong", [3, torch.nn.Linear(2, 2)])
-def test_what_is_no_marian_model(wrong):
+def test_argument_of_wrong_type(wrong):
     with pytest.raises(ValueError, match="MarianMTModel"):
         from_marian(wrong)
 
 
-def test_a_vocabulary_of_fewer_tokens_is_refused(folder, tmp_path):
+def test_vocabulary_smaller_than_embedding(folder, tmp_path):
     tiny_marian(vocab_size=300, decoder_vocab_size=300).save_pretrained(folder)
     with pytest.raises(ValueError, match="300 rows of the embedding, got 61"):
         convert_marian(folder, tmp_path / "out")

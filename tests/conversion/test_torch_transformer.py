@@ -1,4 +1,4 @@
-"""`nn.Transformer` with embeddings around it, in every form that it can be built in, and all that is refused."""
+"""Conversion of `nn.Transformer` with its embeddings, compared with the original."""
 
 import copy
 
@@ -17,21 +17,21 @@ from modeling_random_transformer.modeling_random_transformer import sinusoids
 from tests.helpers.references import same_search
 from tests.helpers.torch_transformer import TARGETS, TOKENS, WIDTH, Original
 
-# What nn.Transformer itself says of a fast path that it does not take, or takes.
+# Warnings of nn.Transformer about its fast path.
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}") for text in ("enable_nested_tensor", "The PyTorch API of nes")
 ]
 CASES = {
-    "the default": {},
+    "default": {},
     "pre-norm": {"norm_first": True},
     "gelu": {"activation": "gelu", "nhead": 4},
     "without biases": {"bias": False, "norm_first": True},
     "without biases, post-norm": {"bias": False, "layer_norm_eps": 1e-3},
-    "a wide eps": {"layer_norm_eps": 1e-2, "num_encoder_layers": 3, "num_decoder_layers": 1},
+    "large eps": {"layer_norm_eps": 1e-2, "num_encoder_layers": 3, "num_decoder_layers": 1},
 }
 
 
-def whole_vocabulary(original: Original, size: int):
+def pad_vocabulary(original: Original, size: int):
     def logits(*inputs):
         known = original(*inputs)
         return torch.cat([known, known.new_full((*known.shape[:-1], size - known.shape[-1]), -torch.inf)], dim=-1)
@@ -46,12 +46,12 @@ def assert_same(original: Original, model: nn.Module) -> None:
     ids = torch.randint(4, sizes[0], mask.shape, generator=torch.Generator().manual_seed(1)) * mask
     batch = {"input_ids": ids, "attention_mask": mask}
     for beams in (1, 4):
-        assert same_search(model, whole_vocabulary(original, model.config.vocab_size), batch, beams)
+        assert same_search(model, pad_vocabulary(original, model.config.vocab_size), batch, beams)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("as_module", [True, False])
-def test_same_numbers(case, as_module):
+def test_logits_and_search_equal_original(case, as_module):
     original = Original(**CASES[case])
     module = original.transformer
     options = {} if as_module else state_dict_options(CASES[case])
@@ -73,8 +73,8 @@ def test_same_numbers(case, as_module):
 def state_dict_options(case: dict) -> dict:
     names = {"nhead": "num_heads"}
     known = {names.get(name, name): value for name, value in case.items()}
-    wanted = ("num_heads", "norm_first", "activation", "layer_norm_eps")
-    return {"num_heads": 2, **{name: value for name, value in known.items() if name in wanted}}
+    expected = ("num_heads", "norm_first", "activation", "layer_norm_eps")
+    return {"num_heads": 2, **{name: value for name, value in known.items() if name in expected}}
 
 
 @pytest.mark.parametrize("tokens", [(TOKENS,), (TOKENS, TOKENS), (TARGETS, TOKENS), (TOKENS, TARGETS)])
@@ -96,7 +96,7 @@ def test_positions_by_name(positions):
     assert_same(original, from_torch_transformer(*arguments, positions=positions, scale_embedding=True)[0])
 
 
-def test_tables_of_sinusoids_are_recognised():
+def test_tables_of_sinusoids_are_recognized():
     original = Original((TOKENS,), positions="sinusoidal")
     tables = tuple(sinusoids(torch.arange(length), WIDTH)[:, None] for length in (30, 40))
     arguments = (original.transformer, original.source, original.output)
@@ -119,7 +119,7 @@ def test_custom_stacks_without_final_norms():
         from_torch_transformer(original.transformer, *arguments, **options)
 
 
-def test_the_original_keeps_its_weights():
+def test_weights_are_copied():
     original = Original((TOKENS,))
     model, _ = from_torch_transformer(original.transformer, original.source, original.output)
     before = copy.deepcopy(original.state_dict())
@@ -129,7 +129,7 @@ def test_the_original_keeps_its_weights():
     assert all(torch.equal(before[name], weight) for name, weight in original.state_dict().items())
 
 
-def test_dropout_that_was_taken_out():
+def test_dropout_replaced_by_identity():
     original = Original((TOKENS,))
     for layer in (*original.transformer.encoder.layers, *original.transformer.decoder.layers):
         layer.dropout1 = nn.Identity()
@@ -137,8 +137,8 @@ def test_dropout_that_was_taken_out():
     assert model.config.dropout == 0
 
 
-def test_nothing_is_rounded():
-    """Weights of two dtypes become one in which both are exact."""
+def test_mixed_dtypes_are_not_rounded():
+    """Weights of two dtypes are converted to the wider one."""
     original = Original((TOKENS,))
     original.source.bfloat16()
     model, report = from_torch_transformer(original.transformer, original.source, original.output)
@@ -156,36 +156,39 @@ def change(path: str, **attributes):
     return changed
 
 
-class OwnLayer(nn.TransformerEncoderLayer):
-    """A layer that may compute anything."""
+class CustomLayer(nn.TransformerEncoderLayer):
+    """A subclass, which may compute anything."""
 
 
-class OwnLinear(nn.Linear):
-    """A product that may be any."""
+class CustomLinear(nn.Linear):
+    """A subclass, which may compute anything."""
 
 
-class OwnEmbedding(nn.Embedding):
-    """An embedding that may be scaled, or anything else."""
+class CustomEmbedding(nn.Embedding):
+    """A subclass, which may compute anything."""
 
 
-class OwnAttention(nn.MultiheadAttention):
-    """An attention of one's own."""
+class CustomAttention(nn.MultiheadAttention):
+    """A subclass, which may compute anything."""
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (change("encoder.layers.1", linear2=OwnLinear(24, WIDTH)), "linear2 of each layer must be an nn.Linear"),
+        (change("encoder.layers.1", linear2=CustomLinear(24, WIDTH)), "linear2 of each layer must be an nn.Linear"),
         (change("decoder.layers.1", norm2=nn.RMSNorm(WIDTH)), "norm2 of each layer must be an nn.LayerNorm"),
-        (change("decoder.layers.0", multihead_attn=OwnAttention(WIDTH, 2)), "multihead_attn of each layer .*Own"),
-        (change("encoder.layers.0.self_attn", out_proj=OwnLinear(WIDTH, WIDTH)), "out_proj of each attention .*Own"),
+        (change("decoder.layers.0", multihead_attn=CustomAttention(WIDTH, 2)), "multihead_attn of each layer .*Custom"),
+        (
+            change("encoder.layers.0.self_attn", out_proj=CustomLinear(WIDTH, WIDTH)),
+            "out_proj of each attention .*Custom",
+        ),
         (change("encoder.layers.1", activation=torch.tanh), "activation"),
         (change("encoder.layers.1", norm_first=True), "norm_first"),
         (change("encoder.layers.0.self_attn", add_zero_attn=True), "add_zero_attn"),
         (change("decoder.layers.0.norm3", eps=0.5), "layer_norm_eps"),
         (change("encoder.norm", eps=0.5), "layer_norm_eps"),
         (change("decoder.layers.0.multihead_attn", num_heads=4), "num_heads"),
-        (lambda t: t.encoder.layers.__setitem__(0, OwnLayer(WIDTH, 2, 24)), "OwnLayer"),
+        (lambda t: t.encoder.layers.__setitem__(0, CustomLayer(WIDTH, 2, 24)), "CustomLayer"),
         (lambda t: setattr(t.decoder, "norm", nn.Identity()), "Identity"),
         (lambda t: setattr(t, "encoder", nn.Identity()), "Identity"),
         (lambda t: t.register_parameter("gate", nn.Parameter(torch.ones(1))), "got gate"),
@@ -194,7 +197,7 @@ class OwnAttention(nn.MultiheadAttention):
         (lambda t: setattr(t.decoder, "layers", t.decoder.layers[:0]), r"transformer\.decoder must have at least one"),
     ],
 )
-def test_refused_modules_are_named(changed, message):
+def test_unsupported_module_is_named(changed, message):
     original = Original((TOKENS,))
     changed(original.transformer)
     with pytest.raises(ValueError, match=message) as caught:
@@ -212,22 +215,25 @@ def test_refused_modules_are_named(changed, message):
         ({"embedding": nn.Embedding(TOKENS, 8)}, "embedding of nn.Transformer must have the shape"),
         ({"embedding": "rows"}, "embedding must be"),
         ({"output": nn.Linear(WIDTH, 5)}, "as many rows"),
-        ({"output": OwnLinear(WIDTH, TOKENS)}, "output must be a tensor, an nn.Embedding or an nn.Linear, .*OwnLinear"),
-        ({"embedding": OwnEmbedding(TOKENS, WIDTH)}, "embedding must be a tensor.* got OwnEmbedding"),
+        (
+            {"output": CustomLinear(WIDTH, TOKENS)},
+            "output must be a tensor, an nn.Embedding or an nn.Linear, .*CustomLinear",
+        ),
+        ({"embedding": CustomEmbedding(TOKENS, WIDTH)}, "embedding must be a tensor.* got CustomEmbedding"),
         ({"embedding": nn.Linear(WIDTH, TOKENS)}, "an nn.Linear without a bias"),
         ({"embedding": nn.Embedding(TOKENS, WIDTH, max_norm=1.0)}, "max_norm of embedding must be None, got 1.0"),
         ({"pad_token": 1}, "'pad_token'"),
         ({"pad_token_id": 99}, "pad_token_id"),
     ],
 )
-def test_refused_arguments_are_named(options, message):
+def test_invalid_argument_is_named(options, message):
     original = Original((TOKENS,))
     arguments = {"embedding": original.source, "output": original.output, **options}
     with pytest.raises(ValueError, match=message):
         from_torch_transformer(original.transformer, **arguments)
 
 
-def test_a_state_dict_does_not_say_its_heads():
+def test_state_dict_requires_num_heads():
     original = Original((TOKENS,))
     with pytest.raises(ValueError, match="num_heads must be given with a state dict"):
         from_torch_transformer(original.transformer.state_dict(), original.source)
@@ -238,7 +244,7 @@ NAMES |= {"prefix": "transformer.", "num_heads": 2, "scale_embedding": True}
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_file(suffix, tmp_path):
+def test_convert_file(suffix, tmp_path):
     original = Original()
     path = tmp_path / f"weights{suffix}"
     weights = {name: weight.contiguous() for name, weight in original.state_dict().items()}
@@ -263,7 +269,7 @@ def test_a_file(suffix, tmp_path):
         ({"ignore": ["transformer.encoder.layers.1.linear1.weight"]}, r"'encoder\.layers\.1\.linear1\.weight'"),
     ],
 )
-def test_bad_descriptions_leave_nothing(change, message, tmp_path):
+def test_invalid_description_writes_nothing(change, message, tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(Original().state_dict(), path)
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""From elsewhere to an engine: converted models are exported with their own tokenizers."""
+"""Converted models are exported with their own tokenizers."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.helpers.models import EOS
 
 ENGINES = [
     pytest.param("ctranslate2", marks=needs("ctranslate2")),
-    pytest.param("onnx", marks=[*needs("onnx"), pytest.mark.slow]),  # exporting takes about ten seconds of a CPU
+    pytest.param("onnx", marks=[*needs("onnx"), pytest.mark.slow]),  # about ten seconds of CPU time
 ]
 
 
@@ -25,7 +25,7 @@ def marian(folder: Path) -> list[str]:
     return ENGLISH
 
 
-def marian_of_two_vocabularies(folder: Path) -> list[str]:
+def marian_with_two_vocabularies(folder: Path) -> list[str]:
     opus_folder(folder / "opus", separate_vocabs=True)
     convert_marian(folder / "opus", folder / "model")
     return ENGLISH
@@ -33,12 +33,12 @@ def marian_of_two_vocabularies(folder: Path) -> list[str]:
 
 def fairseq(folder: Path) -> list[str]:
     convert_fairseq(output=folder / "model", **folder_with_two_dictionaries(folder))
-    return ["s0 s1 s2", "s3", "s9 unheard s7"]
+    return ["s0 s1 s2", "s3", "s9 unknown s7"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("convert", [marian, marian_of_two_vocabularies, fairseq])
-def test_translations_are_the_models(convert, engine, tmp_path):
+@pytest.mark.parametrize("convert", [marian, marian_with_two_vocabularies, fairseq])
+def test_translations_equal_model(convert, engine, tmp_path):
     texts = convert(tmp_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -46,14 +46,14 @@ def test_translations_are_the_models(convert, engine, tmp_path):
     translate = load_engine(tmp_path / "out", engine)
     for num_beams in BEAMS:
         expected = own_translations(model, tokenizer, num_beams, texts)
-        assert len(set(expected)) > 1, "a model that says the same of everything would show nothing"
+        assert len(set(expected)) > 1, "translations must differ to be compared"
         assert translate(texts, num_beams, LIMIT) == expected
 
 
 @pytest.mark.parametrize("lm_head_bias", [True, False])
 @pytest.mark.parametrize("engine", ENGINES[:1])
-def test_forbidden_tokens_stay_forbidden(lm_head_bias, engine, tmp_path):
-    """OPUS-MT forbids `<pad>` by `bad_words_ids`, and fairseq by `suppress_tokens`."""
+def test_suppressed_tokens_are_exported(lm_head_bias, engine, tmp_path):
+    """OPUS-MT suppresses `<pad>` by `bad_words_ids`, fairseq by `suppress_tokens`."""
     model, tokenizer = exportable(lm_head_bias=lm_head_bias)
     batch = tokenizer("the boy reads", return_tensors="pt")
     first, second = model.generate(**batch, num_beams=2, max_new_tokens=1, num_return_sequences=2)[:, 1].tolist()
@@ -68,8 +68,8 @@ def test_forbidden_tokens_stay_forbidden(lm_head_bias, engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ENGINES[:1])
-def test_what_generate_does_not_forbid(engine, tmp_path):
-    """The end of a text, which the library drops from `bad_words_ids`, and ids that no token has."""
+def test_tokens_that_generate_does_not_suppress(engine, tmp_path):
+    """transformers ignores the end token in `bad_words_ids`; ids outside of the vocabulary have no effect."""
     model, tokenizer = exportable()
     model.generation_config.bad_words_ids, model.generation_config.suppress_tokens = [[EOS]], [len(tokenizer) + 5]
     export_model(model, tokenizer, tmp_path / "out", engine=engine)

@@ -1,4 +1,4 @@
-"""CTranslate2 translates as the model does."""
+"""CTranslate2 gives the model's translations."""
 
 from pathlib import Path
 
@@ -19,37 +19,37 @@ def check_float32(folder: Path, **overrides) -> None:
     translate = load_engine(folder, "ctranslate2")
     for num_beams in BEAMS:
         expected = own_translations(model, tokenizer, num_beams)
-        assert len(set(expected)) > 1, "a model that says the same of everything would show nothing"
+        assert len(set(expected)) > 1, "translations must differ to be compared"
         assert translate(TEXTS, num_beams, LIMIT) == expected
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_float32_is_the_model(name, tmp_path):
+def test_float32_translations_equal_model(name, tmp_path):
     check_float32(tmp_path / "out", **CONFIGS[name])
 
 
 @pytest.mark.parametrize(
     "activation", ["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu", "tanh", "sigmoid"]
 )
-def test_activations(activation, tmp_path):
+def test_activation_translations_equal_model(activation, tmp_path):
     check_float32(tmp_path / "out", activation_function=activation)
 
 
-def test_every_activation_is_the_one_of_its_name():
+def test_activations_of_one_kind_are_equal():
     from transformers.activations import ACT2FN
 
     from modeling_random_transformer.export.ctranslate2 import ACTIVATIONS
 
     inputs = torch.linspace(-6, 6, 1001)
     for kind in set(ACTIVATIONS.values()):
-        alike = [ACT2FN[name](inputs) for name, value in ACTIVATIONS.items() if value == kind]
-        for outputs in alike:
-            torch.testing.assert_close(outputs, alike[0], atol=1e-6, rtol=0)
+        equal = [ACT2FN[name](inputs) for name, value in ACTIVATIONS.items() if value == kind]
+        for outputs in equal:
+            torch.testing.assert_close(outputs, equal[0], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("num_beams", BEAMS)
-def test_ids_token_for_token(num_beams, tmp_path):
-    """As a program that has no torch would do it: tokens in, tokens out."""
+def test_generated_ids_equal_model(num_beams, tmp_path):
+    """Without torch: tokens in, tokens out."""
     import ctranslate2
 
     model, tokenizer = exportable(seed=3)
@@ -66,7 +66,7 @@ def test_ids_token_for_token(num_beams, tmp_path):
         assert tokenizer.convert_tokens_to_ids(result.hypotheses[0]) == expected.tolist()
 
 
-def test_scores_are_the_log_probabilities(tmp_path):
+def test_scores_equal_log_probabilities(tmp_path):
     import ctranslate2
 
     model, tokenizer = exportable()
@@ -84,7 +84,7 @@ def test_scores_are_the_log_probabilities(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("name", ["pre-norm", "narrow values", "nothing shared"])
-def test_narrow_dtypes_translate(dtype, name, tmp_path):
+def test_bfloat16_and_int8(dtype, name, tmp_path):
     model, tokenizer = exportable(**CONFIGS[name])
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for kind in ("float32", dtype):
@@ -97,7 +97,20 @@ def test_narrow_dtypes_translate(dtype, name, tmp_path):
         assert torch.equal(value, before[key]), f"{key} was changed"
 
 
-def test_a_model_in_half_precision(tmp_path):
+def test_converter_of_ctranslate2_gives_the_same_file(tmp_path):
+    """The loader is registered for CTranslate2's own converter."""
+    from ctranslate2.converters import TransformersConverter
+
+    model, tokenizer = exportable(d_k=3, d_v=11)
+    export_model(model, tokenizer, tmp_path / "exported", dtype="int8")
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path / "model")
+    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"), quantization="int8")
+    exported, converted = (tmp_path / name / "model.bin" for name in ("exported", "converted"))
+    assert exported.read_bytes() == converted.read_bytes()
+
+
+def test_half_precision_model(tmp_path):
     model, tokenizer = exportable()
     rounded, _ = exportable()
     for parameter in rounded.parameters():
@@ -107,24 +120,24 @@ def test_a_model_in_half_precision(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "positions"), [("learned", 64), ("sinusoidal", 1024), ("none", 1024)])
-def test_where_positions_end(kind, positions, tmp_path):
+def test_maximum_length(kind, positions, tmp_path):
     model, tokenizer = exportable(position_embedding=kind)
     export_model(model, tokenizer, tmp_path / "out")
-    longest = "z" * (positions - 1)  # and the end token
+    longest = "z" * (positions - 1)  # plus the end token
     assert load_engine(tmp_path / "out")([longest], 1, 5) == own_translations(model, tokenizer, 1, [longest], limit=5)
     with pytest.raises(RuntimeError, match=f"No position encodings are defined for positions >= {positions}"):
         load_engine(tmp_path / "out")([longest + "z"], 1, 5)
 
 
-def test_vocabulary_larger_than_the_tokenizer(tmp_path):
+def test_vocabulary_larger_than_tokenizer(tmp_path):
     _, tokenizer = exportable()
     model = tiny_model(spread=2.0, norm_order="pre", vocab_size=len(tokenizer) + 7)
     export_model(model, tokenizer, tmp_path / "out")
     assert load_engine(tmp_path / "out")(TEXTS, 1, LIMIT) == own_translations(model, tokenizer, 1)
 
 
-def test_words_as_tokens(tmp_path):
-    """The seed's ten words: no unknown word, no padding, other special tokens."""
+def test_word_tokenizer_without_unknown_token(tmp_path):
+    """The ten words of the blog post: no unknown token, no padding, other special tokens."""
     words = ["hello", "mundo", "world", "how", "?", "EOS", "SOS", "a", "hola", "c"]
     tokenizer = RandomTransformerTokenizer.from_words(words, bos_token="SOS", eos_token="EOS")
     special = {"pad_token_id": 5, "bos_token_id": 6, "eos_token_id": 5, "decoder_start_token_id": 6}
@@ -136,7 +149,7 @@ def test_words_as_tokens(tmp_path):
         assert load_engine(tmp_path / "out")(texts, num_beams, LIMIT) == expected
 
 
-REFUSED = {
+UNSUPPORTED = {
     "activation_function": ({"activation_function": "mish"}, "activation_function must be one of .* got 'mish'"),
     "eos_token_id": ({"eos_token_id": [2, 3]}, r"eos_token_id must be one token id .* got \[2, 3\]"),
     "no eos_token_id": ({"eos_token_id": None}, "eos_token_id must be one token id .* got None"),
@@ -148,9 +161,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_the_engine_has_not_is_refused(name, tmp_path):
-    overrides, message = REFUSED[name]
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_option_is_named(name, tmp_path):
+    overrides, message = UNSUPPORTED[name]
     _, tokenizer = exportable()
     model = tiny_model(**{"vocab_size": len(tokenizer), **overrides})
     with pytest.raises(ValueError, match=message):

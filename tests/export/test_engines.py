@@ -1,4 +1,4 @@
-"""What all engines have in common: what is refused, when the output appears, and the comparison with the model."""
+"""Behavior that all engines share: validation, atomic output, and the comparison with the model."""
 
 import sys
 
@@ -15,7 +15,7 @@ from tests.helpers.engines import exportable
 
 
 class FakeEngine:
-    """Stands for an engine's module."""
+    """Stands in for an engine's module."""
 
     def __init__(self, fails=False):
         self.fails = fails
@@ -34,19 +34,19 @@ class FakeEngine:
         ({"engine": "onnx", "dtype": "bfloat16"}, "dtype must be one of 'float32', 'int8' for onnx, got 'bfloat16'"),
     ],
 )
-def test_unknown_engines_and_dtypes(options, message, tmp_path):
+def test_unknown_engine_or_dtype(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         export_model(*exportable(), tmp_path / "out", **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_only_translators_are_exported(tmp_path):
+def test_model_without_output_layer_is_not_exported(tmp_path):
     model, tokenizer = exportable()
     with pytest.raises(ValueError, match=r"must be a RandomTransformerForConditionalGeneration, got a \w+Model"):
         export_model(RandomTransformerModel(model.config), tokenizer, tmp_path / "out")
 
 
-def test_quantised_weights_are_not_exported(tmp_path):
+def test_quantized_model_is_not_exported(tmp_path):
     model, tokenizer = exportable()
     model.save_pretrained(tmp_path / "model")
     int8 = TorchAoConfig(Int8WeightOnlyConfig())
@@ -57,7 +57,7 @@ def test_quantised_weights_are_not_exported(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_that_is_not_installed(engine, tmp_path, monkeypatch):
+def test_engine_that_is_not_installed(engine, tmp_path, monkeypatch):
     for package in ENGINES[engine].packages:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
@@ -70,8 +70,8 @@ def test_an_engine_that_is_not_installed(engine, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_output_appears_when_it_is_complete(tmp_path, monkeypatch):
-    (tmp_path / "out").mkdir()  # an empty one will do
+def test_output_is_created_when_complete(tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()  # an empty folder is allowed
     monkeypatch.setattr(engines_module, "engine_module", lambda _: FakeEngine())
     export_model(*exportable(), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -80,14 +80,14 @@ def test_the_output_appears_when_it_is_complete(tmp_path, monkeypatch):
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "new").stat().st_mode
 
 
-def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
+def test_failure_leaves_no_output(tmp_path, monkeypatch):
     monkeypatch.setattr(engines_module, "engine_module", lambda _: FakeEngine(fails=True))
     with pytest.raises(ValueError, match="no such weights"):
         export_model(*exportable(), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interruption_leaves_nothing(tmp_path):
+def test_interruption_leaves_no_output(tmp_path):
     def write():
         with new_folder(tmp_path / "out") as folder:
             (folder / "half").touch()
@@ -98,7 +98,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_outputs_that_are_refused(tmp_path):
+def test_invalid_output_folder(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     (tmp_path / "empty").mkdir()
@@ -119,28 +119,28 @@ def test_folder_size(tmp_path):
     assert folder_size(tmp_path, "*.bin") == 2.5
 
 
-def test_compare_counts_what_is_identical():
+def test_compare_counts_identical_translations():
     model, tokenizer = exportable()
-    own, asked = translate_fn(model, tokenizer), []
+    expected, calls = translate_fn(model, tokenizer), []
 
     def engine(texts, num_beams, max_new_tokens):
-        asked.append((texts, num_beams, max_new_tokens))
-        return [*own(texts, num_beams, max_new_tokens)[:-1], "something else"]
+        calls.append((texts, num_beams, max_new_tokens))
+        return [*expected(texts, num_beams, max_new_tokens)[:-1], "something else"]
 
     texts = ["the boy reads", "  ", "we want to buy", "the old house"]
     results = compare(model, tokenizer, engine, texts, beams=(1, 2), max_new_tokens=7, rounds=2)
     assert [(r.num_beams, r.sentences, r.identical) for r in results] == [(1, 3, 2), (2, 3, 2)]
     assert all(r.model_speed > 0 and r.engine_speed > 0 for r in results)
-    written = [text for text in texts if text.strip()]
-    assert asked == [(written, beams, 7) for beams in (1, 2) for _ in range(1 + 2)]
+    non_blank = [text for text in texts if text.strip()]
+    assert calls == [(non_blank, beams, 7) for beams in (1, 2) for _ in range(1 + 2)]
 
 
-def test_nothing_to_compare():
+def test_compare_requires_text():
     with pytest.raises(ValueError, match="sentences must include a text that is not blank, got 2 blank ones"):
         compare(*exportable(), lambda *_: [], ["", " "])
 
 
-def test_a_comparison_in_words():
+def test_comparison_as_string():
     assert str(Comparison(4, 8, 7, 20.04, 41.26)) == (
         "4 beams: 7 of 8 translations identical (87.5%); 41.3 sentences/s, the model 20.0"
     )

@@ -1,4 +1,4 @@
-"""`examples/export_model.py`, as its users meet it."""
+"""`examples/export_model.py` and the command that it calls."""
 
 import json
 
@@ -49,15 +49,15 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
-def test_sentences_that_are_built_in(engine, folder, tmp_path, capsys):
+def test_built_in_sentences(engine, folder, tmp_path, capsys):
     assert example.main([str(folder), "--engine", engine, "--output", str(tmp_path / "out")]) == 0
     assert "8 of 8 translations identical" in capsys.readouterr().out
     assert len(load_engine(tmp_path / "out", engine)(["the boy"], 1, 5)) == 1
 
 
 @pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
-def test_positions_that_end(engine, folder, tmp_path, capsys):
-    """Translations end where the positions do, for both; longer sentences are refused before anything is written."""
+def test_limit_of_learned_positions(engine, folder, tmp_path, capsys):
+    """Translations of model and engine are limited; longer sentences are an error before anything is written."""
     exportable(position_embedding="learned", lm_head_bias=False)[0].save_pretrained(folder)
     sentences = tmp_path / "sentences"
     sentences.write_text("the boy\n")
@@ -66,22 +66,22 @@ def test_positions_that_end(engine, folder, tmp_path, capsys):
     assert "1 of 1 translations identical" in capsys.readouterr().out
     sentences.write_text("the boy\n" + "z" * 64 + "\n")
     options[3] = tmp_path / "another"
-    assert "at most 64 tokens (the model's positions), but text 2 has" in refused([folder, *options], capsys)
+    assert "at most 64 tokens (the model's positions), but text 2 has" in error_of([folder, *options], capsys)
     assert not (tmp_path / "another").exists()
 
 
 @pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
-def test_sentences_that_the_engine_cannot_read(engine, folder, tmp_path, capsys):
-    """The model makes sinusoids for any length, and the engine has a table of them."""
+def test_limit_of_the_engine(engine, folder, tmp_path, capsys):
+    """The model computes sinusoids for any length, the engine has a table."""
     (tmp_path / "sentences").write_text("the boy\n" + "z" * 1024 + "\n")
     options = ["--engine", engine, "--output", tmp_path / "out", "--check", tmp_path / "sentences"]
-    message = refused([folder, *options], capsys)
+    message = error_of([folder, *options], capsys)
     assert "sentences must have at most 1024 tokens for ctranslate2, but sentence 2 has 1025" in message
     assert not (tmp_path / "out").exists()
 
 
-def refused(arguments, capsys):
-    """The one line on stderr with which these arguments are refused."""
+def error_of(arguments, capsys):
+    """The one line on stderr for invalid arguments."""
     try:
         status = example.main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -101,53 +101,53 @@ def refused(arguments, capsys):
         (["--engine", "onnx", "--check", "nowhere"], "--check: must be a file that exists, got 'nowhere'"),
     ],
 )
-def test_options_that_are_refused(options, message, folder, tmp_path, capsys):
-    assert message in refused([folder, *options, "--output", tmp_path / "out"], capsys)
+def test_invalid_options(options, message, folder, tmp_path, capsys):
+    assert message in error_of([folder, *options, "--output", tmp_path / "out"], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_models_that_are_refused(tmp_path, capsys):
+def test_unsupported_models(tmp_path, capsys):
     options = ["--engine", "ctranslate2", "--output", tmp_path / "out"]
     small = T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0)
     T5ForConditionalGeneration(small).save_pretrained(tmp_path / "t5")
     exportable()[1].save_pretrained(tmp_path / "t5")
-    capsys.readouterr()  # how far saving has got
-    message = refused([tmp_path / "t5", *options], capsys)
+    capsys.readouterr()  # progress bar of saving
+    message = error_of([tmp_path / "t5", *options], capsys)
     assert "must hold a model of type 'random_transformer'" in message
     assert message.endswith("of type 't5'.")
-    assert "without config.json" in refused([tmp_path, *options], capsys)
+    assert "without config.json" in error_of([tmp_path, *options], capsys)
     (tmp_path / "t5" / "config.json").write_text("{")
-    assert "must hold a config.json that can be read" in refused([tmp_path / "t5", *options], capsys)
+    assert "must hold a config.json that can be read" in error_of([tmp_path / "t5", *options], capsys)
     (tmp_path / "t5" / "config.json").rename(tmp_path / "t5" / "adapter_config.json")
-    assert "with an adapter: merge it first" in refused([tmp_path / "t5", *options], capsys)
+    assert "with an adapter: merge it first" in error_of([tmp_path / "t5", *options], capsys)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_folder_without_weights(tied, folder, tmp_path, capsys):
-    """A model without the output layer would get a random one."""
+def test_folder_without_output_layer(tied, folder, tmp_path, capsys):
+    """A missing output layer is an error instead of a random one."""
     options = ["--engine", "ctranslate2", "--output", tmp_path / "out"]
     (folder / "model.safetensors").write_bytes(b"nothing")
-    assert "FOLDER must hold a model and its tokenizer, got" in refused([folder, *options], capsys)
+    assert "FOLDER must hold a model and its tokenizer, got" in error_of([folder, *options], capsys)
     model, _ = exportable(tie_word_embeddings=tied)
     RandomTransformerModel(model.config).save_pretrained(folder)
     capsys.readouterr()
     missing = "lm_head.bias" if tied else "lm_head.bias, lm_head.weight"
-    assert f"weights {missing} " in refused([folder, *options], capsys)
+    assert f"weights {missing} " in error_of([folder, *options], capsys)
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["RandomTransformerModel"]
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_is_not_empty(folder, tmp_path, capsys):
+def test_existing_output_is_not_overwritten(folder, tmp_path, capsys):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious").write_text("kept")
-    message = refused([folder, "--engine", "ctranslate2", "--output", tmp_path / "out"], capsys)
+    (tmp_path / "out" / "existing").write_text("kept")
+    message = error_of([folder, "--engine", "ctranslate2", "--output", tmp_path / "out"], capsys)
     assert "output must be a new or an empty folder, got" in message
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["existing"]
 
 
-def test_nothing_to_check_with(folder, tmp_path, capsys):
+def test_blank_file_to_check(folder, tmp_path, capsys):
     (tmp_path / "blank").write_text("\n\n")
     options = ["--engine", "ctranslate2", "--output", tmp_path / "out", "--check", tmp_path / "blank"]
-    assert "--check must name a file with text in its first 200 lines" in refused([folder, *options], capsys)
+    assert "--check must name a file with text in its first 200 lines" in error_of([folder, *options], capsys)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""onnxruntime computes what the model computes, and `generate()` searches on it as on the model."""
+"""onnxruntime gives the model's logits and, under `generate()`, its translations."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from modeling_random_transformer.translation import translate
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import padded_batch, random_ids
 
-# Exporting takes about ten seconds of a CPU.
+# Exporting takes about ten seconds of CPU time.
 pytestmark = [*needs("onnx"), pytest.mark.slow]
 
 CONFIGS = {
@@ -28,7 +28,7 @@ CONFIGS = {
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def exported(request, tmp_path_factory):
-    """The model, its tokenizer and its graphs."""
+    """A model, its tokenizer, the exported model and its folder."""
     from modeling_random_transformer.export.onnx_model import OnnxModel
 
     options = {"encoder_layers": 1, "decoder_layers": 2, **CONFIGS[request.param]}
@@ -39,14 +39,14 @@ def exported(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("num_beams", BEAMS)
-def test_translations_are_the_models(exported, num_beams):
+def test_translations_equal_model(exported, num_beams):
     model, tokenizer, _, folder = exported
     expected = own_translations(model, tokenizer, num_beams)
-    assert len(set(expected)) > 1, "a model that says the same of everything would show nothing"
+    assert len(set(expected)) > 1, "translations must differ to be compared"
     assert load_engine(folder, "onnx")(TEXTS, num_beams, LIMIT) == expected
 
 
-def test_ids_token_for_token(exported):
+def test_generated_ids_equal_model(exported):
     model, tokenizer, engine, _ = exported
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     for options in (
@@ -67,8 +67,8 @@ def test_ids_token_for_token(exported):
     ("lengths", "beams", "parts"),
     [([7, 5, 3], 1, [4, 1, 1]), ([1], 1, [1, 1]), ([2], 3, [2]), ([30, 1], 4, [1] * 12), ([4, 4], 1, [20])],
 )
-def test_logits(exported, lengths, beams, parts):
-    """Batches, lengths and beams of all sizes, the target in one piece or several."""
+def test_logits_equal_model(exported, lengths, beams, parts):
+    """Several batch sizes, lengths and numbers of beams, with the target in one part or several."""
     model, _, engine, _ = exported
     source = padded_batch(lengths)
     target = random_ids(len(lengths) * beams, sum(parts), seed=1)
@@ -80,12 +80,12 @@ def test_logits(exported, lengths, beams, parts):
             outputs = engine(None, source["attention_mask"], part, encoded, cache)
             cache = outputs.past_key_values
             found.append(outputs.logits)
-    largest = expected.abs().max().item()  # spread weights make large logits, which round accordingly
+    largest = expected.abs().max().item()  # the weights give large logits, whose rounding errors are large
     torch.testing.assert_close(torch.cat(found, dim=1), expected, atol=1e-4 * largest, rtol=0)
 
 
 def test_without_a_cache(exported):
-    """Whole targets at each step, none of them behind another."""
+    """The whole target is computed at each step."""
     model, tokenizer, engine, _ = exported
     inputs = tokenizer(TEXTS[:3], padding=True, return_tensors="pt")
     options = {"max_new_tokens": 12, "num_beams": 3, "use_cache": False}
@@ -95,19 +95,19 @@ def test_without_a_cache(exported):
         engine.generate(**inputs, cache_implementation="static")
 
 
-def test_a_source_of_padding_gives_numbers(exported):
+def test_source_of_padding_is_finite(exported):
     _, _, engine, _ = exported
     mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
     assert engine(random_ids(2, 3), mask, random_ids(2, 2)).logits.isfinite().all()
 
 
-def test_what_is_missing_is_named(exported):
+def test_missing_input_is_named(exported):
     _, _, engine, _ = exported
     with pytest.raises(ValueError, match="decoder_input_ids and one of input_ids and encoder_outputs must be given"):
         engine(random_ids(2, 3))
 
 
-def test_where_positions_end(exported):
+def test_maximum_length(exported):
     model, _, engine, _ = exported
     too_long = random_ids(1, model.config.max_position_embeddings + 1)
     if model.config.position_embedding == "learned":
@@ -130,7 +130,7 @@ def test_int8(tmp_path):
     assert sum(a == b for a, b in zip(found, own_translations(model, tokenizer, 1), strict=True)) >= len(TEXTS) / 8
 
 
-def test_translate_takes_it(exported):
+def test_translate_with_onnx_model(exported):
     model, tokenizer, engine, _ = exported
     both = [translate(TEXTS, side, tokenizer, max_new_tokens=LIMIT, do_sample=False) for side in (model, engine)]
     assert both[0] == both[1]

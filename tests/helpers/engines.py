@@ -1,4 +1,4 @@
-"""Models of several configurations, their translations by `generate()`, and the engines that must be installed."""
+"""Model configurations for the export, their translations by `generate()`, and marks for optional engines."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -33,24 +33,24 @@ CONFIGS = {
     "epsilon": {"layer_norm_eps": 0.1},
 }
 TEXTS = some_texts(24, seed=1)
-LIMIT = 24  # tokens of a translation
+LIMIT = 24  # maximum tokens of a translation
 BEAMS = (1, 4)
 
 
 def needs(engine: str) -> list[pytest.MarkDecorator]:
-    """For `pytestmark`: skips what needs an engine that is not installed."""
+    """Marks for `pytestmark` that skip tests if an engine is not installed."""
     missing = [package for package in ENGINES[engine].packages if find_spec(package) is None]
     return [pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: extra '{engine}'")]
 
 
 def exportable(seed: int = 0, **overrides):
-    """A model and its tokenizer. Its weights are spread, so that no two choices are nearly the same."""
+    """A model and its tokenizer. The weights are large, so that no two tokens have nearly equal logits."""
     tokenizer = random_tokenizer()
     options = {"norm_order": "pre", "lm_head_bias": True, **overrides}
     model = tiny_model(seed, spread=2.0, vocab_size=len(tokenizer), **options)
     if model.lm_head.bias is not None:
         with torch.no_grad():
-            model.lm_head.bias[EOS] = 8.0  # or few translations would end
+            model.lm_head.bias[EOS] = 8.0  # otherwise few translations would end
     return model, tokenizer
 
 

@@ -1,4 +1,4 @@
-"""fairseq checkpoints and dictionaries made by hand, by the names that fairseq gives."""
+"""fairseq checkpoints and dictionaries with random weights and fairseq's names."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -31,7 +31,7 @@ def options(**changes: Any) -> dict[str, Any]:
 
 
 def weights(layers: tuple[int, int] = (2, 1), seed: int = 0, width: int = 16, inner: int = 24, **changes: Any) -> dict:
-    """A random state dict that fits these options."""
+    """A random state dict for these options."""
     generator = torch.Generator().manual_seed(seed)
     chosen = options(**changes)
     found: dict[str, Tensor] = {"encoder.version": torch.tensor([3.0]), "decoder.version": torch.tensor([3.0])}
@@ -75,7 +75,7 @@ def weights(layers: tuple[int, int] = (2, 1), seed: int = 0, width: int = 16, in
 
 
 def checkpoint(layout: str = "args", layers: tuple[int, int] = (2, 1), seed: int = 0, **changes: Any) -> dict[str, Any]:
-    """What fairseq stores: `"args"` at first, `"cfg"` later, `"nested"` where the model has a dataclass."""
+    """A checkpoint in one of fairseq's layouts: `"args"` (oldest), `"cfg"`, or `"nested"` (options in a dataclass)."""
     model = weights(layers, seed, **changes)
     chosen = options(**changes)
     if layout == "args":
@@ -90,7 +90,7 @@ def checkpoint(layout: str = "args", layers: tuple[int, int] = (2, 1), seed: int
 
 
 def old_names(model: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The names of old checkpoints: one projection, norms with numbers, an output layer without a module."""
+    """Rename weights as in old checkpoints: fused projections, numbered norms, the output layer as a parameter."""
     numbers = {
         "encoder": {"self_attn_layer_norm": 0, "final_layer_norm": 1},
         "decoder": {"self_attn_layer_norm": 0, "encoder_attn_layer_norm": 1, "final_layer_norm": 2},
@@ -117,7 +117,7 @@ def write_dictionary(path: Path, tokens: list[str]) -> Path:
 
 
 def folder_with_two_dictionaries(folder: Path, **changes: Any) -> dict[str, Path]:
-    """Write a checkpoint and dictionaries; what `convert_fairseq` wants of them."""
+    """Write a checkpoint and dictionaries, and return the arguments of `convert_fairseq`."""
     torch.save(checkpoint(**changes), folder / "checkpoint.pt")
     return {
         "checkpoint": folder / "checkpoint.pt",

@@ -10,7 +10,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from tests.helpers.translation import SENTENCES
 
-PIECES = 30  # of each language, <unk>, <s> and </s> of sentencepiece among them
+PIECES = 30  # per language, including sentencepiece's <unk>, <s> and </s>
 ENGLISH, SPANISH = SENTENCES[:3], SENTENCES[3:]
 
 
@@ -43,17 +43,17 @@ def tiny_marian(seed: int = 0, **changes) -> MarianMTModel:
 
 
 def opus_folder(path: Path, separate_vocabs: bool = False, **options) -> MarianMTModel:
-    """Write the model and its tokenizer's files; the vocabularies of the two languages are one, or one each."""
+    """Write a model and its tokenizer's files, with a joint vocabulary or one per language."""
     path.mkdir()
     pieces = [train_pieces(path / "source.spm", ENGLISH), train_pieces(path / "target.spm", SPANISH)]
-    vocabulary = numbered(pieces[0] if separate_vocabs else pieces[0] + pieces[1])
+    vocabulary = number_tokens(pieces[0] if separate_vocabs else pieces[0] + pieces[1])
     write_json(path / "vocab.json", vocabulary)
     if separate_vocabs:
-        write_json(path / "target_vocab.json", numbered(pieces[1]))
-    # As on the Hub: without the class, which AutoTokenizer knows from Marian's model_type.
+        write_json(path / "target_vocab.json", number_tokens(pieces[1]))
+    # As on the Hub, without the tokenizer's class, which AutoTokenizer derives from model_type.
     settings = {"source_lang": "en", "target_lang": "es"}
     write_json(path / "tokenizer_config.json", settings | ({"separate_vocabs": True} if separate_vocabs else {}))
-    model = translator(len(vocabulary), share_encoder_decoder_embeddings=not separate_vocabs, **options)
+    model = opus_model(len(vocabulary), share_encoder_decoder_embeddings=not separate_vocabs, **options)
     model.save_pretrained(path)
     return model
 
@@ -68,12 +68,12 @@ def train_pieces(file: Path, sentences: list[str]) -> list[str]:
     return [processor.id_to_piece(i) for i in range(3, len(processor))]
 
 
-def numbered(pieces: list[str]) -> dict[str, int]:
-    """Ids as OPUS-MT has them, `<pad>` last."""
+def number_tokens(pieces: list[str]) -> dict[str, int]:
+    """Number tokens as OPUS-MT does, with `<pad>` last."""
     return {token: i for i, token in enumerate(dict.fromkeys(["</s>", "<unk>", *pieces, "<pad>"]))}
 
 
-def translator(vocab_size: int, **options) -> MarianMTModel:
+def opus_model(vocab_size: int, **options) -> MarianMTModel:
     torch.manual_seed(0)
     pad = vocab_size - 1
     for stack in ("encoder", "decoder"):
@@ -82,10 +82,10 @@ def translator(vocab_size: int, **options) -> MarianMTModel:
     options |= {"d_model": 16, "activation_function": "swish", "scale_embedding": True}
     model = MarianMTModel(MarianConfig(vocab_size=vocab_size, **options)).eval()
     for name, weight in model.named_parameters():
-        if weight.requires_grad and weight.dim() == 2:  # so wide that the model says something of each source
+        if weight.requires_grad and weight.dim() == 2:  # large, so that outputs depend on the source
             torch.nn.init.normal_(weight, std=2.4 if "encoder_attn" in name else 0.3)
     model.final_logits_bias.normal_()
-    with torch.no_grad():  # as in OPUS-MT's
+    with torch.no_grad():  # as in OPUS-MT
         model.final_logits_bias[0, pad] = 0
         for stack in (model.model.encoder, model.model.decoder):
             stack.embed_tokens.weight[pad] = 0

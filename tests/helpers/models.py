@@ -1,4 +1,4 @@
-"""Small models and batches that many tests need."""
+"""Small models and batches for tests."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def tiny_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomTr
 
 
 def exact_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomTransformerForConditionalGeneration:
-    """The same in float64: comparisons of two computations then depend on no CPU's rounding."""
+    """The same in float64, so that comparisons do not depend on the CPU's rounding."""
     return tiny_model(seed, spread, **overrides).double()
 
 
@@ -52,26 +52,26 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
 
 
 def fixed_scores(ids: Tensor, scores: Tensor) -> Tensor:
-    """A logits processor that replaces the model's scores, so that rounding cannot change what a search chooses."""
+    """A logits processor that replaces the model's scores, so that rounding cannot change the search."""
     generator = torch.Generator().manual_seed(ids.shape[1])
-    table = torch.randn(scores.shape[1], scores.shape[1], generator=generator)  # by the last token
+    table = torch.randn(scores.shape[1], scores.shape[1], generator=generator)  # row: the last token
     return table[ids[:, -1]].to(scores.dtype)
 
 
-def random_ids(rows: int, length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> Tensor:
-    """Ordinary tokens, none of them special: `[rows, length]`."""
-    return torch.randint(4, vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
+def random_ids(batch_size: int, length: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> Tensor:
+    """Random ids without special tokens, `[batch_size, length]`."""
+    return torch.randint(4, vocab_size, (batch_size, length), generator=torch.Generator().manual_seed(seed))
 
 
 def padded_batch(lengths: list[int], seed: int = 0) -> dict[str, Tensor]:
-    """Sources of these lengths, padded on the right: `input_ids` and `attention_mask`, `[rows, longest]`."""
+    """Sources of these lengths, padded on the right: `input_ids` and `attention_mask`, `[batch, longest]`."""
     ids = random_ids(len(lengths), max(lengths), seed)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return {"input_ids": ids.where(mask, torch.tensor(PAD)), "attention_mask": mask.long()}
 
 
 def save_translator(folder: Path, **overrides: Any) -> RandomTransformerForConditionalGeneration:
-    """A random model and a tokenizer that knows a few English words, saved together."""
+    """Save a random model and a tokenizer trained on a few English words."""
     tokenizer = RandomTransformerTokenizer.train(["the cat sees the dog", "a dog sees a red car"] * 9, vocab_size=300)
     tokenizer.save_pretrained(folder)
     model = tiny_model(spread=2.0, vocab_size=len(tokenizer), **overrides)

@@ -1,4 +1,4 @@
-"""Independent models to compare conversions with, and transformers' search over any function that gives logits."""
+"""Reference models for conversions, and transformers' search over any function that computes logits."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class ReferenceConfig(PretrainedConfig):
 
 
 class Sources(nn.Module):
-    """What `generate()` takes for an encoder: it hands the source on, as `[rows, source_len, 1]`."""
+    """An encoder for `generate()` that returns the source ids, as `[batch, source_len, 1]`."""
 
     main_input_name = "input_ids"
 
@@ -29,7 +29,7 @@ class Sources(nn.Module):
 
 
 class Search(PreTrainedModel, GenerationMixin):
-    """transformers' `generate()` over a function that computes all logits anew at each step."""
+    """transformers' `generate()` over a function that recomputes all logits at each step."""
 
     config_class = ReferenceConfig
     main_input_name = "input_ids"
@@ -37,7 +37,7 @@ class Search(PreTrainedModel, GenerationMixin):
     def __init__(self, logits: Logits, generation_config: Any, vocab_size: int):
         super().__init__(ReferenceConfig(vocab_size=vocab_size))
         self.logits, self.encoder = logits, Sources()
-        self.anchor = nn.Parameter(torch.zeros(1))  # whose device and dtype the library asks for
+        self.anchor = nn.Parameter(torch.zeros(1))  # provides the device and dtype
         self.generation_config = generation_config
 
     def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
@@ -52,7 +52,7 @@ class Search(PreTrainedModel, GenerationMixin):
 
 
 def same_search(model: PreTrainedModel, logits: Logits, batch: dict[str, Tensor], beams: int) -> bool:
-    """Whether a model's `generate()` gives the tokens of the same search over these logits."""
+    """Whether a model's `generate()` returns the same tokens as the search over these logits."""
     options = {"max_new_tokens": 10, "do_sample": False, "num_beams": beams}
     reference = Search(logits, model.generation_config, model.config.vocab_size)
     return torch.equal(model.generate(**batch, **options), reference.generate(**batch, use_cache=False, **options))
@@ -61,7 +61,7 @@ def same_search(model: PreTrainedModel, logits: Logits, batch: dict[str, Tensor]
 def attention(
     weights: dict[str, Tensor], name: str, queries: Tensor, keys: Tensor, hidden: Tensor, heads: int
 ) -> Tensor:
-    """Multi-head attention by fairseq's names; `hidden` is true where a query may not look."""
+    """Multi-head attention with fairseq's names; `hidden` is true at masked positions."""
     width = queries.shape[-1] // heads
 
     def project(part: str, states: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class FairseqReference:
         return linear(inner, w[f"{name}.fc2.weight"], w[f"{name}.fc2.bias"])
 
     def embed(self, stack: str, ids: Tensor) -> Tensor:
-        # fairseq counts the tokens that are not <pad>, from padding_idx + 1 = 2 on.
+        # fairseq numbers non-padding tokens from padding_idx + 1 = 2.
         positions = (ids.ne(1).cumsum(1) * ids.ne(1)) + 1
         learned = self.weights.get(f"{stack}.embed_positions.weight")
         table = self.sinusoids(int(positions.max()) + 1) if learned is None else learned

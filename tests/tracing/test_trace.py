@@ -1,4 +1,4 @@
-"""Traced values against what PyTorch's functions returned, against each other, and against the model's output."""
+"""Traced values against the outputs of PyTorch's functions, against each other, and against the model's output."""
 
 from itertools import chain
 
@@ -42,7 +42,7 @@ def model(request):
 
 
 class Calls(TorchFunctionMode):
-    """Keeps what chosen functions of PyTorch return."""
+    """Records the outputs of selected PyTorch functions."""
 
     def __init__(self, *functions):
         super().__init__()
@@ -80,7 +80,7 @@ def all_heads(found, path, name):
 
 
 def test_every_linear_output_is_recorded(model):
-    """Each call of `linear` that the model makes, in its order, is in the trace, bit for bit."""
+    """The output of each call of `linear` is in the trace, in order and bit for bit."""
     found, _ = traced(model)
     expected = []
     for path in sublayers(model.config):
@@ -122,7 +122,7 @@ def norm_of(model, path):
 
 
 def replay(model, found):
-    """Compute every value from those before it, by its formula; yields path and value."""
+    """Compute every value from earlier ones by its formula; yields path and value."""
     config, stack = model.config, None
     for path in sublayers(config):
         if path.split(".")[0] != stack:
@@ -189,7 +189,7 @@ def replay_heads(model, found, path, inputs):
 
 @torch.no_grad()
 def test_formulas_recompute_every_value(model):
-    """From the embedding matrix to the output, each value follows from those before it."""
+    """Each value follows from earlier ones, from the embedding matrix to the output."""
     found, outputs = traced(model)
     replayed = dict(replay(model, found))
     for path, value in replayed.items():
@@ -243,7 +243,7 @@ def test_explanations_follow_the_configuration():
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2}], ids=str)
 def test_generation(options):
-    """The steps of `generate()`, against one pass over the tokens that it chose; and tokens as without a trace."""
+    """Every step of `generate()` is recorded, and its tokens are the same as without a trace."""
     model, batch = tiny_model(spread=2.0).double(), padded_batch([6, 4])
     options = options | {"max_new_tokens": 5, "eos_token_id": -1}
     expected = model.generate(**batch, **options)
@@ -318,7 +318,7 @@ def test_memory_is_bounded():
 
 
 def state(model):
-    """What hooks and replaced methods would change."""
+    """The state that hooks and replaced methods change."""
     return [
         (set(vars(module)), len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()
     ]

@@ -1,4 +1,4 @@
-"""Checkpoints with unusable options, weights or code: each is refused in one sentence that names what is wrong."""
+"""fairseq checkpoints with invalid options, weights or code: each raises a one-line error that names the cause."""
 
 import math
 
@@ -12,7 +12,7 @@ FC1, TABLE = "encoder.layers.0.fc1.weight", "encoder.embed_tokens.weight"
 
 
 @pytest.mark.parametrize("value", [["relu"], {"relu": 1}, None, 3], ids=repr)
-def test_activation(value):
+def test_activation_of_wrong_type(value):
     content = checkpoint()
     content["args"].activation_fn = value
     with pytest.raises(ValueError, match=r"^activation_fn must be one of relu, [^\n]+\.$"):
@@ -21,14 +21,14 @@ def test_activation(value):
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e12, 10**12, "x", [1], 0, -5, 0.5, True], ids=repr)
 @pytest.mark.parametrize("end", ["source", "target"])
-def test_numbers_of_positions(end, value):
+def test_invalid_number_of_positions(end, value):
     content = checkpoint()
     setattr(content["args"], f"max_{end}_positions", value)
     with pytest.raises(ValueError, match=rf"^max_{end}_positions must be an integer from 1 to 1048576, got [^\n]+\.$"):
         from_fairseq(content)
 
 
-def test_numbers_of_positions_with_a_dictionary(tmp_path):
+def test_invalid_number_of_positions_with_dictionary(tmp_path):
     content = checkpoint()
     content["args"].max_source_positions = math.inf
     torch.save(content, tmp_path / "c.pt")
@@ -37,7 +37,7 @@ def test_numbers_of_positions_with_a_dictionary(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["attention_dropout", "encoder_attention_heads", "share_all_embeddings"])
-def test_an_option_that_is_a_tensor(name):
+def test_tensor_as_option(name):
     content = checkpoint()
     setattr(content["args"], name, torch.ones(2))
     with pytest.raises(ValueError, match=rf"^{name} must be a plain value, got a tensor of shape \[2\]\.$"):
@@ -45,7 +45,7 @@ def test_an_option_that_is_a_tensor(name):
 
 
 @pytest.mark.parametrize("name", [3, (1, 2), None, b"encoder"], ids=repr)
-def test_a_name_that_is_no_string(name):
+def test_weight_name_that_is_not_a_string(name):
     content = checkpoint()
     content["model"][name] = torch.ones(2)
     with pytest.raises(ValueError, match=r"^'model' of the fairseq checkpoint must be a state dict"):
@@ -74,14 +74,14 @@ def quantized(weight):
     ],
     ids=["sparse", "quantized", "meta", "integers", "complex", "float8", "expanded", "no dimensions"],
 )
-def test_a_weight_of_another_kind(name, change, found):
+def test_weight_that_is_not_a_dense_float_tensor(name, change, found):
     content = checkpoint()
     content["model"][name] = change(content["model"][name])
     with pytest.raises(ValueError, match=rf"^{name} of the fairseq checkpoint must [^\n]*{found}"):
         from_fairseq(content)
 
 
-def test_an_embedding_without_dimensions_beside_a_dictionary(tmp_path):
+def test_scalar_embedding_with_dictionary(tmp_path):
     content = checkpoint()
     content["model"][TABLE] = torch.tensor(1.0)
     torch.save(content, tmp_path / "c.pt")
@@ -101,7 +101,7 @@ class Call:
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("function", [exec, eval, __import__, print])
-def test_code_is_named(function, zipped, tmp_path):
+def test_code_in_checkpoint_is_named(function, zipped, tmp_path):
     torch.save({**checkpoint(), "extra": Call(function, "1")}, tmp_path / "c.pt", _use_new_zipfile_serialization=zipped)
     found = rf"contains builtins\.{function.__name__}, which is not allowed"
     with pytest.raises(ValueError, match=found) as caught:

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 
-class Inert:
+class IgnoredObject:
     """Replaces objects that training stored in a checkpoint and that a conversion does not use."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":  # noqa: ARG004  (arguments of the replaced object)
+    def __new__(cls, *args: Any, **kwargs: Any) -> "IgnoredObject":  # noqa: ARG004  (arguments of the replaced object)
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
@@ -24,13 +24,13 @@ class Inert:
 
 # Old fairseq checkpoints store options in a Namespace, and statistics and numpy scalars next to the weights.
 METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter", "MetersDict", "SumMeter")
-REPLACED = [
+IGNORED_CLASSES = [
     *(f"{module}.{meter}" for module in ("fairseq.meters", "fairseq.logging.meters") for meter in METERS),
     *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
     "numpy.dtype",
     "numpy.ndarray",
 ]
-ALLOWED = [argparse.Namespace, *((Inert, name) for name in REPLACED)]
+ALLOWED = [argparse.Namespace, *((IgnoredObject, name) for name in IGNORED_CLASSES)]
 
 
 def read_checkpoint(path: str | Path) -> Any:

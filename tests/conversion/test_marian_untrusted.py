@@ -1,4 +1,4 @@
-"""Folders of Marian models that name code or files of others, or are damaged: what `convert_marian` makes of them."""
+"""Folders of Marian models that refer to code or to files elsewhere, or are damaged."""
 
 import json
 from pathlib import Path
@@ -24,8 +24,8 @@ def add_to(path: Path, **entries):
     path.write_text(json.dumps({**content, **entries}))
 
 
-def test_only_known_tokenizer_settings_are_copied(folder, tmp_path):
-    hostile = {
+def test_unknown_tokenizer_settings_are_not_copied(folder, tmp_path):
+    settings = {
         "auto_map": {"AutoTokenizer": ["tokenization_evil.Evil", None]},
         "trust_remote_code": True,
         "special_tokens_map_file": "/etc/passwd",
@@ -33,7 +33,7 @@ def test_only_known_tokenizer_settings_are_copied(folder, tmp_path):
         "sp_model_kwargs": {"nbest_size": 0, "model_file": "/etc/passwd"},
         "model_max_length": 77,
     }
-    add_to(folder / "tokenizer_config.json", **hostile)
+    add_to(folder / "tokenizer_config.json", **settings)
     add_to(folder / "special_tokens_map.json", eos_token="</s>", auto_map={"AutoTokenizer": "evil.Evil"})
     report = convert_marian(folder, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
@@ -49,7 +49,7 @@ def test_only_known_tokenizer_settings_are_copied(folder, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 77
 
 
-def test_only_known_generation_options_are_copied(folder, tmp_path):
+def test_unknown_generation_options_are_not_copied(folder, tmp_path):
     add_to(folder / "generation_config.json", auto_map={"a": "b"}, custom_generate="evil/evil", num_beams=3)
     convert_marian(folder, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -58,7 +58,7 @@ def test_only_known_generation_options_are_copied(folder, tmp_path):
 
 
 @pytest.mark.parametrize("shard", ["../shard.safetensors", "{}/shard.safetensors", "..", "a\\b", 3, None])
-def test_a_shard_outside_of_the_folder(folder, tmp_path, shard):
+def test_shard_outside_of_the_folder(folder, tmp_path, shard):
     weights = MarianMTModel.from_pretrained(folder).state_dict()
     (folder / "model.safetensors").unlink()
     save_file({name: tensor.clone() for name, tensor in weights.items()}, tmp_path / "shard.safetensors")
@@ -71,7 +71,7 @@ def test_a_shard_outside_of_the_folder(folder, tmp_path, shard):
     assert not (tmp_path / "out").exists()
 
 
-def test_shards_in_the_folder_are_read(folder, tmp_path):
+def test_shards_in_the_folder(folder, tmp_path):
     MarianMTModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20kB")
     assert (folder / "model.safetensors.index.json").is_file()
     convert_marian(folder, tmp_path / "out")
@@ -81,7 +81,7 @@ def test_shards_in_the_folder_are_read(folder, tmp_path):
     ("name", "entry"),
     [("config.json", {"transformers_weights": "../x.safetensors"}), ("adapter_config.json", {"a": 1})],
 )
-def test_other_ways_to_files_outside_of_the_folder(folder, tmp_path, name, entry):
+def test_other_references_outside_of_the_folder(folder, tmp_path, name, entry):
     add_to(folder / name, **entry)
     with pytest.raises(ValueError, match=r"transformers_weights in .* must be null|must hold a whole model"):
         convert_marian(folder, tmp_path / "out")
@@ -98,7 +98,7 @@ def test_other_ways_to_files_outside_of_the_folder(folder, tmp_path, name, entry
         "generation_config.json",
     ],
 )
-def test_nested_json_is_one_sentence(folder, tmp_path, name):
+def test_deeply_nested_json_is_one_line_error(folder, tmp_path, name):
     (folder / name).write_text(NESTED)
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         convert_marian(folder, tmp_path / "out")

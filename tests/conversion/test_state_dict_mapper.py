@@ -1,0 +1,56 @@
+"""`StateDictMapper` and its name tables."""
+
+import pytest
+import torch
+
+from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
+
+NAMES = {
+    "{stack}.layers.{i}.{attention}.in_proj_{p}": (
+        "model.{stack}.layers.{i}.{attention}.q_proj.{p}",
+        "model.{stack}.layers.{i}.{attention}.k_proj.{p}",
+        "model.{stack}.layers.{i}.{attention}.v_proj.{p}",
+    ),
+    "encoder.layers.{i}.norm2.{p}": "model.encoder.layers.{i}.final_layer_norm.{p}",
+}
+
+
+def test_rename_applies_patterns_and_keeps_other_weights():
+    fused = torch.arange(6.0)
+    weights = {"decoder.layers.10.self_attn.in_proj_bias": fused, "encoder.layers.0.norm2.weight": torch.ones(2)}
+    unmatched = {"decoder.layers.0.norm2.weight", "encoder.layers.x.norm2.weight", "encoder.layers.0.norm2.weight_v"}
+    mapper = StateDictMapper("source", {**weights, **dict.fromkeys(unmatched, torch.ones(2))})
+    mapper.rename(NAMES)
+    parts = [f"model.decoder.layers.10.self_attn.{part}_proj.bias" for part in "qkv"]
+    assert set(mapper.state_dict) == {*parts, "model.encoder.layers.0.final_layer_norm.weight"}
+    assert torch.equal(torch.cat([mapper.state_dict[name] for name in parts]), fused)
+    assert set(mapper.remaining) == unmatched
+    assert [weight.how for weight in mapper.report.mapped] == ["split"] * 3 + ["copied"]
+
+
+def test_rename_copies_weights():
+    source = torch.ones(2)
+    mapper = StateDictMapper("source", {"encoder.layers.0.norm2.weight": source})
+    mapper.rename(NAMES)
+    source.zero_()
+    assert mapper.state_dict["model.encoder.layers.0.final_layer_norm.weight"].tolist() == [1, 1]
+
+
+def test_rows_that_cannot_be_split():
+    mapper = StateDictMapper("source", {"encoder.layers.0.self_attn.in_proj_bias": torch.ones(4)})
+    with pytest.raises(ValueError, match=r"in_proj_bias of source must have a multiple of 3 rows, got \[4\]"):
+        mapper.rename(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "source"),
+    [
+        ("model.encoder.layers.3.self_attn.v_proj.weight", "encoder.layers.3.self_attn.in_proj_weight"),
+        ("model.encoder.layers.3.final_layer_norm.bias", "encoder.layers.3.norm2.bias"),
+        ("lm_head.weight", "lm_head.weight"),
+    ],
+)
+def test_source_name_of_missing_parameter(parameter, source):
+    mapper = StateDictMapper("source", {})
+    mapper.rename(NAMES)
+    assert mapper.source_name(parameter) == source
