@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from ..utils.command_line import print_error
+from ..utils.command_line import current_program, print_error
 from .arguments import DataArguments, ModelArguments
 from .recipe import TranslationTrainingArguments
 from .run import train_translation
@@ -47,7 +47,8 @@ def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments,
     Raises:
         ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
     """
-    parser = _Parser((DataArguments, ModelArguments, TranslationTrainingArguments), allow_abbrev=False)
+    dataclasses = (DataArguments, ModelArguments, TranslationTrainingArguments)
+    parser = _Parser(dataclasses, prog=current_program(Path(sys.argv[0]).name), allow_abbrev=False)
     flags = list(argv)
     if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
         recipe = read_recipe(Path(flags[0]), known={action.dest for action in parser._actions})

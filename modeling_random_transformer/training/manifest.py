@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, DatasetText
-from ..translation.files import blocks, first_process_decides
+from ..translation.files import call_on_main_process, read_blocks
 from ..utils.files import write_atomically
 from .arguments import DEPRECATED_ON_INVALID, DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
@@ -256,7 +256,7 @@ def locked(folder: Path) -> Iterator[None]:
         except Timeout:
             raise ValueError(f"output_dir must not be in use, got {folder} with another run in progress.") from None
 
-    first_process_decides(acquire)
+    call_on_main_process(acquire)
     try:
         yield
     finally:
@@ -271,7 +271,7 @@ def _plain(value: Any) -> Any:
 def file_digest(path: Path) -> str:
     """Size and SHA-256 of a file."""
     digest = hashlib.sha256()
-    for block in blocks(path):
+    for block in read_blocks(path):
         digest.update(block)
     return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
 

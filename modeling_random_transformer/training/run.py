@@ -24,7 +24,7 @@ from .. import __version__
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
-from ..translation.files import first_process_decides
+from ..translation.files import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .averaging import load_average
 from .checkpoints import STREAM_REPORT, best_of, is_last, newest_complete, save_atomically, step_of
@@ -90,7 +90,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     with args.main_process_first(desc="loading the corpora"):
         corpora = {split: text for split in ("train", "validation", "test") if (text := data.text(split)) is not None}
     with locked(Path(args.output_dir)):
-        manifest = first_process_decides(
+        manifest = call_on_main_process(
             lambda: open_manifest(
                 Path(args.output_dir), fixed_values(data, model, args, corpora), free_values(args, __version__)
             )
@@ -108,7 +108,7 @@ def _check_evaluation(data_args: DataArguments, args: TranslationTrainingArgumen
 def _execute(run: Run) -> RunResult:
     """Run the stages that are not done yet."""
     needs_training = run.manifest.finished is None
-    settings = first_process_decides(lambda: _evaluation_settings(run))
+    settings = call_on_main_process(lambda: _evaluation_settings(run))
     unscored = [split for split in settings if run.manifest.score_of(split, settings[split]) is None]
     if not needs_training:
         logger.warning("%s contains a finished run: training is skipped.", run.folder)
@@ -188,7 +188,7 @@ class Training:
 
 def _train(run: Run, trainer: TranslationTrainer) -> Training:
     """Train from the newest checkpoint to the last step."""
-    newest = first_process_decides(lambda: newest_complete(run.folder))
+    newest = call_on_main_process(lambda: newest_complete(run.folder))
     named = run.args.resume_from_checkpoint
     start = Path(named) if newest is None and isinstance(named, str) else newest
     if start is not None:
@@ -275,7 +275,7 @@ def _write_manifest(run: Run, **finished: Any) -> None:
             run.manifest.write(run.folder)
         return run.manifest
 
-    run.manifest = first_process_decides(write)
+    run.manifest = call_on_main_process(write)
 
 
 def _result(run: Run, splits: Collection[str], new_reports: Sequence[ValidationReport]) -> RunResult:

@@ -77,7 +77,7 @@ def translate_file(
     source, parts = Path(input_file), Parts(Path(output_file))
     # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
     state = PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
-    job, missing = first_process_decides(lambda: begin(source, parts, pipe, settings, chunk_size, restart))
+    job, missing = call_on_main_process(lambda: begin(source, parts, pipe, settings, chunk_size, restart))
 
     mine = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
@@ -204,7 +204,7 @@ class Parts:
     def join(self, job: Job) -> None:
         """Concatenate the parts into the output, then delete them, the manifest last. Other files are kept."""
         paths = map(self.path, range(len(job.starts)))
-        write_atomically(self.output, (block for path in paths for block in blocks(path)), self.folder)
+        write_atomically(self.output, (block for path in paths for block in read_blocks(path)), self.folder)
         self.remove_parts(job)
         self.manifest.unlink()
         if not any(self.folder.iterdir()):
@@ -226,7 +226,7 @@ class Parts:
         )
 
 
-def first_process_decides(decide: Callable[[], Any]) -> Any:
+def call_on_main_process(decide: Callable[[], Any]) -> Any:
     """Call a function in the first process, and return its result, or raise its error, in every process."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
@@ -279,7 +279,7 @@ def read_chunk(source: Path, job: Job, number: int) -> list[str]:
     return texts
 
 
-def blocks(path: Path, size: int = 2**20) -> Iterator[bytes]:
+def read_blocks(path: Path, size: int = 2**20) -> Iterator[bytes]:
     """Read a file in blocks."""
     with open(path, "rb") as file:
         while block := file.read(size):

@@ -31,14 +31,17 @@ def program_name(name: str) -> Iterator[None]:
         _program.reset(token)
 
 
+def current_program(script: str) -> str:
+    """The name that `program_name` has set, otherwise the name of the script."""
+    return _program.get() or script
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, without the usage."""
 
     def __init__(self, script: str, description: str | None):
         raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(
-            prog=_program.get() or script, description=description, formatter_class=raw, allow_abbrev=False
-        )
+        super().__init__(prog=current_program(script), description=description, formatter_class=raw, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         print_error(self.prog, message)
@@ -70,7 +73,7 @@ def run_script(main: Callable[[], int]) -> NoReturn:
 
 def print_error(script: str, message: str) -> None:
     """Print an error in the format of argparse on stderr."""
-    print(f"{_program.get() or script}: error: {message}", file=sys.stderr)
+    print(f"{current_program(script)}: error: {message}", file=sys.stderr)
 
 
 def format_error(error: Exception) -> str:
