@@ -95,9 +95,9 @@ def test_defaults_are_the_papers_base_model():
 
 @pytest.mark.parametrize(("field", "value", "allowed"), REFUSED)
 def test_invalid_value_raises(field, value, allowed):
-    with pytest.raises(ValueError, match="must be") as refusal:
+    with pytest.raises(ValueError, match="must be") as error:
         RandomTransformerConfig(**{field: value})
-    message = str(refusal.value)
+    message = str(error.value)
     assert field in message
     assert (repr(value) in message) or (str(value) in message)
     assert allowed in message
