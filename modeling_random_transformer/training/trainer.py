@@ -30,7 +30,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
-from ..translation.texts import longest_target
+from ..translation import longest_target
 from .checkpoints import (
     STREAM_REPORT,
     all_checkpoints,
