@@ -106,6 +106,8 @@ class EvaluationSampler(Sampler[list[int]]):
         max_pairs: the maximum number of pairs in a batch.
         num_processes: number of processes that the batches are distributed over.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
+        limits: the limit on the generated tokens of each pair, `[pairs]`, which must not be larger for a shorter
+            source; the pairs of a batch have the same limit.
     """
 
     def __init__(
@@ -116,10 +118,17 @@ class EvaluationSampler(Sampler[list[int]]):
         max_pairs: int,
         num_processes: int = 1,
         pad_to_multiple_of: int = 1,
+        limits: Sequence[int] | np.ndarray | None = None,
     ):
         lengths = _padded_lengths(source_lengths, target_lengths, pad_to_multiple_of)
         order = np.lexsort((lengths[:, 1], lengths[:, 0]))[::-1]
-        starts = _split(_batch_starts(lengths[order], max_tokens, max_pairs), len(order), num_processes)
+        changes = [] if limits is None else (np.flatnonzero(np.diff(np.asarray(limits)[order])) + 1).tolist()
+        starts = [
+            first + start
+            for first, pairs in zip([0, *changes], np.split(lengths[order], changes), strict=True)
+            for start in _batch_starts(pairs, max_tokens, max_pairs)
+        ]
+        starts = _split(starts, len(order), num_processes)
         self.num_batches = len(starts)
         batches = np.split(order, starts[1:])
         self.batches = [batches[i % len(batches)] for i in range(_round_up(len(batches), num_processes))]

@@ -19,7 +19,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, DatasetText
 from ..translation.files import call_on_main_process, read_blocks
 from ..utils.files import write_atomically
-from .arguments import DEPRECATED_ON_INVALID, DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
+from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
 from .recipe import TranslationTrainingArguments
 
@@ -101,14 +101,10 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            manifest = cls(**json.loads(path.read_bytes()))
-            for values in (manifest.fixed, *(entry["scored"] for entry in manifest.scores.values())):
-                if "on_broken" in values:  # the deprecated name of on_invalid
-                    values["on_invalid"] = DEPRECATED_ON_INVALID[values.pop("on_broken")]
-            return manifest
+            return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path} must be the manifest of a run, got a damaged file: {error}.") from error
 
     def write(self, folder: Path) -> None:

@@ -138,6 +138,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.args.eval_batch_size,
             num_processes=self._data_parallel_size(),
             pad_to_multiple_of=self.padding_multiple,
+            limits=[longest_target(length, self.model.config) for length in source_lengths.tolist()],
         )
         return self._loader(dataset, sampler, "evaluation")
 

@@ -118,7 +118,8 @@ def test_budget_holds_for_padded_lengths(pairs, processes):
 )
 def test_evaluation_sampler_contains_every_pair_at_its_position(pairs, processes, max_pairs):
     sources, targets = zip(*pairs, strict=True)
-    sampler = EvaluationSampler(sources, targets, 40, max_pairs, processes)
+    limits = [-(-source // 16) for source in sources]
+    sampler = EvaluationSampler(sources, targets, 40, max_pairs, processes, limits=limits)
     batches = list(sampler)
     assert len(batches) == len(sampler)
     assert len(batches) % processes == 0
@@ -129,4 +130,5 @@ def test_evaluation_sampler_contains_every_pair_at_its_position(pairs, processes
     for batch in batches:
         assert 1 <= len(batch) <= max_pairs
         assert len(batch) == 1 or np.max([pairs[i] for i in batch], axis=0).sum() * len(batch) <= 40
+        assert len({limits[i] for i in batch}) == 1
     assert [sources[i] for i in once] == sorted(sources, reverse=True)

@@ -76,17 +76,6 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
     assert manifest(copied / "out")["history"] == [{"step": STEPS, "changes": {"logging_steps": [4, 1]}}]
 
 
-def test_a_manifest_with_the_deprecated_name_of_on_invalid_is_read(copied, monkeypatch):
-    content = manifest(copied / "out")
-    for values in (content["fixed"], content["scores"]["test"]["scored"]):
-        assert values.pop("on_invalid") == "error"
-        values["on_broken"] = "refuse"
-    (copied / "out" / MANIFEST).write_text(json.dumps(content))
-    monkeypatch.setattr(Trainer, "train", stop)
-    monkeypatch.setattr(Trainer, "predict", stop)
-    assert set(run(copied, "out").scores) == {"test"}
-
-
 def test_only_missing_sets_are_scored(copied, monkeypatch):
     before = weights(copied / "out")
     monkeypatch.setattr(Trainer, "train", stop)

@@ -21,7 +21,7 @@ WORKER = Path(trainer_worker.__file__)
 def test_predictions_are_in_the_order_of_the_data_set(as_list, tmp_path):
     rows = pairs(23)
     trainer = new_trainer(tmp_path, eval_dataset=rows.to_list() if as_list else rows)
-    output = trainer.predict(trainer.eval_dataset, max_length=12)
+    output = trainer.predict(trainer.eval_dataset)
     assert len(output.predictions) == len(rows)
     for row, predicted, labels in zip(rows, output.predictions, output.label_ids, strict=True):
         source = torch.tensor([row["input_ids"]])
@@ -30,7 +30,7 @@ def test_predictions_are_in_the_order_of_the_data_set(as_list, tmp_path):
         assert [token for token in predicted.tolist() if token > 0] == [token for token in alone if token > 0]
         assert labels[: row["target_length"]].tolist() == row["labels"]
     # Metrics get the same order.
-    trainer.evaluate(max_length=12)
+    trainer.evaluate()
     assert np.array_equal(trainer.seen.label_ids, output.label_ids)
     assert np.array_equal(trainer.seen.predictions, output.predictions)
 
