@@ -41,8 +41,8 @@ AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig,
 AutoTokenizer.register(RandomTransformerConfig, tokenizer_class=RandomTransformerTokenizer, exist_ok=True)
 RandomTransformerConfig.register_for_auto_class()
 RandomTransformerTokenizer.register_for_auto_class()
-for auto_class, path in MODEL_CLASSES.items():
-    model_class = globals()[path.rpartition(".")[2]]
+for auto_class, name in MODEL_CLASSES.items():
+    model_class = globals()[name]
     getattr(transformers, auto_class).register(RandomTransformerConfig, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class)
 

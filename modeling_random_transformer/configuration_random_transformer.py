@@ -15,16 +15,16 @@ from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-# The auto_map of saved folders, for loading with trust_remote_code. The package registers the same classes.
+# By transformers' Auto class. The package registers them, and saved folders name them for trust_remote_code.
 MODEL_CLASSES = {
-    "AutoModel": "modeling_random_transformer.RandomTransformerModel",
-    "AutoModelForSeq2SeqLM": "modeling_random_transformer.RandomTransformerForConditionalGeneration",
-    "AutoModelForTextEncoding": "modeling_random_transformer.RandomTransformerEncoderModel",
-    "AutoModelForSequenceClassification": "modeling_random_transformer.RandomTransformerForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_random_transformer.RandomTransformerForTokenClassification",
-    "AutoModelForQuestionAnswering": "modeling_random_transformer.RandomTransformerForQuestionAnswering",
-    "AutoModelForMaskedLM": "modeling_random_transformer.RandomTransformerForMaskedLM",
-    "AutoModelForCausalLM": "modeling_random_transformer.RandomTransformerForCausalLM",
+    "AutoModel": "RandomTransformerModel",
+    "AutoModelForSeq2SeqLM": "RandomTransformerForConditionalGeneration",
+    "AutoModelForTextEncoding": "RandomTransformerEncoderModel",
+    "AutoModelForSequenceClassification": "RandomTransformerForSequenceClassification",
+    "AutoModelForTokenClassification": "RandomTransformerForTokenClassification",
+    "AutoModelForQuestionAnswering": "RandomTransformerForQuestionAnswering",
+    "AutoModelForMaskedLM": "RandomTransformerForMaskedLM",
+    "AutoModelForCausalLM": "RandomTransformerForCausalLM",
 }
 
 # The custom_pipelines of saved folders.
@@ -208,7 +208,7 @@ class RandomTransformerConfig(PretrainedConfig):
     def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
         """Save the configuration, with the full auto_map if the model's code is saved too."""
         if any(name.startswith("AutoModel") for name in getattr(self, "auto_map", None) or {}):
-            self.auto_map.update(MODEL_CLASSES)
+            self.auto_map.update({auto: f"modeling_random_transformer.{name}" for auto, name in MODEL_CLASSES.items()})
             if "RandomTransformerForConditionalGeneration" in (self.architectures or []):
                 self.custom_pipelines = {**(getattr(self, "custom_pipelines", None) or {}), **PIPELINES}
         super().save_pretrained(save_directory, **kwargs)

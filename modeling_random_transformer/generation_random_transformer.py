@@ -328,7 +328,8 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def __init__(self, beams: int, limit: int):
         self.fast: BeamKVCache | None = None
-        self.library: Cache
+        self.attentions: list[BeamAttention] = []
+        self.dynamic_cache: Cache
         super().__init__(DynamicCache(), DynamicCache())
         self.beams, self.limit = beams, limit
 
@@ -337,13 +338,13 @@ class FastDecodingCache(EncoderDecoderCache):
         """The keys and values of the target in transformers' layout."""
         if self.fast is not None:
             for i, keys, values in zip(self.layer_indices, self.fast.keys, self.fast.values, strict=True):
-                self.library.update(self.fast.unpack(keys), self.fast.unpack(values), i)
-            self.fast = None
-        return self.library
+                self.dynamic_cache.update(self.fast.unpack(keys), self.fast.unpack(values), i)
+            self.fast, self.attentions = None, []
+        return self.dynamic_cache
 
     @self_attention_cache.setter
     def self_attention_cache(self, cache: Cache) -> None:
-        self.library = cache
+        self.dynamic_cache = cache
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return super().get_seq_length(layer_idx) if self.fast is None else self.fast.length
@@ -374,7 +375,7 @@ class FastDecodingCache(EncoderDecoderCache):
         """Prepare the decoder and its cache from the keys and values that the modules have cached."""
         layers = model.model.decoder.layers
         self.layer_indices = [layer.self_attn.layer_idx for layer in layers]  # not consecutive after pruning
-        target = [self.library.layers[i] for i in self.layer_indices]
+        target = [self.dynamic_cache.layers[i] for i in self.layer_indices]
         source = [self.cross_attention_cache.layers[i] for i in self.layer_indices]
         fast = BeamKVCache([(layer.keys, layer.values) for layer in target], self.beams, self.limit)
         batch_size = len(target[0].keys) if self.limit - fast.length >= MIN_STEPS_TO_PACK else 0
@@ -384,7 +385,7 @@ class FastDecodingCache(EncoderDecoderCache):
             BeamAttention(layer, i, fast, cross, mask)
             for i, (layer, cross) in enumerate(zip(layers, source, strict=True))
         ]
-        self.library = DynamicCache()  # its tensors have been copied
+        self.dynamic_cache = DynamicCache()  # its tensors have been copied
         return fast
 
 
@@ -493,7 +494,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
                 return self.generate(*args, **kwargs)
         outputs = super().generate(*args, **kwargs)
         if isinstance(getattr(outputs, "past_key_values", None), EncoderDecoderCache):
-            outputs.past_key_values = library_cache(outputs.past_key_values)
+            outputs.past_key_values = standard_cache(outputs.past_key_values)
         return outputs
 
     def _extract_generation_mode_kwargs(self, custom_generate: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -581,7 +582,7 @@ def beams_per_source(cache: EncoderDecoderCache) -> int:
     return len(target[0].keys) // len(source[0].keys) if filled else 1
 
 
-def library_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
+def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     """The cache that `generate()` returns: transformers' classes, with the source's keys and values once per beam."""
     target, source, copies = cache.self_attention_cache, cache.cross_attention_cache, beams_per_source(cache)
     if copies > 1:

@@ -131,7 +131,7 @@ def token_loss(
     ignore_index: int = -100,
     **kwargs: Any,  # noqa: ARG001
 ) -> Tensor:
-    """`smoothed_cross_entropy` without smoothing, with the arguments of the library's loss functions.
+    """`smoothed_cross_entropy` without smoothing, with the arguments of transformers' loss functions.
 
     Raises:
         IndexError: on a CPU, for a label that is neither a token id nor `ignore_index`.

@@ -205,7 +205,7 @@ def test_unknown_words(words):
 
 
 def test_invalid_words_raise():
-    with pytest.raises(ValueError, match=r"words must differ .* 'a' more than once"):
+    with pytest.raises(ValueError, match=r"words must be unique, got 'a' more than once"):
         RandomTransformerTokenizer.from_words(["a", "b", "a"], bos_token="a", eos_token="b")
     with pytest.raises(ValueError, match="eos_token must be one of the words, got 'END'"):
         RandomTransformerTokenizer.from_words(["a", "b"], bos_token="a", eos_token="END")

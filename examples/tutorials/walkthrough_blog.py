@@ -208,7 +208,8 @@ def run_without_norms(
     """The largest score and the largest value after each layer, without residual connections and layer norms."""
     scores, values = [], []
     with trace(model) as recorded:
-        for index, layer in enumerate(model.model.encoder.layers):
+        layers: Any = model.model.encoder.layers
+        for index, layer in enumerate(layers):
             states = layer.feed_forward(layer.self_attn(states)[0])
             heads = [recorded[f"encoder.layers.{index}.self_attn.head.{head}.scaled_scores"] for head in (0, 1)]
             scores.append(torch.cat(heads).max().item())
