@@ -226,7 +226,7 @@ class Parts:
         )
 
 
-def call_on_main_process(decide: Callable[[], Any]) -> Any:
+def call_on_main_process(function: Callable[[], Any]) -> Any:
     """Call a function in the first process, and return its result, or raise its error, in every process."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
@@ -234,13 +234,13 @@ def call_on_main_process(decide: Callable[[], Any]) -> Any:
     outcome: list[Any] = [None]
     if PartialState().is_main_process:
         try:
-            outcome = [decide()]
+            outcome = [function()]
         except (ValueError, OSError) as error:
             outcome = [error]
-    [decision] = broadcast_object_list(outcome)
-    if isinstance(decision, Exception):
-        raise decision
-    return decision
+    [result] = broadcast_object_list(outcome)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def begin(
