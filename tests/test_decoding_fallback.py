@@ -7,6 +7,7 @@ from types import MethodType
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
@@ -320,7 +321,8 @@ def test_instance_forward_that_replaces_the_original(steps):
     assert not steps
 
 
-def test_accelerate_in_mixed_precision(steps):
+def test_accelerate_in_mixed_precision(steps, monkeypatch):
+    monkeypatch.setattr(AcceleratorState, "_shared_state", {})  # other tests of the process leave one
     model = Accelerator(cpu=True, mixed_precision="bf16").prepare_model(tiny_model(), evaluation_mode=True)
     assert "forward" in vars(model)
     generate(model)
