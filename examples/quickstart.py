@@ -147,7 +147,7 @@ def read_pairs(source: Path, target: Path | None) -> Pairs:
             f"got {lines} in {source} and {count_lines(target)} in {target}."
         )
     if (report := validate(text)).invalid:
-        raise ValueError(f"every line must hold a sentence and its translation, got {report}.")
+        raise ValueError(f"every line must contain a sentence and its translation, got {report}.")
     return [(line.source.strip(), line.target.strip()) for line in text.lines() if isinstance(line, ParallelLine)]
 
 

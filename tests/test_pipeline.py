@@ -414,7 +414,7 @@ class TestLongTexts:
             pipe(self.LONG, max_source_tokens=1000, truncation=False, **SHORT)
         cut = tokenizer(self.LONG, truncation=True, max_length=POSITIONS, return_tensors="pt")
         expected = tokenizer.decode(model.generate(**cut, **SHORT)[0], skip_special_tokens=True)
-        with pytest.warns(UserWarning, match=f"2 of 4 texts were cut to {POSITIONS} tokens"):
+        with pytest.warns(UserWarning, match=f"2 of 4 texts were truncated to {POSITIONS} tokens"):
             answers = pipe(self.MIXED, batch_size=4, truncation=True, **SHORT)
         assert texts_of(answers) == [
             texts_of(pipe(TEXTS[:1], **SHORT))[0],
@@ -442,7 +442,7 @@ class TestLongTexts:
         assert texts_of([whole]) == reference(own_pipe.model, tokenizer, self.LONG, **SHORT)
 
     def test_max_source_tokens_truncates(self, own_pipe):
-        with pytest.warns(UserWarning, match=r"1 of 1 texts were cut to 9 tokens \(max_source_tokens\)"):
+        with pytest.warns(UserWarning, match=r"1 of 1 texts were truncated to 9 tokens \(max_source_tokens\)"):
             answer = own_pipe(self.LONG, max_source_tokens=9, **SHORT)
         ids = [*own_pipe.tokenizer(self.LONG).input_ids[:8], EOS]
         expected = own_pipe.model.generate(input_ids=torch.tensor([ids]), **SHORT)[0]
@@ -483,7 +483,7 @@ class TestLongTexts:
         pipe = pipeline("seq2seq", model=EncoderDecoderModel(both), tokenizer=tokenizer, device="cpu")
         with pytest.raises(ValueError, match=r"at most 36 tokens \(the model's positions\)"):
             pipe(self.LONG, **SHORT)
-        with pytest.warns(UserWarning, match="cut to 36 tokens"):
+        with pytest.warns(UserWarning, match="truncated to 36 tokens"):
             assert "generated_text" in pipe(self.LONG, truncation=True, **SHORT)
 
 

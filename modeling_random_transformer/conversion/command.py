@@ -4,8 +4,9 @@
     random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --embedding embedding.weight
     random-transformer convert fairseq checkpoint_best.pt --output outputs/de-en --source_dict dict.de.txt
 
-`random-transformer convert FORMAT --help` lists the arguments of a format. Prints how each weight was converted. Exits
-with 0; with 1 if the logits differ by more than the tolerance; with 2 if the checkpoint cannot be converted.
+`random-transformer convert FORMAT --help` lists the arguments of a format. The command prints how each
+weight was converted. Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint
+cannot be converted.
 """
 
 import argparse
@@ -30,17 +31,17 @@ COMMAND = "random-transformer convert"
 TOLERANCE = 1e-4
 MARIAN = """Convert a folder of MarianMT, such as a model of OPUS-MT, and compare the logits of the two models.
 
-Exits with 0; with 1 if the logits differ by more than the tolerance; with 2 if the folder cannot be converted.
+Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the folder cannot be converted.
 """
-TORCH = """Convert a checkpoint that holds an nn.Transformer, and compare the logits of the two models.
+TORCH = """Convert a checkpoint that contains an nn.Transformer, and compare the logits of the two models.
 
-Exits with 0; with 1 if the logits differ by more than the tolerance; with 2 if the checkpoint cannot be converted. No
-code in the checkpoint is executed.
+Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint cannot be converted.
+No code in the checkpoint is executed.
 """
 FAIRSEQ = """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
 
-Exits with 0; with 2 if the checkpoint cannot be converted. No code in the checkpoint is executed. Logits are not
-compared, as fairseq is not required.
+Exit status: 0 on success; 2 if the checkpoint cannot be converted. No code in the checkpoint is executed. The logits
+are not compared, because that would require fairseq.
 """
 
 
@@ -86,10 +87,10 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
         nargs="+",
         default=["none"],
         metavar="NAME",
-        help="one table or two; or none, sinusoidal, concatenated; default: none",
+        help="none, sinusoidal, concatenated, or the names of one or two tables; default: none",
     )
     parser.add_argument("--prefix", default="", help="prefix of the nn.Transformer's names, such as transformer.")
-    parser.add_argument("--key", help="key of the state dict in the file, if the file holds more")
+    parser.add_argument("--key", help="key of the state dict, if the file contains other objects too")
     parser.add_argument("--ignore", nargs="+", default=[], metavar="NAME", help="weights that are not converted")
     parser.add_argument("--scale_embedding", action="store_true", help="multiply embeddings by sqrt(d_model)")
     parser.add_argument("--norm_first", action="store_true", help="pre-norm")
@@ -152,7 +153,7 @@ def add_tolerance(parser: Parser) -> None:
         type=float,
         default=TOLERANCE,
         metavar="X",
-        help="largest difference of the logits; default: %(default)s",
+        help="maximum difference of the logits; default: %(default)s",
     )
 
 
@@ -173,7 +174,7 @@ def convert_and_report(
     console = Console(markup=False)
     console.print(report_tables(report))
     if compare is None:
-        console.print("The logits were not compared with the original's.")
+        console.print("The logits were not compared with the original model.")
         return 0
     difference = compare()
     console.print(f"Largest difference of the logits on random batches: {difference:.1e}")
@@ -181,6 +182,6 @@ def convert_and_report(
 
 
 def logit_difference(output: Path, original: Logits, vocabularies: tuple[int, int] | None = None) -> float:
-    """The largest difference of the logits of a converted folder and its original, in float32."""
+    """The largest difference between the logits of a converted folder and its original, in float32."""
     model = AutoModelForSeq2SeqLM.from_pretrained(output, dtype="float32").eval()
     return largest_difference(model, original, vocabularies=vocabularies)

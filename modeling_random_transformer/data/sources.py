@@ -28,7 +28,7 @@ class ParallelLine:
 
 @dataclass(slots=True)
 class InvalidLine:
-    """A line that holds no pair of texts, and the reason."""
+    """A line without a valid pair of texts, and the reason."""
 
     number: int
     reason: str
@@ -108,7 +108,10 @@ class DatasetText:
     name: str = "the dataset"
 
     def __post_init__(self) -> None:
-        columns = self.dataset.column_names or [self.source_key, self.target_key]  # a stream may not know its columns
+        columns = self.dataset.column_names or [
+            self.source_key,
+            self.target_key,
+        ]  # the columns of a stream may be unknown
         if "translation" not in columns and not {self.source_key, self.target_key} <= set(columns):
             raise ValueError(
                 f"source_key and target_key must be columns of {self.name}, {', '.join(columns)}, "

@@ -120,13 +120,13 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError as error:
-        raise ValueError(f"{file.name} must hold a JSON object, got arrays or objects nested too deeply.") from error
+        raise ValueError(f"{file.name} must contain a JSON object, got arrays or objects nested too deeply.") from error
     except OSError as error:
         raise ValueError(f"{file.name} must be a readable file: {error.strerror}.") from error
     except ValueError as error:
-        raise ValueError(f"{file.name} must hold a JSON object in UTF-8: {error}.") from error
+        raise ValueError(f"{file.name} must contain a JSON object in UTF-8: {error}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file.name} must hold a JSON object, got {shorten(content)}.")
+        raise ValueError(f"{file.name} must contain a JSON object, got {shorten(content)}.")
     return content
 
 

@@ -117,7 +117,7 @@ class Job:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{manifest} must be JSON, got {type(error).__name__}. {DAMAGED}") from error
         if not isinstance(content, dict):
-            raise ValueError(f"{manifest} must hold a JSON object, got {type(content).__name__}. {DAMAGED}")
+            raise ValueError(f"{manifest} must contain a JSON object, got {type(content).__name__}. {DAMAGED}")
         for field, (is_valid, allowed) in MANIFEST.items():
             if not is_valid(content.get(field)):
                 value = reprlib.repr(content.get(field))
@@ -135,7 +135,7 @@ class Job:
         before, now = earlier.options, current.options
         differences += [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
         raise ValueError(
-            f"{folder} must hold the parts of the same translation, got parts of one that differs in "
+            f"{folder} must contain the parts of the same translation, got parts of one that differs in "
             f"{', '.join(differences)}: use the same input, model and options to resume, or restart."
         )
 
@@ -192,7 +192,7 @@ class Parts:
             others = [path for path in self.folder.iterdir() if not self.is_temporary(path)]
         if others:
             raise ValueError(
-                f"{self.folder} must hold only the parts of {self.output.name}, got other files, such as "
+                f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
                 f"{others[0].name}."
             )
         return write_atomically(self.manifest, [json.dumps(asdict(job)).encode()], self.folder)

@@ -180,13 +180,13 @@ def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
         names = sorted({shards.get(name, file) for name in missing})
         fields = fields_of_parameters(missing) if is_own else []
         raise ValueError(
-            f"{', '.join(names)} must hold all weights of the model in {CONFIG}{in_parentheses(fields)}, "
+            f"{', '.join(names)} must contain all weights of the model in {CONFIG}{in_parentheses(fields)}, "
             f"got none for {format_names(missing)}."
         )
     if is_own and info["unexpected_keys"]:
         unexpected = sorted(info["unexpected_keys"])
         raise ValueError(
-            f"{file} must hold only weights of the model in {CONFIG}"
+            f"{file} must contain only weights of the model in {CONFIG}"
             f"{in_parentheses(fields_of_parameters(unexpected))}, got {format_names(unexpected)}."
         )
     return model

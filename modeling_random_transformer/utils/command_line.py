@@ -106,15 +106,17 @@ def require_random_transformer_folder(text: str) -> Path:
     folder = model_folder(text)
     if not (folder / "config.json").is_file():
         raise argparse.ArgumentTypeError(
-            f"must hold a whole model, got {text!r} with an adapter: merge it first (docs/small_models.md)."
+            f"must contain a full model, got {text!r} with an adapter: merge it first (docs/small_models.md)."
         )
     try:
         model_type = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
+        raise argparse.ArgumentTypeError(
+            f"must contain a config.json that can be read, got {text!r}: {error}."
+        ) from error
     if model_type != MODEL_TYPE:
         raise argparse.ArgumentTypeError(
-            f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
+            f"must contain a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
         )
     return folder
 
@@ -136,7 +138,7 @@ def load_translator(folder: Path, dtype: str = "float32", argument: str = "FOLDE
         return load_model_and_tokenizer(folder, dtype)
     except ValueError as error:
         raise ValueError(
-            f"{argument} must hold a model and its tokenizer, got {_describe_folder(folder)}: {error}"
+            f"{argument} must contain a model and its tokenizer, got {_describe_folder(folder)}: {error}"
         ) from error
 
 
@@ -162,4 +164,4 @@ def check_finite(model: Any) -> None:
         if name.endswith(("lm_head.bias", "final_logits_bias")):
             allowed |= weight.isneginf()
         if not allowed.all():
-            raise FloatingPointError(f"the model's weights must be finite, but {name} holds NaN or infinity.")
+            raise FloatingPointError(f"the model's weights must be finite, but {name} contains NaN or infinity.")

@@ -83,7 +83,7 @@ def test_shards_in_the_folder(folder, tmp_path):
 )
 def test_other_references_outside_of_the_folder(folder, tmp_path, name, entry):
     add_to(folder / name, **entry)
-    with pytest.raises(ValueError, match=r"transformers_weights in .* must be null|must hold a whole model"):
+    with pytest.raises(ValueError, match=r"transformers_weights in .* must be null|must contain a full model"):
         convert_marian(folder, tmp_path / "out")
 
 

@@ -253,7 +253,7 @@ class TestErrors:
             (tmp_path / path.name).write_bytes(b"{" if path.name == name else path.read_bytes())
         status, _, errors = run("--model", tmp_path, "a")
         assert status == 2
-        assert f"--model must hold a model and its tokenizer, got {tmp_path}:" in errors[-1]
+        assert f"--model must contain a model and its tokenizer, got {tmp_path}:" in errors[-1]
 
     def test_invalid_utf8(self, run, tmp_path, monkeypatch):
         content = b"the boy\n" * 3 + b"the \xff boy\n"
@@ -284,7 +284,7 @@ class TestErrors:
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2
         assert (
-            "out.txt.parts must hold the parts of the same translation, got parts of one that differs in num_beams: "
+            "out.txt.parts must contain the parts of the same translation, got parts of one that differs in num_beams: "
             in errors[0]
         )
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])

@@ -225,7 +225,8 @@ class TestLearnedPositions:
 
     def test_error_names_the_index_of_a_long_text(self, limited_model, tokenizer):
         with pytest.raises(
-            ValueError, match=r"at most 20 tokens.*index 2 has 41; truncation=True or max_source_tokens truncates it"
+            ValueError,
+            match=r"at most 20 tokens.*index 2 has 41. To truncate it, set truncation=True or max_source_tokens",
         ):
             translate(["the", "", "the" * 40], limited_model, tokenizer)
 
@@ -453,7 +454,7 @@ class TestResume:
     def test_options_must_be_the_same(self, resume, options, difference):
         with pytest.raises(
             ValueError,
-            match=rf"output.txt.parts must hold the parts of the same .* differs in {difference}: .*or restart",
+            match=rf"output.txt.parts must contain the parts of the same .* differs in {difference}: .*or restart",
         ):
             resume(**options)
 
@@ -543,7 +544,7 @@ class TestFileErrors:
         foreign.parent.mkdir()
         foreign.write_text("foreign")
         for restart in (False, True):
-            with pytest.raises(ValueError, match=r"output.txt.parts must hold only the parts of output.txt"):
+            with pytest.raises(ValueError, match=r"output.txt.parts must contain only the parts of output.txt"):
                 translate_file(source, tmp_path / "output.txt", model, tokenizer, restart=restart, **SHORT)
         assert foreign.read_text() == "foreign"
 
