@@ -108,10 +108,7 @@ class DatasetText:
     name: str = "the dataset"
 
     def __post_init__(self) -> None:
-        columns = self.dataset.column_names or [
-            self.source_key,
-            self.target_key,
-        ]  # the columns of a stream may be unknown
+        columns = self.dataset.column_names or [self.source_key, self.target_key]  # a stream may have no column names
         if "translation" not in columns and not {self.source_key, self.target_key} <= set(columns):
             raise ValueError(
                 f"source_key and target_key must be columns of {self.name}, {', '.join(columns)}, "

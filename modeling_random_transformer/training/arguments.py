@@ -1,4 +1,4 @@
-"""Command-line arguments for the data and the model; `recipe.py` has those for training."""
+"""Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
 import warnings
 from dataclasses import dataclass, field, fields
@@ -163,11 +163,13 @@ class ModelArguments:
                 raise ValueError(f"{name} must be unset without lora_rank, got {value!r}.")
 
     def _check_fine_tuning(self) -> None:
-        """A saved model has a tokenizer and an architecture; only the dropout rates can be changed."""
+        """Check that only dropout rates are overridden: a saved model has a tokenizer and an architecture."""
         for name in ("tokenizer", "vocab_size", "preset"):
             value = getattr(self, name)
             if value is not None:
-                raise ValueError(f"{name} must be unset with model_name_or_path, which has its own, got {value!r}.")
+                raise ValueError(
+                    f"{name} must be unset with model_name_or_path (the saved one is used), got {value!r}."
+                )
         fixed = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
         if fixed:
             raise ValueError(

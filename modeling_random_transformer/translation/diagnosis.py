@@ -1,7 +1,7 @@
-"""Finding the file and the field of a saved folder that cause an error.
+"""Finds the file and the field of a saved folder that cause an error.
 
-Exceptions of libraries rarely name them. A field is found by elimination: it is invalid if the file can be used without
-it.
+Exceptions from libraries rarely name them. A field is found by elimination: it is invalid if the file can be read
+without it.
 """
 
 import json
@@ -24,7 +24,7 @@ Location = tuple[str, str | None]  # a file and a field
 
 @contextmanager
 def name_file_in_errors(file: str, locate: Callable[[], Location | None] = lambda: None) -> Iterator[None]:
-    """Convert any exception of a library to a one-line `ValueError` that names the file and, if known, the field.
+    """Convert any exception from a library to a one-line `ValueError` that names the file and, if known, the field.
 
     The exceptions have no common base class: TypeError, KeyError, plain Exception, panics of tokenizers.
 
@@ -131,7 +131,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def fails(function: Callable[[Any], Any], argument: Any) -> bool:
-    """Whether a call raises an exception of a library."""
+    """Whether a call raises an exception from a library."""
     try:
         function(argument)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Translation of a whole file by one or more processes, resumable after an interruption.
+"""Resumable translation of a file by one or more processes.
 
 The input is divided into chunks of lines. Each finished chunk is a part, a file in the folder `<output>.parts`,
 together with a manifest that describes the job. The output is written when all parts exist. All files are written
@@ -57,7 +57,8 @@ def translate_file(
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
-        chunk_size: lines that are sorted by length together, and lost if the process is killed before the last one.
+        chunk_size: lines that are sorted by length together, and lost if the process is killed before the chunk is
+            complete.
         restart: discard the parts of an earlier call. In `<output>.parts`, only files listed in its manifest are
             deleted.
         progress: show a progress bar on stderr, which counts the lines of the first process; `None` shows it after a
@@ -246,7 +247,7 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
 def begin(
     source: Path, parts: Parts, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int, restart: bool
 ) -> tuple[Job, list[int]]:
-    """Check the whole input, then return the job and the numbers of its unfinished chunks."""
+    """Check the complete input, then return the job and the numbers of its unfinished chunks."""
     if parts.output.exists() and parts.output.samefile(source):
         raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
     job = describe_job(source, pipe, options, chunk_size)

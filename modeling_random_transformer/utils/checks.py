@@ -1,4 +1,4 @@
-"""Whether a tokenizer has the vocabulary of a model."""
+"""Checks that a tokenizer matches the vocabulary of a model."""
 
 from transformers import PreTrainedTokenizerBase
 

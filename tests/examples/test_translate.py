@@ -218,7 +218,7 @@ class TestErrors:
             (["--num_beams", "two"], "argument --num_beams: must be a positive integer, got 'two'."),
             (["--max_batch_tokens", "-5"], "argument --max_batch_tokens: must be a positive integer, got '-5'."),
             (["--temperature", "0", "--sample"], "argument --temperature: must be a positive number, got '0'."),
-            (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without."),
+            (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without it."),
             (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
             (["--input", "missing"], "argument --input: must be a file that exists, got 'missing'."),
             (["--output", "missing/out"], "argument --output: must be in a folder that exists, got 'missing/out'."),
@@ -420,7 +420,7 @@ def test_full_disk_at_stdout(folder):
 @pytest.mark.parametrize(
     ("name", "field", "value", "reason"),
     [
-        ("config.json", "model_type", "x", "model_type must be an architecture that transformers knows, got 'x'"),
+        ("config.json", "model_type", "x", "model_type must be an architecture of transformers, got 'x'"),
         ("config.json", "dropout", "x", "dropout must be a rate of at least 0 and below 1, got 'x'"),
         ("config.json", "vocab_size", 7, r" \(vocab_size\), got"),
         ("config.json", "d_ff", 32, r" \(d_ff\), got"),

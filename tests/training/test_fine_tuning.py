@@ -112,7 +112,7 @@ def test_averaging_adapters_of_different_modules_raises(corpus, tmp_path):
     first = fine_tune(corpus, tmp_path / "out", **LORA, max_steps=2)
     second = fine_tune(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1")
     model = PeftModel.from_pretrained(load(corpus / "base"), second.folder)
-    with pytest.raises(ValueError, match=r"must fit the model's adapter: .* has unexpected"):
+    with pytest.raises(ValueError, match=r"must match the model's adapter: .* has unexpected"):
         load_average(model, all_checkpoints(first.folder))
 
 
