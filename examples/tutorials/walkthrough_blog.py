@@ -1,4 +1,4 @@
-"""The walkthrough of the blog post "The Random Transformer": its numbers, in its order, next to the model's."""
+"""The walkthrough of the blog post "The Random Transformer": its numbers next to those of the model."""
 
 from functools import cache
 from typing import Any
