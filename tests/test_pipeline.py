@@ -278,7 +278,7 @@ class TestScores:
         "options", [{}, {"do_sample": True, "top_k": 5, "temperature": 2.0}], ids=["greedy", "sample"]
     )
     def test_token_log_probabilities_are_summed_up_to_the_end_token(self, pipe, options, config):
-        """Alone, a text's generation stops at its end, so that nothing behind it can be counted."""
+        """For a single text, generation stops at its end, so no later token can be counted."""
         options = SHORT | options | {"suppress_tokens": [0], "eos_token_id": [EOS, *range(4, 80)]}
         ranked = {"return_dict_in_generate": True, "output_scores": True}
         given = {"generation_config": GenerationConfig(**options)} if config else options
@@ -288,7 +288,7 @@ class TestScores:
             outputs = pipe.model.generate(**pipe.tokenizer(text, return_tensors="pt"), **options, **ranked)
             steps = pipe.model.compute_transition_scores(outputs.sequences, outputs.scores, normalize_logits=True)
             expected.append((outputs.sequences.shape[1], steps.sum().item()))
-        assert len({length for length, _ in expected}) > 1, "all of one length: nothing to count behind an end"
+        assert len({length for length, _ in expected}) > 1, "all have one length: there are no tokens after an end"
         for batch_size in (1,) if options.get("do_sample") else (1, len(TEXTS)):
             torch.manual_seed(7)
             answers = pipe(TEXTS, batch_size=batch_size, return_scores=True, **given)
@@ -458,7 +458,7 @@ class TestLongTexts:
             self.limited(own_pipe, tokenizer)(self.LONG)
         assert "indexing errors" not in capfd.readouterr().err
 
-    def test_limit_must_exceed_the_special_tokens(self, own_pipe):
+    def test_limit_must_exceed_the_number_of_special_tokens(self, own_pipe):
         with pytest.raises(
             ValueError, match="max_source_tokens must be greater than the number of special tokens, 1, got 1"
         ):

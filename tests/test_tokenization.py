@@ -233,7 +233,7 @@ def test_other_invalid_texts_raise_as_in_transformers(tokenizer):
 
 
 @pytest.mark.parametrize("value", [1.5, "yes", None])
-def test_invalid_prefix_space_raises(tokenizer, value, tmp_path):
+def test_invalid_add_prefix_space_raises(tokenizer, value, tmp_path):
     with pytest.raises(ValueError, match="add_prefix_space must be True or False, got"):
         tokenizer.add_prefix_space = value
     tokenizer.save_pretrained(tmp_path)

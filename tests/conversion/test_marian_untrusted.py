@@ -1,4 +1,4 @@
-"""Folders of Marian models that refer to code or to files elsewhere, or are damaged."""
+"""Folders of Marian models that refer to code, refer to files outside the folder, or are damaged."""
 
 import json
 from pathlib import Path

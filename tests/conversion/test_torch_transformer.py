@@ -157,19 +157,19 @@ def change(path: str, **attributes):
 
 
 class CustomLayer(nn.TransformerEncoderLayer):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 class CustomLinear(nn.Linear):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 class CustomEmbedding(nn.Embedding):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 class CustomAttention(nn.MultiheadAttention):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 @pytest.mark.parametrize(

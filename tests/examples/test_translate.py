@@ -341,7 +341,7 @@ class TestProcesses:
         """The command line after the interpreter or launcher."""
         return [SCRIPT, "--model", folder, "--input", source, "--output", output, *self.OPTIONS]
 
-    def test_two_processes_give_the_same_output(self, work, source, output, expected):
+    def test_two_processes_write_the_same_output(self, work, source, output, expected):
         finish(*LAUNCHER, *TWO, *SETTINGS, *work)
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]

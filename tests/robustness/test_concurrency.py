@@ -1,4 +1,4 @@
-"""Concurrent calls with one model and one tokenizer give the results of sequential calls and restore all state."""
+"""Concurrent calls with one model and one tokenizer equal sequential calls and restore all state."""
 
 import copy
 import threading

@@ -187,7 +187,7 @@ def status_of_child(main) -> int:
     if child == 0:
         status = 99
         try:
-            # A shell lets the processes that it starts in the background ignore SIGINT.
+            # A shell starts background processes with SIGINT ignored.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             run_script(main)
         except SystemExit as end:

@@ -108,8 +108,8 @@ class TestTexts:
         for sizes in ({}, {"max_batch_tokens": 200}, {"chunk_size": 7}):
             assert translate(FEW, model, tokenizer, **sizes, **options) == expected
 
-    def test_texts_end_by_token_and_by_limit(self, model, tokenizer):
-        """Precondition of the test above: some end at the end-of-sequence token, some at different limits."""
+    def test_texts_end_at_the_end_token_or_at_the_limit(self, model, tokenizer):
+        """Precondition of the previous test: some texts end at the end-of-sequence token, some at different limits."""
         limits = [longest_target(len(source), model.config) for source in tokenizer(FEW)["input_ids"]]
         at_limit = []
         for text, limit in zip(FEW, limits, strict=True):
@@ -260,7 +260,7 @@ class TestErrors:
     )
     def test_invalid_option(self, model, tokenizer, options, message):
         with pytest.raises(ValueError, match=f"^{message}$"):
-            translate_stream(TEXTS, model, tokenizer, **options)  # at once, not with the first text
+            translate_stream(TEXTS, model, tokenizer, **options)  # immediately, not with the first text
 
     @pytest.mark.parametrize(
         ("texts", "message"),
@@ -385,7 +385,7 @@ class TestFiles:
 class TestInterruption:
     """A process is killed before each of its file operations, and another one resumes."""
 
-    def test_output_after_a_kill_at_any_file_operation(self, source, output, expected, model, tokenizer):
+    def test_resumed_output_after_a_kill_at_any_file_operation(self, source, output, expected, model, tokenizer):
         def run():
             translate_file(source, output, model, tokenizer, chunk_size=9, **SHORT)
 

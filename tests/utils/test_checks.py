@@ -1,4 +1,4 @@
-"""Whether a tokenizer matches a model."""
+"""Checks that a tokenizer matches a model."""
 
 import pytest
 

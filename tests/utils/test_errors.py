@@ -1,4 +1,4 @@
-"""Exceptions of libraries as one-line errors."""
+"""Exceptions from libraries as one-line errors."""
 
 import pytest
 from safetensors import SafetensorError
