@@ -778,7 +778,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         if isinstance(past_key_values, FastDecodingCache) and decoder_input_ids is not None:
             others = (labels, decoder_attention_mask, decoder_inputs_embeds, *kwargs.values())
             if past_key_values.can_step(decoder_input_ids, *others):
-                # A step of generate(): the cache has the keys and values of the source and of all earlier tokens.
+                # A step of generate(): the cache contains the keys and values of the source and of all earlier tokens.
                 logits = past_key_values.step(self, decoder_input_ids, attention_mask)
                 return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
         if labels is not None:
@@ -823,7 +823,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         return shifted.masked_fill(shifted == -100, pad)
 
 
-# generate() does not call these modules at each step, so it checks that none of their methods was replaced.
+# generate() does not call these modules at each step. It therefore checks that none of their methods was replaced.
 record_methods(
     RandomTransformerForConditionalGeneration,
     RandomTransformerModel,
@@ -833,12 +833,12 @@ record_methods(
 )
 
 
-# The task heads. Each model has the encoder or the decoder under the name that it has in
-# RandomTransformerForConditionalGeneration, whose checkpoints therefore load into it; only the head is new.
+# Task heads. Encoder and decoder have the same parameter names as in RandomTransformerForConditionalGeneration, so its
+# checkpoints load into every head. Only the weights of the head are new.
 
 
 class RandomTransformerEncoderModel(RandomTransformerBaseModel):
-    """The encoder alone (paper Figure 1 left)."""
+    """The encoder as a separate model (paper Figure 1 left)."""
 
     _tied_weights_keys = {"encoder.embed_tokens.weight": "shared.weight"}
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
@@ -864,7 +864,7 @@ class RandomTransformerEncoderModel(RandomTransformerBaseModel):
 
 
 class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
-    """Base of the models with a linear layer on the encoder's states."""
+    """Base of the models with a linear layer on the encoder's hidden states."""
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
 
@@ -1048,7 +1048,7 @@ class RandomTransformerForMaskedLM(RandomTransformerPreTrainedModel):
 
 
 class RandomTransformerDecoderModel(RandomTransformerBaseModel):
-    """The decoder alone, without cross-attention (paper Figure 1 right, without its middle sub-layer)."""
+    """The decoder as a separate model without cross-attention (paper Figure 1 right, without its middle sub-layer)."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "shared.weight"}
     _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn", r"lm_head\."]
@@ -1073,7 +1073,7 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
         position_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> DecoderOutput:
-        """States of the tokens so far, `[batch, length, d_model]`.
+        """Hidden states of the tokens, `[batch, length, d_model]`.
 
         Args:
             attention_mask: 1 for tokens, 0 for padding, on either side, `[batch, seen_len + length]`.

@@ -1,7 +1,7 @@
 """Numerics behind the modules: attention kernel selection, dropout, the loss, and functional layers for generation.
 
-This file contains all device-specific code and all optimizations. The docstring of each function gives the PyTorch
-expression that it is equivalent to.
+Device-specific code and numerical optimizations are in this file. Docstrings give the PyTorch expression that a
+function is equivalent to.
 """
 
 import math

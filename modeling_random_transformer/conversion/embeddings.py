@@ -64,7 +64,7 @@ def map_embeddings(
 
 
 def identity_rows(mapper: StateDictMapper, source: int, target: int) -> Rows:
-    """Map each id to its own row in tables with this many rows; ids beyond a table have no row."""
+    """Map each id to the row with this index in tables of these sizes; ids beyond a table have no row."""
     if source != target:
         never = f", and ids of at least {target} have a probability of 0" if target < source else ""
         mapper.report.notes.append(

@@ -45,8 +45,8 @@ def from_fairseq(
     """Convert the weights of a fairseq `transformer`.
 
     fairseq's sinusoids use other frequencies (their logarithms are spaced by `d_model / 2 - 1`), so their values become
-    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `fairseq_ids` gives
-    the tokens that they share.
+    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `fairseq_ids`
+    specifies their common tokens.
 
     Args:
         checkpoint: a `.pt` file or its content: `"model"`, and `"args"` or `"cfg"`.

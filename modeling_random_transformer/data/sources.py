@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 
 from ..utils.text import decode_line
 
-# Reasons for which a line is invalid.
+# Reasons why a line is invalid.
 EMPTY = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"

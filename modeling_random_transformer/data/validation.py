@@ -77,7 +77,7 @@ def load_pairs(
 
     Raises:
         ValueError: `on_invalid` is invalid, the files have different numbers of lines, there are invalid lines and
-            `on_invalid` is `"error"`, or there are no valid ones.
+            `on_invalid` is `"error"`, or no line is valid.
     """
     check_on_invalid(on_invalid)
     rows = Dataset.from_generator(

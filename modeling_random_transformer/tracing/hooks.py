@@ -180,7 +180,7 @@ class HookManager:
         self.add_forward_hook(norm, hook)
 
     def hook_attention(self, path: str, layer: int, attention: Any) -> None:
-        """Record the heads one by one, and their concatenation and projection (paper 3.2.2)."""
+        """Record each head, and the concatenation and projection of all heads (paper 3.2.2)."""
         hooks = AttentionHooks(path, layer, self)
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)

@@ -148,7 +148,9 @@ class ModelArguments:
         if self.model_name_or_path is not None:
             self._check_fine_tuning()
         elif self.lora_rank is not None:
-            raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} alone.")
+            raise ValueError(
+                f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} without it."
+            )
         if self.lora_rank is None:
             self._check_no_lora_options()
         for name in ("lora_rank", "lora_alpha"):

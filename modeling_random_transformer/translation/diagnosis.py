@@ -44,7 +44,7 @@ def name_file_in_errors(file: str, locate: Callable[[], Location | None] = lambd
 
 
 def locate_field(folder: Path, name: str, read: Callable[[Path], Any]) -> Location | None:
-    """The field without which `read` accepts a JSON file of the folder; `None` if there is no such field.
+    """The field whose removal makes a JSON file of the folder readable; `None` if there is no such field.
 
     Args:
         folder: the folder for which `read` may fail.
@@ -71,7 +71,7 @@ def locate_field(folder: Path, name: str, read: Callable[[Path], Any]) -> Locati
 
 
 def eliminate_field(content: dict[str, Any], is_accepted: Callable[[dict[str, Any]], bool]) -> str | None:
-    """The first field without which the content is accepted."""
+    """The first field whose removal makes the content readable."""
     for field in content:
         if is_accepted({name: value for name, value in content.items() if name != field}):
             return field
@@ -147,7 +147,7 @@ def is_library_error(error: BaseException) -> bool:
 
 
 def summarize(error: BaseException) -> str:
-    """The message of an exception in one line, without advice, and with the class if the message alone is unclear."""
+    """The message of an exception in one line, without advice; with the class if the message is unclear."""
     lines = str(error).strip().splitlines() or [""]
     text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
     text = shorten(text, 300, str)

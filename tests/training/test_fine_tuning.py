@@ -136,7 +136,7 @@ def test_fine_tuning_a_converted_marian_model(corpus, separate_vocabs, tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 alone"),
+        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 without it"),
         ({"model_name_or_path": "m", "lora_alpha": 8}, "lora_alpha must be unset without lora_rank, got 8"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         ({"model_name_or_path": "m", "lora_alpha": 0}, "lora_alpha must be unset without lora_rank, got 0"),
