@@ -48,7 +48,7 @@ HOW_TO_LOAD = """
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = single_stack_parser("language_model.py", __doc__, epochs=6, output_dir="outputs/language_model")
     parser.add_argument(
-        "--prompts", nargs="+", default=[], metavar="TEXT", help="default: the first words of held-out lines"
+        "--prompts", nargs="+", default=[], metavar="TEXT", help="prompts; default: the first words of held-out lines"
     )
     args = parser.parse_args(arguments)
     try:

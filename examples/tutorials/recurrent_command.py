@@ -53,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Exits with 2 if an argument is invalid."""
     parser = Parser("compare_recurrent.py", __doc__)
-    parser.add_argument("--models", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="default: all")
-    parser.add_argument("--epochs", type=int, default=10, help="default: %(default)s")
+    parser.add_argument(
+        "--models", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="models; default: all"
+    )
+    parser.add_argument("--epochs", type=int, default=10, help="number of epochs; default: %(default)s")
     parser.add_argument("--train_size", type=int, default=3000, help="training texts; default: %(default)s")
     parser.add_argument("--test_size", type=int, default=400, help="held-out texts; default: %(default)s")
     parser.add_argument("--seed", type=int, default=17, help="random seed; default: %(default)s")

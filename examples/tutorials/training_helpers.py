@@ -35,7 +35,7 @@ def add_training_arguments(parser: argparse.ArgumentParser, epochs: float, outpu
     parser.add_argument(
         "--output_dir", type=Path, default=Path(output_dir), help="folder of the model; default: %(default)s"
     )
-    parser.add_argument("--epochs", type=float, default=epochs, help="default: %(default)s")
+    parser.add_argument("--epochs", type=float, default=epochs, help="number of training epochs; default: %(default)s")
     parser.add_argument("--max_steps", type=int, help="number of training steps; overrides --epochs")
     parser.add_argument("--seed", type=int, default=17, help="random seed; default: %(default)s")
 

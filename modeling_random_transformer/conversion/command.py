@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Convert a checkpoint whose format is the first argument. Returns the exit status."""
     parser = Parser(COMMAND, __doc__)
     parser.add_argument("format", choices=FORMATS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see FORMAT --help")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the format; see FORMAT --help")
     args = parser.parse_args(argv)
     return FORMATS[args.format](args.arguments, f"{COMMAND} {args.format}")
 
@@ -79,9 +79,15 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
     add_output(parser)
     parser.add_argument("--num_heads", type=int, required=True, metavar="N", help="number of attention heads")
     parser.add_argument(
-        "--embedding", nargs="+", required=True, metavar="NAME", help="shared matrix, or source and target matrix"
+        "--embedding",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="name of the shared embedding, or of the source and target embeddings",
     )
-    parser.add_argument("--output_layer", metavar="NAME", help="default: tied to the target's embedding")
+    parser.add_argument(
+        "--output_layer", metavar="NAME", help="name of the output layer; default: tied to the target's embedding"
+    )
     parser.add_argument(
         "--positions",
         nargs="+",
@@ -93,9 +99,17 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
     parser.add_argument("--key", help="key of the state dict, if the file contains other objects too")
     parser.add_argument("--ignore", nargs="+", default=[], metavar="NAME", help="weights that are not converted")
     parser.add_argument("--scale_embedding", action="store_true", help="multiply embeddings by sqrt(d_model)")
-    parser.add_argument("--norm_first", action="store_true", help="pre-norm")
-    parser.add_argument("--activation", choices=("relu", "gelu"), default="relu", help="default: %(default)s")
-    parser.add_argument("--layer_norm_eps", type=float, default=1e-5, metavar="EPS", help="default: %(default)s")
+    parser.add_argument("--norm_first", action="store_true", help="the model uses pre-norm")
+    parser.add_argument(
+        "--activation", choices=("relu", "gelu"), default="relu", help="activation; default: %(default)s"
+    )
+    parser.add_argument(
+        "--layer_norm_eps",
+        type=float,
+        default=1e-5,
+        metavar="EPS",
+        help="epsilon of the layer norms; default: %(default)s",
+    )
     for name in TOKEN_IDS:
         parser.add_argument(f"--{name}", type=int, metavar="ID")
     add_tolerance(parser)
@@ -122,12 +136,18 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
 def run_fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
     """Convert a checkpoint of fairseq. `program` is the command's name in messages."""
     parser = Parser(program, FAIRSEQ)
-    parser.add_argument("checkpoint", type=Path, help="a .pt file")
+    parser.add_argument("checkpoint", type=Path, help="checkpoint, a .pt file")
     add_output(parser)
-    parser.add_argument("--source_dict", type=Path, metavar="FILE", help="dict.<language>.txt")
-    parser.add_argument("--target_dict", type=Path, metavar="FILE", help="default: the source's")
-    parser.add_argument("--source_codes", type=Path, metavar="FILE", help="codes of subword-nmt or fastBPE")
-    parser.add_argument("--target_codes", type=Path, metavar="FILE", help="default: the source's")
+    parser.add_argument(
+        "--source_dict", type=Path, metavar="FILE", help="dictionary of the source, dict.<language>.txt"
+    )
+    parser.add_argument(
+        "--target_dict", type=Path, metavar="FILE", help="dictionary of the target; default: that of the source"
+    )
+    parser.add_argument("--source_codes", type=Path, metavar="FILE", help="BPE codes of subword-nmt or fastBPE")
+    parser.add_argument(
+        "--target_codes", type=Path, metavar="FILE", help="BPE codes of the target; default: those of the source"
+    )
     parser.add_argument(
         "--num_heads", type=int, metavar="N", help="number of attention heads, if the checkpoint does not store it"
     )

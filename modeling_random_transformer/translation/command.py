@@ -67,11 +67,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
     )
     parser.add_argument(
-        "--input", type=existing_file, metavar="FILE", help="UTF-8, one text per line (default: standard input)"
+        "--input", type=existing_file, metavar="FILE", help="UTF-8 file, one text per line (default: standard input)"
     )
-    parser.add_argument("--output", type=output_file, metavar="FILE", help="default: standard output")
+    parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
     parser.add_argument(
-        "--num_beams", type=positive_integer, metavar="N", help="size of the beam (default: 4, or 1 with --sample)"
+        "--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4, or 1 with --sample)"
     )
     parser.add_argument(
         "--length_penalty",
@@ -90,7 +90,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         type=positive_integer,
         default=4096,
         metavar="N",
-        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; use more on a GPU)",
+        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; increase it on a GPU)",
     )
     parser.add_argument(
         "--max_source_tokens",
@@ -106,9 +106,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="lines that are sorted by length together; an interruption loses at most one chunk per process "
         "(default: %(default)s)",
     )
-    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="auto: as saved")
     parser.add_argument(
-        "--device", metavar="NAME", help="such as cpu or cuda:1 (default: an accelerator if available, otherwise cpu)"
+        "--dtype",
+        choices=("auto", "float32", "bfloat16"),
+        default="auto",
+        help="dtype of the weights (default: %(default)s, the saved one)",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
     )
     parser.add_argument(
         "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
