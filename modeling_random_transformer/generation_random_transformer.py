@@ -1,6 +1,6 @@
 """`generate()` with a KV cache for beams and a fast single-token decoder step.
 
-The search itself (greedy, sampling, beams, stopping, logits processors) is transformers'. This file speeds up the
+transformers implements the search (greedy, sampling, beams, stopping, logits processors). This file speeds up the
 decoder steps, in which modules spend most of the time on calls, masks and copies: the decoder layers run as plain
 functions on a KV cache that grows in place and reorders beams by index.
 """
@@ -244,8 +244,8 @@ class BeamAttention:
     Args:
         layer: the decoder layer.
         index: its index in the cache.
-        cache: the target's keys and values.
-        source: the source's, `[sources, heads, source_len, d_k or d_v]`.
+        cache: keys and values of the target.
+        source: keys and values of the source, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
     """
 

@@ -457,7 +457,7 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
     Args:
         tokenizer: its `model_max_length` is the default limit; 10³⁰ if the tokenizer has none.
         positions: the number of positions of the encoder; `None` if it is unlimited.
-        max_source_tokens: an explicit limit, which overrides the tokenizer's.
+        max_source_tokens: an explicit limit, which overrides `model_max_length`.
     """
     limits = [(tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrides")]
     if max_source_tokens is not None:

@@ -87,7 +87,7 @@ class Display:
         tolerance: float = 6e-9,
         rows: Sequence[str] = (),
     ) -> bool:
-        """Print an array next to the blog post's, with a check mark if they agree. Returns whether they do.
+        """Print an array next to that of the blog post, with a check mark if they agree. Returns whether they agree.
 
         Args:
             name: the name of the result.
@@ -109,7 +109,7 @@ class Display:
         return agree
 
     def compare_values(self, name: str, ours: Any, printed: Any) -> bool:
-        """Print a value that is not an array next to the blog post's."""
+        """Print a value that is not an array next to that of the blog post."""
         self.checks[name] = ours == printed
         both = [
             Text(f"{self.text(f'labels.{label}')}: {value}") for label, value in (("ours", ours), ("blog", printed))

@@ -37,7 +37,7 @@ def map_embeddings(
     Args:
         mapper: contains the weights with these names.
         source: the encoder's embedding matrix, `[source_vocabulary, d_model]`.
-        target: the decoder's, `[target_vocabulary, d_model]`; `None` if it is the encoder's.
+        target: the decoder's embedding matrix, `[target_vocabulary, d_model]`; `None` if it is shared.
         output: the output layer's weight, of the same shape; `None` if it is tied to the decoder's embedding.
         output_bias: its bias, `[target_vocabulary]`, if there is one.
         rows: for each id of this model, the row in the source's matrix and in the target's; the row of the unknown

@@ -55,7 +55,7 @@ def from_marian(
     mapper.rename(NAMES)
     model = mapper.finish()
     model.generation_config = known_options(marian.generation_config)
-    mapper.report.notes.append("The generation config is Marian's, including suppressed tokens and num_beams.")
+    mapper.report.notes.append("The generation config of Marian was copied, including suppressed tokens and num_beams.")
     return model, mapper.report
 
 

@@ -38,7 +38,7 @@ def find_options(transformer: nn.Transformer | Mapping[str, Tensor], given: dict
         options = read_options(transformer)
         for name, value in given.items():
             if getattr(options, name) != value:
-                raise ValueError(f"{name} must be the module's, {getattr(options, name)!r}, got {value!r}.")
+                raise ValueError(f"{name} must equal that of the module, {getattr(options, name)!r}, got {value!r}.")
         return options
     if "num_heads" not in given:
         raise ValueError("num_heads must be given with a state dict, got None.")

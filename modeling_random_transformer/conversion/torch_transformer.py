@@ -60,7 +60,7 @@ def from_torch_transformer(
 
     Args:
         transformer: the module, or its state dict.
-        embedding: the embedding matrix, `[vocabulary, d_model]`; or the source's and the target's.
+        embedding: the embedding matrix, `[vocabulary, d_model]`; or a source and a target matrix.
         output: the output layer, `[target_vocabulary, d_model]`; `None` if it is tied to the target's embedding.
         positions: added to the embeddings: `"none"`, the paper's sinusoids (`"sinusoidal"`), all sines before all
             cosines (`"concatenated"`), or a table `[length, d_model]`, or one for the source and one for the target.
@@ -116,7 +116,7 @@ def convert_torch_transformer(
     Args:
         checkpoint: a `.pt` or `.safetensors` file with a state dict.
         output: a new or empty folder.
-        embedding: name of the embedding matrix; or names of the source's and the target's.
+        embedding: name of the embedding matrix; or names of a source and a target matrix.
         output_layer: name of the output layer, without `.weight`; `None` if it is tied to the target's embedding.
         positions: `"none"`, `"sinusoidal"` or `"concatenated"`; or the name of a table, or of two.
         prefix: prefix of the names of the `nn.Transformer`, such as `"transformer."`.

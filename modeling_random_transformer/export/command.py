@@ -1,4 +1,4 @@
-"""Export a trained model to an inference engine, and compare the engine's translations with the model's.
+"""Export a trained model to an inference engine, and compare the translations of both.
 
     random-transformer export outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
     random-transformer export outputs/quickstart --engine onnx --output outputs/served --check test.en

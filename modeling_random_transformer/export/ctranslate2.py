@@ -51,7 +51,7 @@ def save(
 
     Args:
         model: on any device, in any dtype.
-        tokenizer: its tokenizer, whose tokens become the engine's.
+        tokenizer: its tokenizer, whose vocabulary is exported too.
         folder: an empty folder.
         dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
 

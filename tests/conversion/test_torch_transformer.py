@@ -208,7 +208,7 @@ def test_unsupported_module_is_named(changed, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_heads": 4}, "num_heads must be the module's, 2"),
+        ({"num_heads": 4}, "num_heads must equal that of the module, 2"),
         ({"positions": "rotary"}, "positions"),
         ({"positions": torch.ones(3, 4, 16)}, "3 dimensions|2 dimensions"),
         ({"positions": torch.ones(30, 8)}, "positions of nn.Transformer must have the shape"),

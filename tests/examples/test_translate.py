@@ -130,7 +130,7 @@ class TestInputs:
         model.save_pretrained(tmp_path / "model")
         status, lines, errors = run("--model", tmp_path / "model", "the boy")
         assert (status, lines) == (2, [])
-        assert "tokenizer must be the model's, of vocab_size=1000 tokens" in errors[-1]
+        assert "tokenizer must match the model's vocab_size=1000, got " in errors[-1]
 
     def test_stdin(self, run, expected, monkeypatch):
         monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(TEXTS).encode()))

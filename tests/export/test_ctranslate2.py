@@ -157,7 +157,7 @@ UNSUPPORTED = {
         {"decoder_start_token_id": None, "bos_token_id": None},
         "decoder_start_token_id must be one token id .* got None",
     ),
-    "vocab_size": ({"vocab_size": 20}, "tokenizer must be the model's, of vocab_size=20 tokens, got one of"),
+    "vocab_size": ({"vocab_size": 20}, "tokenizer must match the model's vocab_size=20, got "),
 }
 
 

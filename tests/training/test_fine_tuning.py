@@ -204,7 +204,7 @@ def test_a_tokenizer_of_another_model_raises(corpus, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(corpus / "base")
     tokenizer.add_tokens(["more"])
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="tokenizer must be the model's, of vocab_size=280 tokens, got one of 281"):
+    with pytest.raises(ValueError, match="tokenizer must match the model's vocab_size=280, got 281 tokens"):
         run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path), **SAVED)
 
 
