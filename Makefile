@@ -1,4 +1,4 @@
-# Each target sets itself up from a fresh clone and installs only what it needs. Python 3.11 (or newer) and make are required.
+# Each target works in a fresh clone and installs only what it needs. Python 3.11 (or newer) and make are required.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -16,7 +16,7 @@ PYTEST := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.demo ## train a translation model from scratch in some minutes
+demo: $(VENV)/.demo ## train a translation model from scratch in a few minutes
 	$(VENV)/bin/python examples/quickstart.py
 
 # The export engines start thread pools, which is unsafe in a process that forks: their tests run separately.

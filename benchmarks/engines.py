@@ -29,7 +29,7 @@ def translator(model: Any, compute_type: str, folder: Path) -> ctranslate2.Trans
 
 def translate(model: Any, compute_type: str, new_tokens: int) -> Callable[[Tensor, int], list[list[str]]]:
     """A function of source ids `[batch, source_len]` and `num_beams` that generates `new_tokens` tokens per source."""
-    with tempfile.TemporaryDirectory() as folder:  # the engine reads it once, in its constructor
+    with tempfile.TemporaryDirectory() as folder:  # the engine reads it once, in the constructor
         engine = translator(model, compute_type, Path(folder))
 
     def run(ids: Tensor, num_beams: int) -> list[list[str]]:

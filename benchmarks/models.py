@@ -1,4 +1,4 @@
-"""Our model and its peers with equal sizes, vocabulary and random weights."""
+"""Our model and its peers, with equal sizes and vocabularies and with random weights."""
 
 import math
 from dataclasses import dataclass

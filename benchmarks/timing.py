@@ -1,4 +1,4 @@
-"""Paired measurement: two candidates alternate, and each pair gives one ratio."""
+"""Paired measurements: two candidates alternate, and each pair yields one ratio."""
 
 import statistics
 import time

@@ -5,9 +5,9 @@
     python examples/classify_text.py --train_file train.tsv              # your own data: text, tab, label per line
     python examples/classify_text.py --model outputs/quickstart          # start from the encoder of a translation model
 
-A line may also have two texts and a label; then pairs are classified. Without --test_file, a tenth of the training
-texts is held out. The sample data pair each English sentence with its Spanish translation and with the translation of
-another sentence of the same kind and length. A text or a pair is truncated to 128 tokens.
+Lines may also have two texts and a label, to classify pairs. Without --test_file, a tenth of the training texts is
+held out. The sample data contain each English sentence with its Spanish translation, and with the translation of
+another sentence of the same type and length. A text or a pair is truncated to 128 tokens.
 
 Exit status: 0 on success; 2 if an argument or a file is invalid.
 """
@@ -116,7 +116,7 @@ def read_data(train_file: Path | None, test_file: Path | None, seed: int) -> tup
 
 
 def translation_or_not(pairs: Pairs) -> Pairs:
-    """Each English sentence twice: with its translation, and with that of another one of its kind and length."""
+    """Each English sentence with its translation, and with that of another sentence of the same type and length."""
     ordered = sorted(pairs, key=lambda pair: (pair[1][-1], " no " in pair[1].lower(), len(pair[1].split())))
     rows = []
     for (english, spanish), (_, another) in zip(ordered, ordered[1:] + ordered[:1], strict=True):
@@ -163,7 +163,7 @@ def group_texts(texts: Sequence[str], rows: Pairs) -> list[str]:
 
 
 def build_classifier(folder: Path | None, rows: Pairs, labels: set[str]) -> tuple[Any, Any]:
-    """A model for the labels and its tokenizer, which is trained on the rows if there is no folder."""
+    """A model for the labels and its tokenizer. Without a folder, the tokenizer is trained on the rows."""
     id2label = dict(enumerate(sorted(labels)))
     label2id = {label: index for index, label in id2label.items()}
     texts = chain.from_iterable(text.split("\t") for text in texts_of(rows))

@@ -48,7 +48,7 @@ HOW_TO_LOAD = """
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = single_stack_parser("language_model.py", __doc__, epochs=6, output_dir="outputs/language_model")
     parser.add_argument(
-        "--prompts", nargs="+", default=[], metavar="TEXT", help="default: the first words of held-out lines"
+        "--prompts", nargs="+", default=[], metavar="TEXT", help="prompts; default: the first words of held-out lines"
     )
     args = parser.parse_args(arguments)
     try:
@@ -116,7 +116,7 @@ def tokenize(texts: Sequence[str], model: Any, tokenizer: Any, **options: Any) -
 
 @torch.no_grad()
 def perplexity(model: Any, tokenizer: Any, texts: Sequence[str]) -> float:
-    """Per token, including the end tokens. (The trainer's loss is a mean over batches, not over tokens.)"""
+    """Perplexity per token, including the end tokens. (The trainer's loss is a mean over batches, not over tokens.)"""
     model.eval()
     loss, tokens = 0.0, 0
     for text in texts:
@@ -127,7 +127,7 @@ def perplexity(model: Any, tokenizer: Any, texts: Sequence[str]) -> float:
 
 
 def continuations(model: Any, tokenizer: Any, prompt: str, seed: int) -> list[str]:
-    """The prompt continued greedily, and by sampling."""
+    """Continuations of the prompt by greedy search and by sampling."""
     torch.manual_seed(seed)  # sampling does not depend on earlier draws
     inputs = tokenize([prompt], model, tokenizer, add_special_tokens=False, return_tensors="pt").to(model.device)
     options = {**inputs, "num_beams": 1, "max_new_tokens": 40}

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_translations(model, tokenizer, args.sentence)
     scores = evaluate(model, tokenizer, args.test)
     draw_losses(trainer.state.log_history, args.output_dir / "loss.png", len(tokenizer), LABEL_SMOOTHING)
-    model, _ = load(args.output_dir, attn_implementation="eager")  # the only one that returns attention weights
+    model, _ = load(args.output_dir, attn_implementation="eager")  # SDPA does not return attention weights
     draw_attention(model, tokenizer, sentence_to_draw(args), args.output_dir / "attention.png")
 
     console.rule("Summary")
@@ -147,7 +147,7 @@ def read_pairs(source: Path, target: Path | None) -> Pairs:
             f"got {lines} in {source} and {count_lines(target)} in {target}."
         )
     if (report := validate(text)).invalid:
-        raise ValueError(f"every line must hold a sentence and its translation, got {report}.")
+        raise ValueError(f"every line must contain a sentence and its translation, got {report}.")
     return [(line.source.strip(), line.target.strip()) for line in text.lines() if isinstance(line, ParallelLine)]
 
 
@@ -219,7 +219,7 @@ def sentence_to_draw(args: argparse.Namespace) -> str:
 
 
 def exit_status(exact_match: float, seconds: float, sample: bool) -> int:
-    """1 if the model of the sample data is below `REQUIRED_EXACT_MATCH`. There is no requirement for other data."""
+    """1 if the model of the sample data is below `REQUIRED_EXACT_MATCH`. Other data have no requirement."""
     if seconds > EXPECTED_SECONDS:
         console.print(f"Training took more than {EXPECTED_SECONDS} s: the CPU is slow or busy.", style="yellow")
     if not sample or exact_match >= REQUIRED_EXACT_MATCH:

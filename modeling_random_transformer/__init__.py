@@ -1,4 +1,4 @@
-"""The original encoder-decoder Transformer as a Hugging Face model. Importing this registers the Auto classes."""
+"""The original encoder-decoder Transformer as a Hugging Face model. Importing it registers the Auto classes."""
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer
@@ -36,7 +36,7 @@ __all__ = [
     "Seq2SeqPipeline",
 ]
 
-# Register the classes for `from_pretrained`, and have their code saved with checkpoints for `trust_remote_code`.
+# Register the classes for `from_pretrained`, and save their code with checkpoints for `trust_remote_code`.
 AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig, exist_ok=True)
 AutoTokenizer.register(RandomTransformerConfig, tokenizer_class=RandomTransformerTokenizer, exist_ok=True)
 RandomTransformerConfig.register_for_auto_class()

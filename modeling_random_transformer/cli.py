@@ -1,4 +1,4 @@
-"""The command `random-transformer VERB …`: calls the `main` of the verb's module, which is imported only then."""
+"""The command `random-transformer VERB …`: imports the module of the verb and calls its `main`."""
 
 import importlib
 import signal
@@ -10,7 +10,7 @@ from types import ModuleType
 from .utils.command_line import print_error, program_name, raise_on_sigterm
 
 PROGRAM = "random-transformer"
-EXAMPLES = Path(__file__).parents[1] / "examples"  # in a checkout; a wheel has the tutorials in this package
+EXAMPLES = Path(__file__).parents[1] / "examples"  # in a checkout; a wheel contains the tutorials in this package
 VERBS = {
     "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
     "translate": ("translation.command", "translate sentences, a file or standard input"),
@@ -25,10 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: the arguments; `None` for those of the process, which then also handles SIGTERM.
+        argv: the arguments; `None` for `sys.argv[1:]`, which also installs a SIGTERM handler.
 
     Returns:
-        The exit status: that of the verb, 2 for an unknown verb, 130 after Ctrl-C.
+        The exit status of the verb; 2 for an unknown verb, 130 after Ctrl-C.
     """
     if argv is None:
         raise_on_sigterm()
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def usage() -> str:
-    """The verbs with one line each."""
+    """The help text, with one line per verb."""
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {verb:{width}}  {description}" for verb, (_, description) in VERBS.items())
     return f"usage: {PROGRAM} VERB [arguments]\n\n{verbs}\n\n`{PROGRAM} VERB --help` lists the arguments of a verb."

@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-# By transformers' Auto class. The package registers them, and saved folders name them for trust_remote_code.
+# By Auto class. The package registers them, and the auto_map of saved folders refers to them (trust_remote_code).
 MODEL_CLASSES = {
     "AutoModel": "RandomTransformerModel",
     "AutoModelForSeq2SeqLM": "RandomTransformerForConditionalGeneration",
@@ -62,8 +62,8 @@ class RandomTransformerConfig(PretrainedConfig):
         sinusoid_layout: `"interleaved"` sines and cosines (paper) or `"concatenated"`, all sines before all cosines
             (tensor2tensor, Marian).
         position_offset: index of the first position (fairseq counts from `padding_idx + 1`).
-        max_position_embeddings: number of learned positions. Sinusoids are computed for any length; for them it is
-            only the length of the table that is computed in advance.
+        max_position_embeddings: number of learned positions. Sinusoids are computed for any length;
+            for them this is the length of the precomputed table.
         scale_embedding: multiply token embeddings by `sqrt(d_model)` (paper 3.4).
         share_embeddings: encoder and decoder look up the same embedding matrix.
         tie_word_embeddings: the output layer is the decoder's embedding matrix, transposed (paper 3.4).
@@ -125,7 +125,7 @@ class RandomTransformerConfig(PretrainedConfig):
     encoder_layers: int = 6
     decoder_layers: int = 6
     num_heads: int = 8
-    # None stands for a derived value; after construction these four have the annotated types.
+    # None selects a derived value. After construction, these four fields have the annotated types.
     d_k: int = None  # type: ignore[assignment]
     d_v: int = None  # type: ignore[assignment]
     d_ff: int = 2048
@@ -155,7 +155,7 @@ class RandomTransformerConfig(PretrainedConfig):
     is_decoder: bool = False
 
     def __new__(cls, *_: Any, **values: Any) -> "RandomTransformerConfig":
-        """Compare fields with their aliases, since `__post_init__` cannot distinguish defaults from given values."""
+        """Compare fields with their aliases. `__post_init__` cannot distinguish defaults from explicit values."""
         cls._without_aliases(values)
         return super().__new__(cls)
 
@@ -180,10 +180,10 @@ class RandomTransformerConfig(PretrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "RandomTransformerConfig":
-        """A configuration from a dictionary, with keyword arguments overriding it, as `from_pretrained` calls it.
+        """Create a configuration from a dictionary; keyword arguments override it. `from_pretrained` calls this method.
 
-        Overrides may use aliases. They are validated together with the other values, and a derived field that had its
-        derived value is derived again.
+        Overrides may use aliases. They are validated together with the other values. A field with its derived value
+        is derived again.
         """
         own = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
         names = {name: cls.attribute_map.get(name, name) for name in kwargs}
@@ -214,7 +214,7 @@ class RandomTransformerConfig(PretrainedConfig):
         super().save_pretrained(save_directory, **kwargs)
 
     def copy_with(self, **values: Any) -> "RandomTransformerConfig":
-        """A copy with these values, or the same object if it has them already, so that a model's modules share one."""
+        """A copy with these values, or `self` if nothing changes, so that all modules of a model share one object."""
         if all(getattr(self, name) == value for name, value in values.items()):
             return self
         config = deepcopy(self)
@@ -224,7 +224,7 @@ class RandomTransformerConfig(PretrainedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "RandomTransformerConfig":
-        """A named configuration, with any field overridden.
+        """Create a named configuration. Any field can be overridden.
 
         Args:
             name: `"base"`, `"big"`, another row of the paper's Table 3 (`"A-1"` … `"E"`), `"tiny"`, `"iwslt"` or
@@ -247,7 +247,7 @@ class RandomTransformerConfig(PretrainedConfig):
                 continue
             if name in values and values[name] != values[alias]:
                 raise ValueError(
-                    f"{alias} must equal {name}={values[name]!r}, of which it is an alias, got {values[alias]!r}."
+                    f"{alias} is an alias of {name} and must equal {name}={values[name]!r}, got {values[alias]!r}."
                 )
             renamed[name] = values[alias]
         return renamed
@@ -284,7 +284,7 @@ def _width_of_heads(config: RandomTransformerConfig) -> int:
     return config.d_model // config.num_heads
 
 
-# How each field that may be None is derived, in this order.
+# Derivations of the fields that may be None, in this order.
 _DERIVED = {
     "d_k": _width_of_heads,
     "d_v": lambda config: config.d_k,
@@ -324,10 +324,10 @@ def _check(name: str, value: Any, allowed: str) -> None:
         raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
-# Limits far above any model, so that a corrupted size does not allocate without bounds.
+# Limits far above any real model, so that a corrupted size cannot cause a huge allocation.
 #
-# These tables remain although transformers 5.17 and 5.23 have strict dataclasses: those raise an exception that is no
-# ValueError, with a message of several lines, and check types where ranges are needed.
+# The strict dataclasses of transformers 5.17 and 5.23 do not replace these tables: their exception is not a ValueError,
+# its message has several lines, and they check types but not ranges.
 MAX_SIZE, MAX_LAYERS = 2**24, 2**12
 _SIZE = f"a positive integer of at most {MAX_SIZE}"
 _LAYERS = f"a positive integer of at most {MAX_LAYERS}"
@@ -379,7 +379,7 @@ _ALLOWED = {
     "tie_word_embeddings": "True or False",
     "lm_head_bias": "True or False",
     "use_cache": "True or False",
-    # Fields of transformers, which fail later if the type is wrong.
+    # Inherited fields, for which a wrong type would only fail later.
     "is_encoder_decoder": "True or False",
     "is_decoder": "True or False",
     "architectures": "None or a list of strings",
@@ -392,7 +392,7 @@ _ALLOWED = {
     "transformers_version": "None or a string",
 }
 
-# The same for arguments that are no fields.
+# The same for keyword arguments that are not fields.
 _ALLOWED_ARGUMENTS = {
     "attn_implementation": "None, a string or a dictionary",
     "custom_pipelines": "None or a dictionary",

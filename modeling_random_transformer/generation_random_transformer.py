@@ -1,8 +1,8 @@
 """`generate()` with a KV cache for beams and a fast single-token decoder step.
 
-The search itself (greedy, sampling, beams, stopping, logits processors) is transformers'. This file speeds up the work
-between two of its choices, where modules spend most of their time on calls, masks and copies: the decoder's layers run
-as plain functions, on keys and values that grow in place and that beams re-order by index.
+transformers implements the search (greedy, sampling, beams, stopping, logits processors). This file speeds up the
+decoder steps, in which modules spend most of the time on calls, masks and copies: the decoder layers run as plain
+functions on a KV cache that grows in place and reorders beams by index.
 """
 
 import inspect
@@ -62,19 +62,19 @@ FIRST_PASS_ARGUMENTS = {
 }
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 ELEMENTWISE = tuple(kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values())
-INITIAL_CAPACITY = 64  # tokens that a KV cache has memory for at first
+INITIAL_CAPACITY = 64  # of a KV cache, in tokens
 
 
 class BeamKVCache:
     """KV cache of the target for all decoder layers, in which beams of one source share a row.
 
-    Entry `t · beams + b` is token `t` of beam `b`. When the search re-orders its beams, keys and values stay; only an
-    attention mask changes, which shows each beam the entries of its ancestors. Memory is allocated in advance and
-    doubled when it is full.
+    Entry `t · beams + b` is token `t` of beam `b`. When the search reorders its beams, keys and values are not moved.
+    Only the attention mask changes: each beam attends to the entries of its ancestors. The capacity is allocated in
+    advance and doubled when it is full.
 
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
-        beams: consecutive rows of the batch among which the search re-orders.
+        beams: number of consecutive batch rows that the search reorders among themselves.
         limit: maximum number of tokens.
     """
 
@@ -90,7 +90,7 @@ class BeamKVCache:
         self.values = [self.pack(values) for _, values in layers]
 
     def own_entries(self, tokens: int, like: Tensor) -> Tensor:
-        """The mask of beams that were never re-ordered: 0 for a beam's own entries, -inf for those of other beams.
+        """The initial mask, before any reordering: 0 for a beam's own entries, -inf for those of other beams.
 
         `[groups, 1, beams, tokens · beams]`, in the dtype and on the device of `like`.
         """
@@ -115,10 +115,10 @@ class BeamKVCache:
         return larger
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Write the new token's key and value, `[groups, heads, beams, d_k or d_v]`, behind the others of this layer.
+        """Write the new token's key and value, `[groups, heads, beams, d_k or d_v]`, after those of earlier tokens.
 
         Returns all keys and values, `[groups, heads, entries, d_k or d_v]`, and the mask `[groups, 1, beams, entries]`.
-        The length grows only after all layers, with `advance`.
+        `advance` increases the length after all layers have appended.
         """
         start, end = self.length * self.beams, (self.length + 1) * self.beams
         keys, values = self.keys[layer], self.values[layer]
@@ -128,11 +128,11 @@ class BeamKVCache:
         return keys.narrow(2, 0, end), values.narrow(2, 0, end), mask
 
     def advance(self) -> None:
-        """Count the token that every layer has appended."""
+        """Increase the length by the token that every layer has appended."""
         self.length += 1
 
     def reorder(self, beam_idx: Tensor) -> None:
-        """Row `i` of the batch now continues what was row `beam_idx[i]`, a beam of the same source."""
+        """Let row `i` of the batch continue row `beam_idx[i]`, a beam of the same source."""
         if self.mask is not None:
             seen = self.mask[..., : self.length * self.beams]
             seen.copy_(seen.flatten(0, 2)[beam_idx].view(seen.shape))
@@ -163,7 +163,7 @@ class BeamKVCache:
 class StepAttention(Protocol):
     """How one decoder layer attends during a step: what differs between `generate()` and an exported graph.
 
-    Queries, keys and values arrive as they were projected, `[…, heads · d_k]` or `[…, heads · d_v]`. Both methods
+    Queries, keys and values are the outputs of the projections, `[…, heads · d_k]` or `[…, heads · d_v]`. Both methods
     return the concatenated heads, `[…, heads · d_v]`.
     """
 
@@ -244,8 +244,8 @@ class BeamAttention:
     Args:
         layer: the decoder layer.
         index: its index in the cache.
-        cache: the target's keys and values.
-        source: the source's, `[sources, heads, source_len, d_k or d_v]`.
+        cache: keys and values of the target.
+        source: keys and values of the source, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
     """
 
@@ -285,7 +285,7 @@ def additive_padding_mask(padding_mask: Tensor | None, dtype: torch.dtype) -> Te
 
 
 class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
-    """`min_length` or `min_new_tokens`: sets the scores of the end tokens to -inf until a target is long enough.
+    """`min_length` or `min_new_tokens`: sets the scores of the end tokens to -inf below the minimum length.
 
     transformers' processors copy all scores twice at each step. This one writes to the end tokens' scores in place.
     """
@@ -314,13 +314,13 @@ class FastEosCriteria(EosTokenCriteria):
 
 
 class FastDecodingCache(EncoderDecoderCache):
-    """transformers' cache, whose target half is a `BeamKVCache` while a `FastDecoder` takes steps of one token.
+    """transformers' cache, whose self-attention part is a `BeamKVCache` while a `FastDecoder` runs.
 
-    Reading `self_attention_cache` converts it back, so the next step may be anything: the modules, in a replaced
-    `forward` or for several tokens at once, or the methods of transformers' cache.
+    Reading `self_attention_cache` converts it back, so the next step may use the modules (in a replaced `forward`, or
+    for several tokens at once) or the methods of transformers' cache.
 
     Args:
-        beams: consecutive rows among which the search re-orders.
+        beams: number of consecutive rows that the search reorders among themselves.
         limit: maximum number of target tokens.
     """
 
@@ -350,14 +350,14 @@ class FastDecodingCache(EncoderDecoderCache):
         return super().get_seq_length(layer_idx) if self.fast is None else self.fast.length
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Re-order the target's rows. The source's stay, since beams move within one source."""
+        """Reorder the target's rows. The source's rows are unchanged, because beams are reordered within a source."""
         if self.fast is None or self.beams == 1:
             self.self_attention_cache.reorder_cache(beam_idx)
         else:
             self.fast.reorder(beam_idx)
 
     def can_step(self, ids: Tensor, *others: Any) -> bool:
-        """Whether a `FastDecoder` can take this step: one token per row after others, and no other argument."""
+        """Whether a `FastDecoder` supports this step: one token per row after earlier ones, and no other argument."""
         one = ids.shape[1] == 1 and self.get_seq_length() > 0
         return one and all(value is None or value is False for value in others) and not torch.compiler.is_compiling()
 
@@ -389,12 +389,12 @@ class FastDecodingCache(EncoderDecoderCache):
         return fast
 
 
-# The public methods, as they were defined, of the classes whose computation `FastDecoder` reproduces.
+# The original public methods of the classes whose computation `FastDecoder` reproduces.
 ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}
 
 
 def record_methods(*classes: type) -> None:
-    """Record the public methods that these classes get from their own file, to detect replaced ones later."""
+    """Record the public methods that are defined in the file of these classes, to detect replacements later."""
     for cls in classes:
         own = [vars(base) for base in cls.__mro__ if base.__module__ == cls.__module__]
         names = {name for methods in own for name in methods if not name.startswith("_")}
@@ -415,8 +415,8 @@ def replaced_method(cls: type, instance: nn.Module | None = None) -> str | None:
 def customizations(model: Any) -> Iterator[str]:
     """What a `FastDecoder` would compute differently from the modules of this model.
 
-    Projections, norms, activations and embeddings may be anything: those that are not PyTorch's own are called. The
-    instance's `forward` and the hooks of the model itself may be anything too: the fast step runs inside them.
+    Projections, norms, activations and embeddings can be customized: all but PyTorch's own are called as modules. A
+    replaced `forward` of the instance and hooks on the model are allowed too: the fast step runs inside them.
     """
     if reason := replaced_method(type(model)):
         yield reason
@@ -443,7 +443,7 @@ def module_customizations(name: str, module: nn.Module) -> Iterator[str]:
 
 
 def attention_customizations(name: str, attention: Any) -> Iterator[str]:
-    """The same for an attention module, including its settings. Its scaling may be any number."""
+    """The same for an attention module, including its settings. Any number is allowed as scaling."""
     yield from module_customizations(name, attention)
     if attention.config._attn_implementation != "sdpa":
         yield f"{name}: the attention implementation is {attention.config._attn_implementation!r}, not 'sdpa'"
@@ -479,7 +479,7 @@ def log_fallback(reason: str) -> None:
 
 
 class RandomTransformerGenerationMixin(GenerationMixin):
-    """transformers' `generate()`, with steps of one token by a `FastDecoder` where that is equivalent.
+    """transformers' `generate()`. A `FastDecoder` computes single-token steps where that is equivalent.
 
     Otherwise the modules run at each step, and the reason is logged at debug level.
     """
@@ -532,7 +532,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """For a step of one token, only what the modules or a `FastDecoder` need."""
+        """Prepare only the inputs that the modules or a `FastDecoder` need for a single-token step."""
         if next_sequence_length != 1 or not isinstance(past_key_values, FastDecodingCache):
             given = {"past_key_values": past_key_values, "attention_mask": attention_mask, **kwargs}
             return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
@@ -547,7 +547,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
         """Replace the processors of `min_length` and `min_new_tokens` by ones that work in place."""
         processors = super()._get_logits_processor(generation_config, *args, **kwargs)
-        if generation_config.output_logits:  # the loop keeps the tensor that would change in place
+        if generation_config.output_logits:  # the loop keeps the tensor, so it must not change in place
             return processors
         given = set(map(id, kwargs.get("logits_processor") or ()))
         for i, processor in enumerate(processors):
@@ -569,14 +569,14 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         return input_ids, {**kwargs, **sources}
 
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
-        """Re-order the target's cache. Beams move within one source, so the source's keys and values stay."""
+        """Reorder the target's cache. The source's cache is unchanged, because beams are reordered within a source."""
         fast = isinstance(past_key_values, FastDecodingCache)
         (past_key_values if fast else past_key_values.self_attention_cache).reorder_cache(beam_idx)
         return past_key_values
 
 
 def beams_per_source(cache: EncoderDecoderCache) -> int:
-    """How many consecutive rows of the target share a row of the source; 1 for a cache without keys."""
+    """The number of consecutive target rows that share a source row; 1 for a cache without keys."""
     target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
     filled = target and source and target[0].is_initialized and source[0].is_initialized
     return len(target[0].keys) // len(source[0].keys) if filled else 1

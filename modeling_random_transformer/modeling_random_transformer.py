@@ -1,7 +1,8 @@
 """The Transformer of "Attention Is All You Need", in the order of the paper's Figure 1, then its task heads.
 
-Positions, attention, encoder and decoder layers, encoder, decoder, the whole model and its output layer. Masks, caches,
-attention kernels and search are transformers' own; numerics that depend on the device are in `ops_random_transformer`.
+The order is: positions, attention, encoder and decoder layers, encoder, decoder, complete model with output layer.
+Masks, caches, attention kernels and search are those of transformers. Device-specific code is in
+`ops_random_transformer`.
 
 Shapes: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
 """
@@ -39,8 +40,8 @@ from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin, record_methods
 from .ops_random_transformer import dropout, float64_device, is_transformed, select_attention, token_loss
 
-# `save_pretrained` copies the files that this file imports, which it finds by searching the text for import lines. The
-# pipeline imports this file, so it is named in a string to be saved with the model.
+# `save_pretrained` copies the files that this file imports. It finds them by searching the text for import lines. The
+# pipeline imports this file, so an import here would be circular: the line in this string has the same effect.
 SAVED_WITH_THE_MODEL = """
 from .pipeline_random_transformer import Seq2SeqPipeline
 """
@@ -69,7 +70,7 @@ def slice_positions(table: Tensor, start: int | Tensor, length: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoids for sequences of any length (paper 3.5). No parameters, and nothing is saved in checkpoints."""
+    """Sinusoids for sequences of any length (paper 3.5). They have no parameters and are not saved in checkpoints."""
 
     table: Tensor  # [max_position_embeddings, d_model], computed in advance
 
@@ -170,8 +171,8 @@ class RandomTransformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states`, `[batch, query_len, d_model]`, to themselves or to `key_value_states`.
 
-        The latter are `[sources, source_len, d_model]`, where `batch` may be a multiple of `sources`: consecutive rows
-        then share a source, as beams do. Returns new states, `[batch, query_len, d_model]`, and the weights
+        `key_value_states` are `[sources, source_len, d_model]`. If `batch` is a multiple of `sources`, consecutive rows
+        share a source, as beams do. Returns new states, `[batch, query_len, d_model]`, and the weights
         `[batch, heads, query_len, key_len]` if the attention implementation returns them.
         """
         batch, query_len, d_model = hidden_states.shape
@@ -217,7 +218,7 @@ class RandomTransformerAttention(nn.Module):
 
 
 def group_by_source(states: Tensor, sources: int) -> Tensor:
-    """Concatenate the queries of rows that share a source, so that its keys and values need not be repeated.
+    """Concatenate the queries of rows that share a source, so that its keys and values are not repeated.
 
     `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
     """
@@ -231,7 +232,7 @@ def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
 
 
 class RandomTransformerLayer(GradientCheckpointingLayer):
-    """The modules that encoder and decoder layers have in common: self-attention and the feed-forward network."""
+    """Base of encoder and decoder layers: self-attention and the feed-forward network."""
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__()
@@ -341,7 +342,7 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
 
 
 class RandomTransformerPreTrainedModel(PreTrainedModel):
-    """Settings and initialization that all models in this file share."""
+    """Base of all models in this file: settings and initialization."""
 
     config_class = RandomTransformerConfig
     config: RandomTransformerConfig
@@ -357,7 +358,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        # save_pretrained copies the code of this module. FSDP2 replaces the class by one of another module.
+        # save_pretrained copies the code of this module. FSDP2 replaces the class with one from another module.
         self.__module__ = type(self).__module__
 
     @torch.no_grad()
@@ -432,7 +433,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
 
 
 def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """Raise a ValueError for any other shape. Names stand for any size, but no sequence may be empty."""
+    """Raise a ValueError for any other shape. A name allows any size, except 0 for a sequence length."""
     sizes = zip(tensor.shape, shape, strict=False)
     fits = all(size == wanted if isinstance(wanted, int) else size or wanted == "batch" for size, wanted in sizes)
     if tensor.dim() != len(shape) or not fits:
@@ -447,7 +448,7 @@ def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) 
 
 
 def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
-    """The error for the CPU's IndexError. Ids are inspected only after it, so that valid ids cost nothing."""
+    """The ValueError that replaces an IndexError on the CPU. Only then are ids inspected, so valid ids cost nothing."""
     lowest, highest = ids.min().item(), ids.max().item()
     return ValueError(f"{name} must be in the vocabulary, 0 to {vocab_size - 1}, got ids from {lowest} to {highest}.")
 
@@ -517,11 +518,12 @@ class RandomTransformerDecoder(RandomTransformerStack):
         position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> DecoderOutput:
-        """Compute the target's states from its tokens so far and the encoded source, `[sources, source_len, d_model]`.
+        """Compute the target's hidden states from its tokens so far and the encoded source.
 
-        The target's batch is a multiple of `sources`: consecutive rows share one source, as beams do. `position_ids`,
-        `[batch or 1, length]`, replace the tokens' indices in the sequence. A decoder without a source derives them
-        from the padding mask. The other arguments are those of `RandomTransformerModel.forward`.
+        The source is `[sources, source_len, d_model]`. The target's batch size is a multiple of `sources`: consecutive
+        rows share a source, as beams do. `position_ids`, `[batch or 1, length]`, replace the tokens' indices in the
+        sequence. A decoder without a source derives them from the padding mask. The other arguments are those of
+        `RandomTransformerModel.forward`.
         """
         if encoder_hidden_states is not None and not self.config.is_encoder_decoder:
             shape = list(encoder_hidden_states.shape)
@@ -586,7 +588,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
 
 
 def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
-    """The given cache, extended by one for the source's keys and values; a new one if there is none and `create`."""
+    """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set."""
     if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not create):
         return past_key_values
     return EncoderDecoderCache(DynamicCache() if past_key_values is None else past_key_values, DynamicCache())
@@ -597,12 +599,12 @@ def token_range(cache: EncoderDecoderCache | None, length: int) -> tuple[int | T
     if cache is None:
         return 0, length
     start = cache.get_seq_length()
-    # A static cache counts on the device, so its capacity is the bound.
+    # A static cache stores its length on the device, so its capacity is the bound.
     return (start, cache.get_max_length()) if isinstance(start, Tensor) else (start, start + length)
 
 
 class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
-    """Embedding sharing and parallel plans of the models without a head, which have one or two stacks."""
+    """Base of the models without a head, which have one or two stacks: shared embeddings and parallel plans."""
 
     @property
     def stacks(self) -> list[RandomTransformerStack]:
@@ -610,7 +612,7 @@ class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
         return [module for module in self.children() if isinstance(module, RandomTransformerStack)]
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Share embeddings according to `share_embeddings`; transformers' rule is `tie_word_embeddings`."""
+        """Share embeddings if `share_embeddings` is set. The default of transformers is `tie_word_embeddings`."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {}) if self.config.share_embeddings else {}
@@ -632,7 +634,7 @@ class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
 
 
 class RandomTransformerModel(RandomTransformerBaseModel):
-    """Encoder and decoder, without the output layer (paper Figure 1)."""
+    """Encoder and decoder without the output layer (paper Figure 1)."""
 
     _tied_weights_keys = {
         "encoder.embed_tokens.weight": "shared.weight",
@@ -724,7 +726,7 @@ def as_encoder_output(outputs: Any) -> BaseModelOutput:
 
 
 class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, RandomTransformerGenerationMixin):
-    """The whole of Figure 1: encoder, decoder and output layer, with transformers' `generate()`.
+    """The complete model of Figure 1: encoder, decoder and output layer, with transformers' `generate()`.
 
     The output layer is tied to the decoder's embedding (paper 3.4).
     """
@@ -776,7 +778,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         if isinstance(past_key_values, FastDecodingCache) and decoder_input_ids is not None:
             others = (labels, decoder_attention_mask, decoder_inputs_embeds, *kwargs.values())
             if past_key_values.can_step(decoder_input_ids, *others):
-                # A step of generate(): the cache has the keys and values of the source and of all earlier tokens.
+                # A step of generate(): the cache contains the keys and values of the source and of all earlier tokens.
                 logits = past_key_values.step(self, decoder_input_ids, attention_mask)
                 return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
         if labels is not None:
@@ -821,7 +823,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         return shifted.masked_fill(shifted == -100, pad)
 
 
-# generate() does not call these modules at each step, so it checks that none of their methods was replaced.
+# generate() does not call these modules at each step. It therefore checks that none of their methods was replaced.
 record_methods(
     RandomTransformerForConditionalGeneration,
     RandomTransformerModel,
@@ -831,12 +833,12 @@ record_methods(
 )
 
 
-# The task heads. Each model has the encoder or the decoder under the name that it has in
-# RandomTransformerForConditionalGeneration, whose checkpoints therefore load into it; only the head is new.
+# Task heads. Encoder and decoder have the same parameter names as in RandomTransformerForConditionalGeneration, so its
+# checkpoints load into every head. Only the weights of the head are new.
 
 
 class RandomTransformerEncoderModel(RandomTransformerBaseModel):
-    """The encoder alone (paper Figure 1 left)."""
+    """The encoder as a separate model (paper Figure 1 left)."""
 
     _tied_weights_keys = {"encoder.embed_tokens.weight": "shared.weight"}
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
@@ -862,7 +864,7 @@ class RandomTransformerEncoderModel(RandomTransformerBaseModel):
 
 
 class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
-    """Base of the models with a linear layer on the encoder's states."""
+    """Base of the models with a linear layer on the encoder's hidden states."""
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
 
@@ -874,7 +876,7 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
 
 
 class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
-    """One label, several labels or a number for a text or a pair of texts, from the mean of its tokens' states."""
+    """Classification or regression of a text or a pair of texts, from the mean of its hidden states."""
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
@@ -907,7 +909,7 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
 
 
 def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """`[batch, length, d_model]` → `[batch, d_model]`, without the padding. Summed in float32."""
+    """Mean over the tokens without padding, summed in float32: `[batch, length, d_model]` → `[batch, d_model]`."""
     if padding_mask is None:
         return states.mean(dim=1)
     kept = padding_mask[..., None].float()
@@ -915,7 +917,7 @@ def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
 
 
 def label_shape(logits: Tensor, labels: Tensor | None) -> Sequence[int]:
-    """One class per row or one number per logit. The loss would broadcast labels of other shapes."""
+    """Check for one class per row or one number per logit. The loss would broadcast labels of other shapes."""
     numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
     return logits.shape if numbers else logits.shape[:1]
 
@@ -923,7 +925,7 @@ def label_shape(logits: Tensor, labels: Tensor | None) -> Sequence[int]:
 def checked_loss(
     model: RandomTransformerPreTrainedModel, labels: Tensor | None, shape: Sequence[int], *args: Any, **kwargs: Any
 ) -> Tensor | None:
-    """The loss if there are labels. Raises a ValueError for another shape and, on a CPU, for invalid classes."""
+    """The loss, if labels are given. Raises a ValueError for a wrong shape and, on a CPU, for invalid classes."""
     if labels is None:
         return None
     check_shape("labels", labels, *shape)
@@ -935,7 +937,7 @@ def checked_loss(
 
 
 class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
-    """One label per token."""
+    """Token classification: one label per token."""
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
@@ -967,7 +969,7 @@ class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
 
 
 class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
-    """Start and end of the answer to a question in a text."""
+    """Extractive question answering: start and end of the answer in a text."""
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
@@ -1007,7 +1009,7 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
 
 
 class RandomTransformerForMaskedLM(RandomTransformerPreTrainedModel):
-    """Prediction of masked tokens from both sides, by the encoder."""
+    """Masked language modeling with the encoder."""
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\."]
 
@@ -1046,7 +1048,7 @@ class RandomTransformerForMaskedLM(RandomTransformerPreTrainedModel):
 
 
 class RandomTransformerDecoderModel(RandomTransformerBaseModel):
-    """The decoder alone, without cross-attention (paper Figure 1 right, without its middle sub-layer)."""
+    """The decoder as a separate model without cross-attention (paper Figure 1 right, without its middle sub-layer)."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "shared.weight"}
     _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn", r"lm_head\."]
@@ -1071,12 +1073,13 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
         position_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> DecoderOutput:
-        """States of the tokens so far, `[batch, length, d_model]`.
+        """Hidden states of the tokens, `[batch, length, d_model]`.
 
         Args:
             attention_mask: 1 for tokens, 0 for padding, on either side, `[batch, seen_len + length]`.
-            position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`. In a
-                row without `attention_mask`, a text that starts where they restart does not see the one before it.
+            position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`.
+                Without `attention_mask`, positions that restart begin a new packed text, which cannot attend to
+                earlier texts in its row.
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """
@@ -1095,7 +1098,7 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
 
 
 class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationMixin):
-    """Language modeling by the decoder without a source, with transformers' `generate()`."""
+    """Causal language modeling with the decoder, without a source. Supports transformers' `generate()`."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn"]

@@ -1,7 +1,7 @@
 """Numerics behind the modules: attention kernel selection, dropout, the loss, and functional layers for generation.
 
-Everything that depends on the device or exists for speed is here. Each function equals a plain PyTorch expression,
-which its docstring names.
+Device-specific code and numerical optimizations are in this file. Docstrings give the PyTorch expression that a
+function is equivalent to.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from transformers.utils import output_capturing
 
 FLOAT64_DEVICES = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
-# Logits converted to float32 at a time by the loss. The CPU's value fits its cache.
+# Number of logits that the loss converts to float32 at a time. The value for CPUs fits into the cache.
 LOSS_CHUNK_CPU = 2**19
 LOSS_CHUNK_GPU = 2**26
 MIN_PACKED_ELEMENTS = 2**17  # of a weight matrix; smaller ones are as fast in the unpacked layout
@@ -35,8 +35,8 @@ def float64_device(device: torch.device) -> torch.device:
 def is_transformed() -> bool:
     """Whether the caller runs under `torch.compile`, `torch.export` or a `torch.func` transform.
 
-    These need PyTorch's own operations: a custom autograd function or random numbers drawn in place would break the
-    graph, or have no batching rule.
+    These require PyTorch's own operations: a custom autograd function or in-place random numbers would break the graph
+    or have no batching rule.
     """
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
@@ -47,11 +47,11 @@ def is_transformed() -> bool:
 def select_attention(
     implementation: str, query: Tensor, key: Tensor, attention_mask: Any, is_causal: bool, is_cross_attention: bool
 ) -> tuple[str, Any]:
-    """The attention implementation for these inputs and the mask in its format.
+    """Select the attention implementation for these inputs, and convert the mask to its format.
 
-    Usually the requested one. Exceptions: Flash attention's padding mask in cross-attention, for which transformers
-    would also unpad the queries (SDPA instead); and empty batches, which transformers' SDPA wrapper cannot reshape,
-    and half-precision training on a CPU (eager instead).
+    Usually, this is the requested implementation. Exceptions: SDPA replaces Flash attention for cross-attention with a
+    padding mask, for which transformers would also unpad the queries. Eager attention replaces SDPA for empty batches,
+    which transformers' SDPA wrapper cannot reshape, and for half-precision training on a CPU.
     """
     if is_cross_attention and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()
@@ -150,8 +150,8 @@ def smoothed_cross_entropy(
     """Cross-entropy in nats per token, with targets smoothed over the vocabulary.
 
     Equals `torch.nn.functional.cross_entropy(…, label_smoothing=smoothing)` on logits in float32, without its copies
-    of the logits: a few rows at a time are converted to float32, and the gradient, in the dtype of the logits, is
-    computed together with the loss. Under `torch.compile`, `torch.export` and `torch.func` it is PyTorch's function.
+    of the logits: a few rows at a time are converted to float32, and the gradient is computed together with the loss
+    in the dtype of the logits. Under `torch.compile`, `torch.export` and `torch.func`, PyTorch's function is used.
 
     The loss and its gradient are 0 if all labels are ignored or `count` is 0.
 
@@ -228,7 +228,7 @@ class _CrossEntropySum(torch.autograd.Function):
                     scores.sub_(smoothing / logits.shape[1])
                 scores.scatter_add_(1, targets[chunk], scores.new_full((len(scores), 1), smoothing - 1))
                 gradient[chunk] = scores.mul_(factors[chunk])
-        # Second derivatives need the logits. They are as large as the gradient, but are in memory until here anyway.
+        # Second derivatives need the logits. They are as large as the gradient, but are still in memory at this point.
         ctx.save_for_backward(gradient, backward_weight, None if overwrite else logits, labels, weight)
         ctx.ignore_index, ctx.smoothing = ignore_index, smoothing
         return loss * weight
@@ -261,8 +261,8 @@ def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
 class PackedLinear:
     """One or more linear layers as one matrix product, with weights copied into oneDNN's blocked layout.
 
-    `torch.nn.functional.linear` uses the unpacked layout, and for a few rows spends most of its time reading it.
-    Packing costs about as much as ten products.
+    `torch.nn.functional.linear` uses the unpacked layout, which dominates its time for a few rows.
+    Packing takes about as long as ten products.
 
     Args:
         layers: layers with the same input; their outputs are concatenated in this order.
@@ -339,7 +339,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Tensor]:
-    """A linear layer or layer norm as a function of its input; other modules are called.
+    """Convert a linear layer or a layer norm to a plain function of its input. Other modules are called as modules.
 
     Args:
         module: the layer.
@@ -357,7 +357,7 @@ def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Ten
 
 
 def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A call of the module, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
+    """Call the module itself, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
     return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)
 
 

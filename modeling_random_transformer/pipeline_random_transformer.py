@@ -1,7 +1,8 @@
 """`pipeline("seq2seq", model=…)`: generates text from text with any model of `AutoModelForSeq2SeqLM`.
 
-transformers v5 has no pipeline for encoder-decoder models. This one batches, truncates and decodes for all inference in
-this project. It is a single file that imports only torch and transformers, because it is copied into saved folders.
+transformers v5 has no pipeline for encoder-decoder models. This one batches, truncates and decodes for all
+inference in this project. It is a single file that imports only torch and transformers, because it is copied into
+saved folders.
 """
 
 import copy
@@ -25,7 +26,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 WINDOW = 16  # batches of a stream that are sorted by length together
-CHUNK_SIZE = 1000  # texts of a stream that are sorted by length together if batches are limited by tokens
+CHUNK_SIZE = 1000  # the same if batches are limited by tokens
 # The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
 LONGER_THAN_SOURCE = 50
@@ -44,14 +45,14 @@ class Seq2SeqPipeline(Pipeline):
 
     A string returns one answer, a list or tuple of strings a list of answers. Any other iterable (a generator, a file,
     a column of a dataset) returns a lazy iterator; the iterable may be infinite. Answers are in the order of the texts.
-    Texts of similar length share a batch: a list is sorted as a whole, a stream in windows of 16 batches (or of 1000
-    texts with `max_batch_tokens`), each of which is read before its first answer is returned. `num_workers` is ignored,
+    Texts of similar length share a batch: a list is sorted completely, a stream in windows of 16 batches (or of
+    1000 texts with `max_batch_tokens`). A window is read before its first answer is returned. `num_workers` is ignored,
     because the tokenizer is multithreaded.
 
-    The pipeline is thread-safe. The model runs in evaluation mode; afterwards the previous mode of each module is
-    restored. All threads share torch's random number generator, so samples depend on the order of calls.
+    The pipeline is thread-safe. The model runs in evaluation mode; the previous mode of each module is restored
+    afterwards. All threads share torch's random number generator, so samples depend on the order of calls.
 
-    The following arguments may be given to `pipeline()` and to each call, which takes precedence.
+    The following arguments can be given to `pipeline()` and to each call. The call takes precedence.
 
     Args:
         prefix: prepended to each text, such as T5's `"translate English to German: "`; `None` for `prefix` of the
@@ -121,7 +122,7 @@ class Seq2SeqPipeline(Pipeline):
         check_type("return_key", return_key, str, "a string other than '' and 'score'", reserved=("", "score"))
         check_positive(or_none=True, max_source_tokens=max_source_tokens, max_batch_tokens=max_batch_tokens)
         for length, other in (LENGTHS, LENGTHS[::-1]):
-            if length in generate_options:  # overrides the other one, saved with the model or given earlier
+            if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
                 generate_options = {other: None, **generate_options}
         if "generation_config" not in generate_options:  # which would replace the options of the pipeline
             own = vars(self).get("_forward_params", {})
@@ -173,11 +174,11 @@ class Seq2SeqPipeline(Pipeline):
 
         Args:
             texts: several texts.
-            numbers: a number of each text, for error messages and for the yielded dictionaries.
-            unit: what the numbers count in error messages, such as `"index"` or `"line"`.
+            numbers: the number of each text, for error messages and the yielded dictionaries.
+            unit: the unit of the numbers in error messages, such as `"index"` or `"line"`.
 
         Yields:
-            The answers of a batch by the number of their text. There is no warning for truncated texts.
+            The answers of a batch, by the number of the text. Truncation causes no warning.
         """
         params = (self._preprocess_params, self._forward_params, self._postprocess_params)
         return self._answer_batches(texts, numbers, unit, False, self._batch_size or 1, *params)
@@ -251,7 +252,7 @@ class Seq2SeqPipeline(Pipeline):
         Args:
             texts: several texts.
             numbers: the number of each text in error messages; `None` for its index, from 0.
-            unit: what the numbers count.
+            unit: the unit of the numbers.
             warn: warn if texts are truncated.
             prefix: see the class, as for the following arguments.
             truncation: truncate texts that are too long.
@@ -274,13 +275,15 @@ class Seq2SeqPipeline(Pipeline):
         if max_source_tokens is None if truncation is None else not truncation:
             raise ValueError(
                 f"texts must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
-                f"{len(sources[long[0]])}; truncation=True or max_source_tokens truncates it."
+                f"{len(sources[long[0]])}. To truncate it, set truncation=True or max_source_tokens."
             )
         special = self.tokenizer.num_special_tokens_to_add()
         if limit <= special:
             raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
         if warn:
-            warnings.warn(f"{len(long)} of {len(texts)} texts were cut to {limit} tokens ({reason}).", stacklevel=2)
+            warnings.warn(
+                f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
+            )
         with TOKENIZER_LOCK:
             truncated = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
         for i, source in zip(long, truncated, strict=True):
@@ -380,7 +383,7 @@ class Texts(IterableDataset):
 
 
 def window_size(batch_size: int) -> int:
-    """How many texts of a stream are sorted by length together."""
+    """The number of texts of a stream that are sorted by length together."""
     return WINDOW * batch_size if batch_size > 1 else 1
 
 
@@ -397,7 +400,7 @@ def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]
 def batches_by_tokens(lengths: Sequence[int], limits: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Indices of texts in batches of at most `max_tokens` (texts × longest length), the longest first.
 
-    Texts of a batch have the same limit on new tokens. A text longer than `max_tokens` is a batch of its own.
+    Texts of a batch have the same limit on new tokens. A text longer than `max_tokens` forms a separate batch.
     """
     batches = []
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
@@ -428,7 +431,7 @@ def longest_target(source_len: int, config: PretrainedConfig, max_new_tokens: in
 def source_positions(model: Any) -> int | None:
     """The number of positions of an encoder; `None` if it is unlimited.
 
-    Only a table of positions is limited. Rotary, relative and computed sinusoidal positions are not.
+    Only position tables are limited. Rotary, relative and computed sinusoidal positions are not.
     """
     encoder = model.get_encoder()
     tables = [
@@ -436,10 +439,10 @@ def source_positions(model: Any) -> int | None:
         for name, module in encoder.named_modules()
         if "position" in name
         and isinstance(module, nn.Embedding)
-        and not hasattr(module, "make_weight")  # FSMT's grow on demand
+        and not hasattr(module, "make_weight")  # those of FSMT grow on demand
     ]
     config = getattr(encoder, "config", model.config)
-    own = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has another number
+    own = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number
     count = own or getattr(config, "max_position_embeddings", None)
     if not tables or count is None:
         return None
@@ -454,7 +457,7 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
     Args:
         tokenizer: its `model_max_length` is the default limit; 10³⁰ if the tokenizer has none.
         positions: the number of positions of the encoder; `None` if it is unlimited.
-        max_source_tokens: an explicit limit, which overrides the tokenizer's.
+        max_source_tokens: an explicit limit, which overrides `model_max_length`.
     """
     limits = [(tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrides")]
     if max_source_tokens is not None:

@@ -1,7 +1,7 @@
 """The tokenizer of the Random Transformer: lossless byte-level BPE, trained in one call, or a list of words.
 
 Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding with one vocabulary for both languages)
-has no unknown characters: every text is a sequence of bytes, and every byte is in the vocabulary.
+has no unknown characters, because every byte is in the vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,12 +20,11 @@ MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 class RandomTransformerTokenizer(TokenizersBackend):
     """A tokenizer that appends the end-of-sequence token to every text, source or target.
 
-    Create one with `train` or `train_from_files`, or with `from_words` for a toy vocabulary. It supports transformers'
-    whole tokenizer interface: batches, padding (on the right), truncation, offsets, `text_target=`,
+    Create one with `train` or `train_from_files`, or with `from_words` for a toy vocabulary. It supports the complete
+    tokenizer interface of transformers: batches, padding (on the right), truncation, offsets, `text_target=`,
     `train_new_from_iterator`, saving and `AutoTokenizer`.
 
-    The name of a special token in a text, such as `</s>`, becomes that token. Use `split_special_tokens=True` for
-    untrusted texts.
+    Special tokens in a text, such as `</s>`, are recognized. Use `split_special_tokens=True` for untrusted texts.
     """
 
     vocab_files_names = {"tokenizer_file": "tokenizer.json"}
@@ -105,12 +104,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def from_words(
         cls, words: Sequence[str], *, bos_token: str, eos_token: str, pad_token: str | None = None, **options: Any
     ) -> "RandomTransformerTokenizer":
-        """A vocabulary of whole words, with ids in the given order, for texts with words separated by spaces.
+        """Create a word-level vocabulary, with ids in the given order, for texts with words separated by spaces.
 
         For example the ten words of the blog post, with `bos_token="SOS", eos_token="EOS"`.
 
         Args:
-            words: the vocabulary, special tokens included.
+            words: the vocabulary, including the special tokens.
             bos_token: the first word of a target.
             eos_token: the word appended to a text.
             pad_token: the padding word; `eos_token` when `None`.
@@ -149,7 +148,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         if hasattr(pre_tokenizer, "add_prefix_space"):
             pre_tokenizer.add_prefix_space = value
         elif value:
-            raise ValueError(f"add_prefix_space must be False for a vocabulary of whole words, got {value!r}.")
+            raise ValueError(f"add_prefix_space must be False for a word-level vocabulary, got {value!r}.")
 
     @classmethod
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
@@ -165,7 +164,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         try:
             return super()._from_pretrained(*args, **kwargs)
         except Exception as error:
-            if type(error) is not Exception:  # the backend raises Exception itself for files that it cannot parse
+            if type(error) is not Exception:  # the backend raises a plain Exception for files that it cannot parse
                 raise
             raise ValueError(f"tokenizer.json must contain a tokenizer of the tokenizers library: {error}.") from error
 
@@ -190,7 +189,7 @@ def _check_integer(name: str, value: Any, least: int, reason: str) -> None:
 
 
 def _check_unicode(value: Any) -> None:
-    """Raise for the first string with a lone surrogate, at any depth of lists, tuples and dictionaries."""
+    """Raise a ValueError for the first string with a lone surrogate, at any depth of nested containers."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -208,7 +207,7 @@ def _check_unicode(value: Any) -> None:
 def _strings_only(texts: Iterable[str]) -> Iterator[str]:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"texts must hold strings only, got {type(text).__name__} at index {number}.")
+            raise ValueError(f"texts must contain only strings, got {type(text).__name__} at index {number}.")
         yield text
 
 

@@ -1,4 +1,4 @@
-"""Settings that hold for every test."""
+"""Settings for all tests."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Nothing here may reach for the network, and two workers share two cores.
+# Tests must not access the network. Two workers share two cores.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -33,7 +33,7 @@ def _fixed_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _library_as_it_was() -> Iterator[None]:
-    """Example scripts quieten the library for the rest of their process."""
+    """Restore the logging level and progress bars, which example scripts change for the rest of the process."""
     verbosity = logging.get_verbosity()
     yield
     logging.set_verbosity(verbosity)

@@ -137,7 +137,7 @@ def test_several_adapters(folders):
     model = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter, adapter_name="first")
     model.add_adapter("second", LoraConfig(task_type="SEQ_2_SEQ_LM"))
     plain = generated(AutoModelForSeq2SeqLM.from_pretrained(base), "beam")
-    model.set_adapter("second")  # a new one, which changes nothing yet
+    model.set_adapter("second")  # a new adapter, which does not change the output yet
     assert torch.equal(generated(model, "beam"), plain)
     model.set_adapter("first")
     assert torch.equal(generated(model, "beam"), generated(adapted, "beam"))
@@ -158,7 +158,7 @@ def test_classifier_with_an_adapter(tmp_path):
     model = RandomTransformerForSequenceClassification(tiny_config(num_labels=3))
     adapted = get_peft_model(model, LoraConfig(task_type="SEQ_CLS"))
     trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
-    assert any("score" in name for name in trained), "a new head is trained along"
+    assert any("score" in name for name in trained), "a new head is also trained"
     adapted(**BATCH, labels=torch.tensor([0, 1, 2])).loss.backward()
     adapted.eval().save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(RandomTransformerForSequenceClassification(model.config), tmp_path)

@@ -208,7 +208,7 @@ def test_alias_is_validated_as_its_field(alias, field, value):
 @pytest.mark.parametrize("values", [{"d_model": 512, "hidden_size": 128}, {"num_heads": 4, "num_attention_heads": 8}])
 def test_alias_that_contradicts_its_field_raises(values, tmp_path):
     (field, value), (alias, other) = values.items()
-    message = f"{alias} must equal {field}={value}, of which it is an alias, got {other}"
+    message = f"{alias} is an alias of {field} and must equal {field}={value}, got {other}"
     with pytest.raises(ValueError, match=message):
         RandomTransformerConfig(**values)
     (tmp_path / "config.json").write_text(json.dumps(values))

@@ -38,7 +38,7 @@ def steps(monkeypatch):
 
 
 def exact_model(**overrides):
-    """In float64, so that rounding hides no error."""
+    """In float64, so that rounding does not hide errors."""
     return tiny_model(spread=2.0, **overrides).double()
 
 
@@ -268,7 +268,7 @@ def test_patched_pytorch_class(monkeypatch):
 
 
 def test_subclass_without_overrides_keeps_the_fast_decoder(steps):
-    """As created by FSDP2, or by a user who adds a method."""
+    """A subclass, as created by FSDP2 or by a user who adds a method."""
     model = exact_model()
     model.__class__ = type("Mine", (RandomTransformerForConditionalGeneration,), {"count": lambda _: 3})
     generate(model)

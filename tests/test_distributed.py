@@ -31,7 +31,7 @@ def test_two_processes_equal_one(tmp_path):
         tiny_model(seed=number, spread=1.5, vocab_size=62, num_heads=4, **options).save_pretrained(folders[-1])
     done = run_on_two_processes(TESTS / "helpers" / "distributed_worker.py", *folders)
     assert done.returncode == 0, done.stderr[-6000:]
-    assert "match nothing" not in done.stderr, "a plan names modules that the model does not have"
+    assert "match nothing" not in done.stderr, "a plan contains modules that the model does not have"
 
 
 def test_tensor_parallel_plan_covers_every_weight_that_can_be_split():

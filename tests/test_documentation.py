@@ -1,7 +1,7 @@
 """The documentation: its Python blocks run, its commands, flags, paths and links exist, its pages are complete.
 
 A block that cannot run in a test is preceded by `<!-- test: skip (reason) -->`. A page that starts with
-`<!-- test: subprocess (reason) -->` runs in a process of its own.
+`<!-- test: subprocess (reason) -->` runs in a separate process.
 """
 
 import argparse
@@ -294,7 +294,7 @@ def test_readme_is_short() -> None:
 
 def test_navigation_lists_every_page() -> None:
     class Loader(yaml.SafeLoader):
-        """Reads the tags for Python objects as nothing."""
+        """Ignores the tags for Python objects."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)

@@ -44,7 +44,7 @@ BATCH = padded_batch([8, 5, 3])
 
 
 def exact_model(**overrides):
-    """In float64, so that rounding hides no error."""
+    """In float64, so that rounding does not hide errors."""
     return tiny_model(spread=2.0, **overrides).double()
 
 
@@ -108,7 +108,7 @@ def test_returned_cache_continues_generation(disable_fast_decoder):
     assert torch.equal(generate(model, max_new_tokens=4, **more).sequences, whole.sequences)
 
 
-def test_source_of_padding_only(disable_fast_decoder):
+def test_fully_padded_source(disable_fast_decoder):
     model, batch = exact_model(), padded_batch([4, 4])
     batch["attention_mask"][1] = 0
     ours = generate(model, batch)
@@ -296,7 +296,7 @@ def test_eos_criteria():
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32))
 def test_beam_kv_cache_equals_copied_caches(sources, beams, length, seed):
-    """Any re-ordering of beams within their sources, against `index_select` and `cat`, with growing capacity."""
+    """Any reordering of beams within their sources, against `index_select` and `cat`, with growing capacity."""
     torch.manual_seed(seed)
     batch = sources * beams
     keys, values = torch.randn(batch, 2, length, 3), torch.randn(batch, 2, length, 4)

@@ -58,7 +58,7 @@ def test_flash_attention_agrees_with_eager(model, lengths, target_len):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
-def test_flash_attention_generates_what_eager_does(model, options):
+def test_flash_attention_generates_the_same_tokens_as_eager(model, options):
     batch = padded_batch([7, 4, 1])
     actual = model.generate(**batch, max_new_tokens=10, **options)
     model.set_attn_implementation("eager")

@@ -32,7 +32,7 @@ MODES = {
 
 
 class WithCopies(RandomTransformerForConditionalGeneration):
-    """The same model with transformers' defaults: beams have copies of their source, and all caches are re-ordered."""
+    """The same model with transformers' defaults: beams have copies of their source, and all caches are reordered."""
 
     # Through vars(): one of them is a static method in transformers 5.17.
     _expand_inputs_for_generation = vars(GenerationMixin)["_expand_inputs_for_generation"]
@@ -160,7 +160,7 @@ def test_one_beam_equals_greedy(seed, lengths):
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 999), mode=st.sampled_from(["greedy", "beam", "no repeats", "penalty"]))
-def test_a_row_of_a_batch_equals_the_row_alone(seed, mode):
+def test_batching_does_not_change_a_row(seed, mode):
     model = exact_model(seed, spread=2.0)
     together = generate(model, **MODES[mode])
     for row, length in enumerate(BATCH["attention_mask"].sum(1).tolist()):

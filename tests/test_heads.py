@@ -58,7 +58,7 @@ def first_output(model, batch=BATCH):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
-    """All weights but the new layer's come from the folder and compute the same."""
+    """All weights except those of the new layer are loaded from the folder and compute the same outputs."""
     whole = tiny_model(encoder_layers=2, decoder_layers=3, **CONFIGS[config])
     whole.save_pretrained(tmp_path)
     model, info = head.from_pretrained(tmp_path, output_loading_info=True)
@@ -209,7 +209,7 @@ def test_left_padding_does_not_change_outputs(config, options):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_explicit_position_ids(config, attention):
-    """Two packed texts in one row, whose positions restart: each equals the text alone."""
+    """Two packed texts in one row, with restarting positions: each equals the separate text."""
     model = wide(RandomTransformerForCausalLM(tiny_config(**CONFIGS[config]))).double()
     model.set_attn_implementation(attention)
     first, second = random_ids(1, 3), random_ids(1, 5, seed=1)

@@ -80,7 +80,7 @@ def test_state_dict_names():
 
 
 @pytest.mark.parametrize(("d_k", "d_v"), [(8, 8), (3, 3), (5, 7), (16, 1)])
-def test_head_widths_are_free(d_k, d_v):
+def test_head_widths_are_independent_of_d_model(d_k, d_v):
     model = tiny_model(d_k=d_k, d_v=d_v)
     attention = model.model.decoder.layers[0].encoder_attn
     assert attention.q_proj.weight.shape == attention.k_proj.weight.shape == (2 * d_k, 16)
@@ -146,7 +146,7 @@ def test_at_most_five_frames_from_the_call_to_a_matrix_product(monkeypatch):
     assert max(depths) == 5
 
 
-def test_dropout_is_applied_where_the_paper_does(monkeypatch):
+def test_dropout_locations_match_the_paper(monkeypatch):
     """On sub-layers' outputs and the sum of embedding and position; inside attention and FFN with their own rates."""
     rates = []
 

@@ -40,7 +40,7 @@ def layer(width=12, outputs=20, bias=True, dtype=torch.float32, kind=nn.Linear):
 
 
 def native(dtype):
-    """Whether this CPU has instructions for the dtype, also where `pack_all` says so of every dtype."""
+    """Whether this CPU has instructions for the dtype, regardless of `pack_all`."""
     supported = ops.NATIVE_MATMUL_CHECKS.get(dtype)
     return supported is None or getattr(torch.ops.mkldnn, supported)()
 
@@ -151,7 +151,7 @@ def test_module_fallback_equals_the_module(module):
 def test_supports_native_matmul(monkeypatch):
     assert ops.supports_native_matmul(torch.float32)
     assert not ops.supports_native_matmul(torch.float64)
-    monkeypatch.setitem(ops.NATIVE_MATMUL_CHECKS, torch.bfloat16, "an operation that PyTorch lost")
+    monkeypatch.setitem(ops.NATIVE_MATMUL_CHECKS, torch.bfloat16, "an operation that PyTorch removed")
     assert not ops.supports_native_matmul(torch.bfloat16)
 
 

@@ -278,7 +278,7 @@ class TestScores:
         "options", [{}, {"do_sample": True, "top_k": 5, "temperature": 2.0}], ids=["greedy", "sample"]
     )
     def test_token_log_probabilities_are_summed_up_to_the_end_token(self, pipe, options, config):
-        """Alone, a text's generation stops at its end, so that nothing behind it can be counted."""
+        """For a single text, generation stops at its end, so no later token can be counted."""
         options = SHORT | options | {"suppress_tokens": [0], "eos_token_id": [EOS, *range(4, 80)]}
         ranked = {"return_dict_in_generate": True, "output_scores": True}
         given = {"generation_config": GenerationConfig(**options)} if config else options
@@ -288,7 +288,7 @@ class TestScores:
             outputs = pipe.model.generate(**pipe.tokenizer(text, return_tensors="pt"), **options, **ranked)
             steps = pipe.model.compute_transition_scores(outputs.sequences, outputs.scores, normalize_logits=True)
             expected.append((outputs.sequences.shape[1], steps.sum().item()))
-        assert len({length for length, _ in expected}) > 1, "all of one length: nothing to count behind an end"
+        assert len({length for length, _ in expected}) > 1, "all have one length: there are no tokens after an end"
         for batch_size in (1,) if options.get("do_sample") else (1, len(TEXTS)):
             torch.manual_seed(7)
             answers = pipe(TEXTS, batch_size=batch_size, return_scores=True, **given)
@@ -414,7 +414,7 @@ class TestLongTexts:
             pipe(self.LONG, max_source_tokens=1000, truncation=False, **SHORT)
         cut = tokenizer(self.LONG, truncation=True, max_length=POSITIONS, return_tensors="pt")
         expected = tokenizer.decode(model.generate(**cut, **SHORT)[0], skip_special_tokens=True)
-        with pytest.warns(UserWarning, match=f"2 of 4 texts were cut to {POSITIONS} tokens"):
+        with pytest.warns(UserWarning, match=f"2 of 4 texts were truncated to {POSITIONS} tokens"):
             answers = pipe(self.MIXED, batch_size=4, truncation=True, **SHORT)
         assert texts_of(answers) == [
             texts_of(pipe(TEXTS[:1], **SHORT))[0],
@@ -442,7 +442,7 @@ class TestLongTexts:
         assert texts_of([whole]) == reference(own_pipe.model, tokenizer, self.LONG, **SHORT)
 
     def test_max_source_tokens_truncates(self, own_pipe):
-        with pytest.warns(UserWarning, match=r"1 of 1 texts were cut to 9 tokens \(max_source_tokens\)"):
+        with pytest.warns(UserWarning, match=r"1 of 1 texts were truncated to 9 tokens \(max_source_tokens\)"):
             answer = own_pipe(self.LONG, max_source_tokens=9, **SHORT)
         ids = [*own_pipe.tokenizer(self.LONG).input_ids[:8], EOS]
         expected = own_pipe.model.generate(input_ids=torch.tensor([ids]), **SHORT)[0]
@@ -458,7 +458,7 @@ class TestLongTexts:
             self.limited(own_pipe, tokenizer)(self.LONG)
         assert "indexing errors" not in capfd.readouterr().err
 
-    def test_limit_must_exceed_the_special_tokens(self, own_pipe):
+    def test_limit_must_exceed_the_number_of_special_tokens(self, own_pipe):
         with pytest.raises(
             ValueError, match="max_source_tokens must be greater than the number of special tokens, 1, got 1"
         ):
@@ -483,7 +483,7 @@ class TestLongTexts:
         pipe = pipeline("seq2seq", model=EncoderDecoderModel(both), tokenizer=tokenizer, device="cpu")
         with pytest.raises(ValueError, match=r"at most 36 tokens \(the model's positions\)"):
             pipe(self.LONG, **SHORT)
-        with pytest.warns(UserWarning, match="cut to 36 tokens"):
+        with pytest.warns(UserWarning, match="truncated to 36 tokens"):
             assert "generated_text" in pipe(self.LONG, truncation=True, **SHORT)
 
 

@@ -60,7 +60,7 @@ def test_padding_does_not_change_logits(variant, lengths, target_len, seed):
 
 @given(variant=variants, cuts=st.lists(st.integers(1, 3), min_size=1, max_size=5), seed=st.integers(0, 99))
 def test_cached_decoding_equals_uncached(variant, cuts, seed):
-    """For any split of the target into steps."""
+    """Holds for any split of the target into steps."""
     model = exact_model(seed, **VARIANTS[variant])
     source = padded_batch([6, 3], seed)
     targets = random_ids(2, sum(cuts), seed + 1)
@@ -98,7 +98,7 @@ def test_rows_sharing_a_source_equal_rows_with_copies(variant, rows_per_source, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("variant", ["post", "pre"])
-def test_source_of_padding_only_yields_finite_logits(variant, implementation, dtype):
+def test_fully_padded_source_yields_finite_logits(variant, implementation, dtype):
     model = tiny_model(spread=3.0, attn_implementation=implementation, **VARIANTS[variant]).to(dtype)
     batch = padded_batch([5, 5])
     batch["input_ids"][1], batch["attention_mask"][1] = PAD, 0
@@ -130,7 +130,7 @@ def test_a_mask_does_not_overflow_on_large_negative_scores(dtype):
     assert outputs[0, :, 0].tolist() == [[0.0] * 4, [10.0] * 4]
 
 
-def test_implementations_agree_on_a_source_of_padding_only():
+def test_implementations_agree_on_a_fully_padded_source():
     model = exact_model()
     batch = padded_batch([5, 5])
     batch["attention_mask"][1] = 0

@@ -124,7 +124,7 @@ def test_normalization(normalization):
     ("arguments", "message"),
     [
         ({"texts": "one string"}, "texts must be an iterable of strings, got one str"),
-        ({"texts": ["a", 7]}, "texts must hold strings only, got int at index 1"),
+        ({"texts": ["a", 7]}, "texts must contain only strings, got int at index 1"),
         ({"vocab_size": 259}, "vocab_size must be an integer of at least 260 .* got 259"),
         ({"vocab_size": "400"}, "vocab_size must be an integer"),
         ({"min_frequency": 0}, "min_frequency must be an integer of at least 1"),
@@ -173,7 +173,7 @@ def test_add_prefix_space(tokenizer, tmp_path):
         RandomTransformerTokenizer.from_words(["a", "b"], bos_token="a", eos_token="b", add_prefix_space=True)
 
 
-# Whole words
+# Word-level vocabularies
 
 
 def test_ten_words_of_the_blog_post(words):
@@ -233,7 +233,7 @@ def test_other_invalid_texts_raise_as_in_transformers(tokenizer):
 
 
 @pytest.mark.parametrize("value", [1.5, "yes", None])
-def test_invalid_prefix_space_raises(tokenizer, value, tmp_path):
+def test_invalid_add_prefix_space_raises(tokenizer, value, tmp_path):
     with pytest.raises(ValueError, match="add_prefix_space must be True or False, got"):
         tokenizer.add_prefix_space = value
     tokenizer.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""transformers' own Seq2SeqTrainer: training, saving, resuming and generating."""
+"""transformers' Seq2SeqTrainer: training, saving, resuming and generating."""
 
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_the_loss_decreases(options, tokenizer, tmp_path):
 
 
 def test_accumulated_batches_equal_one_large_batch(tokenizer, tmp_path):
-    """The loss of a step is the mean over all of its tokens, however they are split."""
+    """The loss of a step is the mean over all of its tokens, regardless of how they are split."""
     losses = []
     for size, accumulated in ((32, 1), (8, 4)):
         trainer = new_trainer(

@@ -189,7 +189,7 @@ def test_sinusoids_on_a_device_without_float64(monkeypatch):
 def test_a_training_step_on_a_meta_device_reads_no_value():
     """A tensor on the meta device has no values: reading one, which would synchronize a GPU, raises.
 
-    Without what transformers reads itself: a padding mask, and in a decoder without a cache the positions.
+    Inputs that transformers itself reads are omitted: the padding mask, and the positions in a decoder without a cache.
     """
     with torch.device("meta"):
         model = tiny_model(**DROPOUT).train()

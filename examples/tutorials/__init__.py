@@ -1,1 +1,1 @@
-"""Walkthrough, explorer, exercises and recurrent comparison, and what the small training examples share."""
+"""Walkthrough, explorer, exercises, recurrent comparison, and shared code of the small training examples."""

@@ -29,11 +29,11 @@ VALUES = {
 
 @dataclass
 class AttentionResult:
-    """The inputs of the three kinds of attention.
+    """The inputs of the three types of attention.
 
     Attributes:
-        steps: by kind, the shapes and formulas of the first head's query, key, value and weights.
-        masked: by kind, the number of masked query-key pairs.
+        steps: by type, the shapes and formulas of the first head's query, key, value and weights.
+        masked: by type, the number of masked query-key pairs.
         by_source: by value, the largest change after the source tokens are replaced.
         by_target: the same for the target tokens.
     """
@@ -68,7 +68,7 @@ def traced(model: RandomTransformerForConditionalGeneration, source: Tensor, tar
 
 
 def changes(before: Trace, after: Trace) -> dict[str, float]:
-    """The largest difference in each value."""
+    """The largest difference of each value."""
     return {name: (after[path] - before[path]).abs().max().item() for name, path in VALUES.items()}
 
 

@@ -39,7 +39,7 @@ STYLES = {"both": (BLUE, "-"), "residuals only": (ORANGE, "-"), "norms only": ("
 
 @dataclass
 class Measurements:
-    """Of a random encoder.
+    """Measurements of a random encoder.
 
     Attributes:
         size: root mean square of the output.

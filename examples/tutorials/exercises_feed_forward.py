@@ -23,7 +23,7 @@ class FeedForwardStatistics:
     Attributes:
         widths: of the input, the inner layer and the output.
         parameters: number of parameters of all feed-forward networks.
-        share: their fraction of the model's parameters.
+        share: their fraction of all parameters of the model.
         zeros: the fraction of inner activations that ReLU sets to zero.
     """
 

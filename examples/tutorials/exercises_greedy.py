@@ -13,8 +13,8 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from .exercises_tasks import tiny_model, train
 from .report import show_table
 
-# A language in which greedy search fails: "have" is the most probable first word, but each of the sentences that start
-# with it is less probable than "good morning".
+# A language in which greedy search fails: "have" is the most probable first word, but each sentence that starts with it
+# is less probable than "good morning".
 SOURCE = "buenos días"
 LANGUAGE = {"good morning": 0.4} | {
     f"have a {wish} day": 0.1 for wish in ("nice", "great", "lovely", "happy", "sunny", "quiet")

@@ -21,7 +21,7 @@ class OutputResult:
     """The computation of the first word's probabilities from the decoder's output.
 
     Attributes:
-        shapes: of the decoder's output, the logits and the probabilities.
+        shapes: shapes of the decoder's output, the logits and the probabilities.
         difference: the largest difference between the logits and output · W + b.
         logits: `[vocab_size]`.
         probabilities: by temperature, `[vocab_size]`.

@@ -17,7 +17,7 @@ TASK = Reversal(symbols=10, length=6)
 
 @dataclass
 class PositionResult:
-    """Measurements by kind of position embedding.
+    """Measurements by type of position embedding.
 
     Attributes:
         order_unknown_loss: the minimum loss of a model that knows the symbols but not their order.

@@ -19,7 +19,7 @@ from .report import BLUE, GRAY, ORANGE, console, show_table
 LENGTHS = (8, 16, 32, 64, 128)
 VOCAB_SIZE = 10_000
 ENCODER = "encoder"
-ONE_PASS = "decoder, one pass"  # as in training, where the whole target is known
+ONE_PASS = "decoder, one pass"  # as in training, where the complete target is known
 CACHED, UNCACHED = "generate, cache", "generate, no cache"
 COLORS = {ENCODER: BLUE, ONE_PASS: GRAY, CACHED: ORANGE, UNCACHED: "#a83232"}
 
@@ -105,7 +105,7 @@ def show_speeds(result: SpeedResult, folder: Path) -> None:
 def draw_speeds(result: SpeedResult, path: Path) -> None:
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
-    for name, times in reversed(result.milliseconds.items()):  # the slowest first in the legend, as in the plot
+    for name, times in reversed(result.milliseconds.items()):  # legend order: the slowest first
         axes.plot(result.lengths, times, label=name, color=COLORS[name], linewidth=2, marker="o", markersize=4)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

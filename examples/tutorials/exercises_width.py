@@ -19,7 +19,7 @@ from .exercises_tasks import Reversal, exact_match, tiny_model, train
 from .report import BLUE, GRAY, ORANGE, console, show_table
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
-PAIRS, D_MODEL = 64, 64  # query-key pairs that a head has to learn, and the width of their states
+PAIRS, D_MODEL = 64, 64  # number of query-key pairs that a head learns, and the width of their states
 KEYS = 32  # keys per random query
 TASK, TASK_WIDTH = Reversal(symbols=10, length=6), 256  # for complete models with and without scaling
 
@@ -69,7 +69,7 @@ def compare_widths(seed: int, widths: Sequence[int] = WIDTHS, head_steps: int = 
 
 
 def train_head(width: int, seed: int, steps: int) -> Head:
-    """Train one head to attend from each of `PAIRS` random states to its own key among as many others."""
+    """Train one head to attend from each of `PAIRS` random states to its own key among all keys."""
     torch.manual_seed(seed)
     config = RandomTransformerConfig(d_model=D_MODEL, num_heads=1, d_k=width, d_v=D_MODEL, attn_implementation="eager")
     attention = RandomTransformerAttention(config, layer_idx=0)

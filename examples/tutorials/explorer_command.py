@@ -63,8 +63,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=Path("outputs/explorer.html"), help="HTML file to write; default: %(default)s"
     )
-    parser.add_argument("--num_beams", type=int, default=4, help="default: %(default)s")
-    parser.add_argument("--max_new_tokens", type=int, default=128, help="default: %(default)s")
+    parser.add_argument("--num_beams", type=int, default=4, help="beam size; default: %(default)s")
+    parser.add_argument("--max_new_tokens", type=int, default=128, help="maximum output length; default: %(default)s")
     args = parser.parse_args(argv)
     if not args.sentence.strip():
         parser.error("the sentence must not be empty.")

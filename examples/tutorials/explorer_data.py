@@ -12,7 +12,7 @@ from modeling_random_transformer.tracing import Trace, trace
 
 from .token_text import token_texts
 
-TOP_TOKENS = 40  # stored one by one for each distribution; the others as a histogram
+TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50
 MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
 MAPS = {
@@ -68,7 +68,7 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
 
 
 def trim_padding(ids: Tensor, eos_ids: Tensor) -> Tensor:
-    """The sequence up to its first end token, not counting the start token, which may have the same id."""
+    """The sequence up to its first end token. The start token may have the same id and does not count."""
     ends = torch.isin(ids[1:], eos_ids).nonzero()
     return ids[: int(ends[0]) + 2] if len(ends) else ids
 
@@ -147,8 +147,8 @@ class BeamSearchRecorder(LogitsProcessor):
     def tree(self, finished: list[Tensor], tokenizer: Any) -> list[dict[str, Any]]:
         """All hypotheses of the search and the finished translations as a prefix tree, parents before children.
 
-        A node has its token, the log-probability of the token and of the whole prefix, its depth, and its vertical
-        position in the plot. `rank` numbers the finished translations from the best one.
+        A node has its token, the log-probability of the token and of the complete prefix, its depth, and its vertical
+        position in the plot. `rank` orders the finished translations, the best one first.
         """
         distributions = {
             tuple(ids.tolist()): row for sequences, rows in self.steps for ids, row in zip(sequences, rows, strict=True)
@@ -180,7 +180,7 @@ def assign_rows(nodes: list[dict[str, Any]]) -> None:
         children[node["parent"]].append(node)
     leaves = iter(range(len(nodes)))
     order, stack = [], [nodes[0]]
-    while stack:  # depth first, the more probable child first
+    while stack:  # depth first; the more probable child first
         order.append(stack.pop())
         stack += sorted(children[order[-1]["index"]], key=lambda node: node["score"])
     for node in order:

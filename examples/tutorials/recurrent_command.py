@@ -7,11 +7,10 @@
 The paper (sections 1 and 4) names two weaknesses of recurrence: its computation is sequential, and dependencies
 between distant positions are hard to learn. The models translate texts of one to four English sentences into Spanish;
 exact match by length and training throughput are measured. All models have nearly the same number of parameters, and
-the same batches, epochs, optimizer and schedule. Only the peak learning rate differs.
+the same batches, epochs, optimizer and schedule. Only the peak learning rates differ.
 
-Limits of the comparison: One CPU core gains little from parallel computation, unlike a GPU. The recurrent decoders
-have attention, which was introduced for long sentences. Some thousand texts do not show which model would benefit more
-from millions.
+Limitations: Unlike a GPU, one CPU core gains little from parallel computation. The recurrent decoders have attention,
+which was introduced for long sentences. A few thousand texts do not show which model would benefit more from millions.
 
 Exit status: 0 on success; 2 if an argument is invalid.
 """
@@ -54,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Exits with 2 if an argument is invalid."""
     parser = Parser("compare_recurrent.py", __doc__)
-    parser.add_argument("--models", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="default: all")
-    parser.add_argument("--epochs", type=int, default=10, help="default: %(default)s")
+    parser.add_argument(
+        "--models", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="models; default: all"
+    )
+    parser.add_argument("--epochs", type=int, default=10, help="number of epochs; default: %(default)s")
     parser.add_argument("--train_size", type=int, default=3000, help="training texts; default: %(default)s")
     parser.add_argument("--test_size", type=int, default=400, help="held-out texts; default: %(default)s")
     parser.add_argument("--seed", type=int, default=17, help="random seed; default: %(default)s")

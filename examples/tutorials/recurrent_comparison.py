@@ -72,8 +72,8 @@ def build_recurrent(tokenizer: RandomTransformerTokenizer, cell: str, hidden_siz
 
 
 # The hidden sizes give the recurrent models the parameter count of the quickstart's Transformer. The learning rates
-# were tuned in factors of two: with the Transformer's, the LSTM's exact match is less than half; with twice its own,
-# the Transformer converges later. The GRU uses the LSTM's.
+# were tuned in factors of two: with the Transformer's rate, the LSTM's exact match is less than half; with twice the
+# rate, the Transformer converges later. The GRU uses the rate of the LSTM.
 CANDIDATES = {
     "transformer": Candidate(build_translator, 2e-3, BLUE),
     "lstm": Candidate(partial(build_recurrent, cell="lstm", hidden_size=178), 8e-3, ORANGE),

@@ -80,5 +80,5 @@ def draw_throughput(axes: Axes, results: Sequence[Result]) -> None:
     axes.bar_label(bars, fmt="{:,.0f}", padding=2)
     axes.set_title("Training throughput", loc="left", fontweight="bold")
     axes.set(ylabel="tokens per second", xlim=(-0.7, len(names) - 0.3))
-    axes.margins(y=0.12)  # space for the labels of the bars
+    axes.margins(y=0.12)  # space for the bar labels
     axes.yaxis.set_major_formatter("{x:,.0f}")

@@ -62,7 +62,7 @@ def draw_losses(history: Sequence[dict[str, float]], path: Path, vocab_size: int
 
 
 def minimum_loss(vocab_size: int, label_smoothing: float) -> float:
-    """The entropy of smoothed labels in nats: the loss of a model that predicts exactly their distribution."""
+    """The entropy of smoothed labels in nats, which is the minimum of the loss."""
     wrong = label_smoothing / vocab_size
     right = 1 - label_smoothing + wrong
     return -right * math.log(right) - (vocab_size - 1) * wrong * math.log(wrong)

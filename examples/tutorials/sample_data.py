@@ -176,7 +176,7 @@ def english_clause(subject: Phrase, verb: str, rest: str, mood: str) -> str:
 
 
 def spanish_clause(subject: str, verb: str, rest: str, mood: str) -> str:
-    """The same in Spanish. `verb` is conjugated; in a question, the subject stands between the verb and the rest."""
+    """The same in Spanish. `verb` is conjugated; in a question, the subject follows the verb."""
     if mood == "?":
         return "¿" + join_words((verb, subject, rest), "?", SPANISH_CONTRACTIONS)
     return join_words((subject, "no" if mood == "no" else "", verb, rest), ".", SPANISH_CONTRACTIONS)
@@ -282,7 +282,7 @@ def greetings() -> list[Pair]:
 
 
 def sample(size: int, seed: int) -> list[Pair]:
-    """`size` different English sentences, each with its translation."""
+    """`size` distinct English sentences with their translations."""
     sampler = SentenceSampler(seed)
     sentences: dict[str, str] = {}
     while len(sentences) < size:
@@ -293,7 +293,7 @@ def sample(size: int, seed: int) -> list[Pair]:
 
 
 def held_out_sample(size: int) -> tuple[list[Pair], list[Pair]]:
-    """Training pairs and `HELD_OUT` held-out pairs, `size` in all."""
+    """Training pairs and `HELD_OUT` held-out pairs, `size` in total."""
     pairs = sample(size, SAMPLE_SEED)
     return pairs[HELD_OUT:], pairs[:HELD_OUT]
 

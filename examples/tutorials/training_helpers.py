@@ -1,4 +1,4 @@
-"""What the training examples share: arguments, hold-out, small models, a short training run, translation."""
+"""Shared code of the training examples: arguments, hold-out, small models, a short training run, translation."""
 
 import argparse
 import math
@@ -35,13 +35,13 @@ def add_training_arguments(parser: argparse.ArgumentParser, epochs: float, outpu
     parser.add_argument(
         "--output_dir", type=Path, default=Path(output_dir), help="folder of the model; default: %(default)s"
     )
-    parser.add_argument("--epochs", type=float, default=epochs, help="default: %(default)s")
+    parser.add_argument("--epochs", type=float, default=epochs, help="number of training epochs; default: %(default)s")
     parser.add_argument("--max_steps", type=int, help="number of training steps; overrides --epochs")
     parser.add_argument("--seed", type=int, default=17, help="random seed; default: %(default)s")
 
 
 def check_training_arguments(args: argparse.Namespace) -> None:
-    """Raises ValueError if an argument is invalid. Does not check the output folder."""
+    """Raise a ValueError if an argument is invalid. The output folder is not checked."""
     if not 0 < args.epochs < math.inf:
         raise ValueError(f"--epochs must be a positive number, got {args.epochs}.")
     if args.max_steps is not None and args.max_steps < 1:
@@ -55,7 +55,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Create the folder if necessary. Raises ValueError if no file can be created in it."""
+    """Create the folder if necessary. Raise a ValueError if it is not writable."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output_dir must be a folder, got the file {folder}.")
     try:
@@ -134,7 +134,7 @@ def build_translator(tokenizer: RandomTransformerTokenizer) -> RandomTransformer
     """A small translation model with random weights."""
     config = RandomTransformerConfig.from_preset("tiny", vocab_size=len(tokenizer), **SMALL)
     model = RandomTransformerForConditionalGeneration(config)
-    model.generation_config.max_new_tokens = MAX_TOKENS  # the library's default is 20
+    model.generation_config.max_new_tokens = MAX_TOKENS  # transformers' default is 20
     return model
 
 
@@ -148,7 +148,7 @@ def build_or_load(auto_class: Any, folder: Path | None, texts: Iterable[str], **
         **options: fields of the configuration.
 
     Raises:
-        ValueError: the folder cannot be loaded, lacks weights of the stack, or is quantized.
+        ValueError: the folder cannot be loaded, weights of the stack are missing, or the weights are quantized.
     """
     if folder is None:
         tokenizer = RandomTransformerTokenizer.train(texts, VOCAB_SIZE, model_max_length=MAX_TOKENS)
@@ -192,14 +192,14 @@ def short_training_arguments(
 
 
 class LossProgressCallback(ProgressCallback):
-    """The trainer's progress bar with the current loss, instead of one log line per logging step."""
+    """The Trainer's progress bar with the current loss instead of one log line per logging step."""
 
     def on_log(self, *_args: Any, logs: dict[str, float], **_kwargs: Any) -> None:
         if self.training_bar is not None and "loss" in logs:
             self.training_bar.set_postfix(loss=f"{logs['loss']:.3f}")
 
     def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
-        """No second bar: evaluation is short."""
+        """Evaluation is short and has no progress bar."""
 
 
 def show_loss_on_progress_bar(trainer: Trainer) -> None:

@@ -1,4 +1,4 @@
-"""The walkthrough of the blog post "The Random Transformer": its numbers, in its order, next to the model's."""
+"""The walkthrough of the blog post "The Random Transformer": its numbers next to those of the model."""
 
 from functools import cache
 from typing import Any
@@ -27,7 +27,7 @@ EPS_TOLERANCE = 3e-7  # difference between dividing by std + eps and by sqrt(var
 
 
 def walkthrough_blog(display: Display) -> bool:
-    """Print all sections. Returns whether all numbers agree with the blog post's."""
+    """Print all sections. Returns whether all numbers agree with the blog post."""
     for section in (
         embed_text,
         encode_positions,

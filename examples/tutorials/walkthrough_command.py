@@ -8,7 +8,7 @@ The blog post is "The Random Transformer" by Omar Sanseviero. All values are rec
 `modeling_random_transformer.tracing` from the modules that are used for training and inference.
 `python examples/walkthrough.py` takes the same arguments.
 
-Exit status: 0 on success; 1 if a number differs from the blog post's; 2 if an argument is invalid.
+Exit status: 0 on success; 1 if a number differs from the blog post; 2 if an argument is invalid.
 """
 
 import argparse

@@ -68,14 +68,14 @@ class Display:
         self.console.print(self.text(f"{self.section}.{key}", **values))
 
     def note(self, **values: Any) -> None:
-        """Print where the current section of the blog post is incorrect, and the correct computation."""
+        """Print the error in the current section of the blog post, and the correct computation."""
         text = Text.assemble(
             (self.text("labels.correction"), "bold yellow"), self.text(f"{self.section}.note", **values)
         )
         self.console.print(Padding(text, (0, 0, 1, 2)))
 
     def array(self, name: str, ours: Tensor, formula: str = "", rows: Sequence[str] = ()) -> None:
-        """Print an array that the blog post does not."""
+        """Print an array that is not in the blog post."""
         self.block(name, formula, [self.matrix_grid("", ours, rows)])
 
     def compare(
@@ -87,7 +87,7 @@ class Display:
         tolerance: float = 6e-9,
         rows: Sequence[str] = (),
     ) -> bool:
-        """Print an array next to the blog post's, with a check mark if they agree. Returns whether they do.
+        """Print an array next to that of the blog post, with a check mark if they agree. Returns whether they agree.
 
         Args:
             name: the name of the result.
@@ -109,7 +109,7 @@ class Display:
         return agree
 
     def compare_values(self, name: str, ours: Any, printed: Any) -> bool:
-        """Print a value that is not an array next to the blog post's."""
+        """Print a value that is not an array next to that of the blog post."""
         self.checks[name] = ours == printed
         both = [
             Text(f"{self.text(f'labels.{label}')}: {value}") for label, value in (("ours", ours), ("blog", printed))
@@ -153,7 +153,7 @@ class Display:
 
 
 def matrix_lines(values: Tensor, columns: int) -> list[str]:
-    """A line for each row of a matrix or for a vector, with aligned columns; `…` marks omitted columns."""
+    """One line per row of a matrix, or one for a vector, with aligned columns; `…` marks omitted columns."""
     values = values.detach()
     if values.dim() == 1:
         values = values[None]

@@ -4,9 +4,9 @@
     model, report = from_torch_transformer(transformer, embedding, output)
     model, report = from_fairseq("checkpoint_best.pt")
 
-`convert_marian`, `convert_torch_transformer` and `convert_fairseq` write a folder, with the tokenizer if there is one.
-An option or a weight without a counterpart in this model raises a `ValueError` that names it. No code in a checkpoint
-is executed.
+`convert_marian`, `convert_torch_transformer` and `convert_fairseq` write a folder, with a tokenizer if available. An
+option or a weight without a counterpart in this model raises a `ValueError` that names it. No code in a checkpoint is
+executed.
 """
 
 from .compare import largest_difference

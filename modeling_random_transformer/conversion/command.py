@@ -4,8 +4,9 @@
     random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --embedding embedding.weight
     random-transformer convert fairseq checkpoint_best.pt --output outputs/de-en --source_dict dict.de.txt
 
-`random-transformer convert FORMAT --help` lists the arguments of a format. Prints how each weight was converted. Exits
-with 0; with 1 if the logits differ by more than the tolerance; with 2 if the checkpoint cannot be converted.
+`random-transformer convert FORMAT --help` lists the arguments of a format. The command prints how each
+weight was converted. Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint
+cannot be converted.
 """
 
 import argparse
@@ -30,17 +31,17 @@ COMMAND = "random-transformer convert"
 TOLERANCE = 1e-4
 MARIAN = """Convert a folder of MarianMT, such as a model of OPUS-MT, and compare the logits of the two models.
 
-Exits with 0; with 1 if the logits differ by more than the tolerance; with 2 if the folder cannot be converted.
+Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the folder cannot be converted.
 """
-TORCH = """Convert a checkpoint that holds an nn.Transformer, and compare the logits of the two models.
+TORCH = """Convert a checkpoint that contains an nn.Transformer, and compare the logits of the two models.
 
-Exits with 0; with 1 if the logits differ by more than the tolerance; with 2 if the checkpoint cannot be converted. No
-code in the checkpoint is executed.
+Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint cannot be converted.
+No code in the checkpoint is executed.
 """
 FAIRSEQ = """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
 
-Exits with 0; with 2 if the checkpoint cannot be converted. No code in the checkpoint is executed. Logits are not
-compared, as fairseq is not required.
+Exit status: 0 on success; 2 if the checkpoint cannot be converted. No code in the checkpoint is executed. The logits
+are not compared, because that would require fairseq.
 """
 
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Convert a checkpoint whose format is the first argument. Returns the exit status."""
     parser = Parser(COMMAND, __doc__)
     parser.add_argument("format", choices=FORMATS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see FORMAT --help")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the format; see FORMAT --help")
     args = parser.parse_args(argv)
     return FORMATS[args.format](args.arguments, f"{COMMAND} {args.format}")
 
@@ -78,23 +79,37 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
     add_output(parser)
     parser.add_argument("--num_heads", type=int, required=True, metavar="N", help="number of attention heads")
     parser.add_argument(
-        "--embedding", nargs="+", required=True, metavar="NAME", help="shared matrix, or source and target matrix"
+        "--embedding",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="name of the shared embedding, or of the source and target embeddings",
     )
-    parser.add_argument("--output_layer", metavar="NAME", help="default: tied to the target's embedding")
+    parser.add_argument(
+        "--output_layer", metavar="NAME", help="name of the output layer; default: tied to the target's embedding"
+    )
     parser.add_argument(
         "--positions",
         nargs="+",
         default=["none"],
         metavar="NAME",
-        help="one table or two; or none, sinusoidal, concatenated; default: none",
+        help="none, sinusoidal, concatenated, or the names of one or two tables; default: none",
     )
     parser.add_argument("--prefix", default="", help="prefix of the nn.Transformer's names, such as transformer.")
-    parser.add_argument("--key", help="key of the state dict in the file, if the file holds more")
+    parser.add_argument("--key", help="key of the state dict, if the file contains other objects too")
     parser.add_argument("--ignore", nargs="+", default=[], metavar="NAME", help="weights that are not converted")
     parser.add_argument("--scale_embedding", action="store_true", help="multiply embeddings by sqrt(d_model)")
-    parser.add_argument("--norm_first", action="store_true", help="pre-norm")
-    parser.add_argument("--activation", choices=("relu", "gelu"), default="relu", help="default: %(default)s")
-    parser.add_argument("--layer_norm_eps", type=float, default=1e-5, metavar="EPS", help="default: %(default)s")
+    parser.add_argument("--norm_first", action="store_true", help="the model uses pre-norm")
+    parser.add_argument(
+        "--activation", choices=("relu", "gelu"), default="relu", help="activation; default: %(default)s"
+    )
+    parser.add_argument(
+        "--layer_norm_eps",
+        type=float,
+        default=1e-5,
+        metavar="EPS",
+        help="epsilon of the layer norms; default: %(default)s",
+    )
     for name in TOKEN_IDS:
         parser.add_argument(f"--{name}", type=int, metavar="ID")
     add_tolerance(parser)
@@ -121,12 +136,18 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
 def run_fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
     """Convert a checkpoint of fairseq. `program` is the command's name in messages."""
     parser = Parser(program, FAIRSEQ)
-    parser.add_argument("checkpoint", type=Path, help="a .pt file")
+    parser.add_argument("checkpoint", type=Path, help="checkpoint, a .pt file")
     add_output(parser)
-    parser.add_argument("--source_dict", type=Path, metavar="FILE", help="dict.<language>.txt")
-    parser.add_argument("--target_dict", type=Path, metavar="FILE", help="default: the source's")
-    parser.add_argument("--source_codes", type=Path, metavar="FILE", help="codes of subword-nmt or fastBPE")
-    parser.add_argument("--target_codes", type=Path, metavar="FILE", help="default: the source's")
+    parser.add_argument(
+        "--source_dict", type=Path, metavar="FILE", help="dictionary of the source, dict.<language>.txt"
+    )
+    parser.add_argument(
+        "--target_dict", type=Path, metavar="FILE", help="dictionary of the target; default: that of the source"
+    )
+    parser.add_argument("--source_codes", type=Path, metavar="FILE", help="BPE codes of subword-nmt or fastBPE")
+    parser.add_argument(
+        "--target_codes", type=Path, metavar="FILE", help="BPE codes of the target; default: those of the source"
+    )
     parser.add_argument(
         "--num_heads", type=int, metavar="N", help="number of attention heads, if the checkpoint does not store it"
     )
@@ -152,7 +173,7 @@ def add_tolerance(parser: Parser) -> None:
         type=float,
         default=TOLERANCE,
         metavar="X",
-        help="largest difference of the logits; default: %(default)s",
+        help="maximum difference of the logits; default: %(default)s",
     )
 
 
@@ -173,7 +194,7 @@ def convert_and_report(
     console = Console(markup=False)
     console.print(report_tables(report))
     if compare is None:
-        console.print("The logits were not compared with the original's.")
+        console.print("The logits were not compared with the original model.")
         return 0
     difference = compare()
     console.print(f"Largest difference of the logits on random batches: {difference:.1e}")
@@ -181,6 +202,6 @@ def convert_and_report(
 
 
 def logit_difference(output: Path, original: Logits, vocabularies: tuple[int, int] | None = None) -> float:
-    """The largest difference of the logits of a converted folder and its original, in float32."""
+    """The largest difference between the logits of a converted folder and its original, in float32."""
     model = AutoModelForSeq2SeqLM.from_pretrained(output, dtype="float32").eval()
     return largest_difference(model, original, vocabularies=vocabularies)

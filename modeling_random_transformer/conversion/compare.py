@@ -1,4 +1,4 @@
-"""Compares the logits of an original and its conversion."""
+"""Comparison of the logits of an original model and its conversion."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 
-# Source ids and their padding mask, [batch, source_len], and target ids, [batch, target_len], to logits
+# Maps source ids and their padding mask, [batch, source_len], and target ids, [batch, target_len], to logits,
 # [batch, target_len, target_vocabulary].
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
-SOURCE_LENGTHS = (9, 5, 1)  # of one batch; two of three sources are padded
+SOURCE_LENGTHS = (9, 5, 1)  # of the sources of a batch; two of three are padded
 
 
 @torch.no_grad()
@@ -22,11 +22,11 @@ def largest_difference(
     vocabularies: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> float:
-    """The largest absolute difference of two models' logits on random batches with padding.
+    """The largest absolute difference between the logits of two models on random batches with padding.
 
     Args:
         model: the converted model, in evaluation mode.
-        original: computes the original's logits.
+        original: computes the logits of the original model.
         batches: number of batches, of three sources each.
         target_len: length of each target.
         vocabularies: sizes of the original's source and target vocabulary; `vocab_size` of the model when `None`.
@@ -48,6 +48,6 @@ def largest_difference(
 
 
 def random_tokens(vocabulary: int, pad: int, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Random ids without padding: models differ in how they treat padding between tokens, which real inputs lack."""
+    """Random ids without padding. Models treat padding between tokens differently, but real inputs never have it."""
     ids = torch.randint(vocabulary, tuple(shape), generator=generator)
     return ids.where(ids != pad, torch.tensor((pad + 1) % vocabulary))

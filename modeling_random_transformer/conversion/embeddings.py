@@ -1,4 +1,4 @@
-"""Token embeddings and the output layer. Two vocabularies of different sizes become one size."""
+"""Conversion of token embeddings and output layer. Vocabularies of different sizes are padded to one size."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from .state_dict_mapper import StateDictMapper
 
 SHARED = "model.shared.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-NO_ROW = -1  # the row of an id that the original does not have
-# The bias of ids outside of the original's target vocabulary. Their probability is exactly 0, and unlike -inf the value
-# is finite in half precision, in products with 0 and in the mean of label smoothing.
+NO_ROW = -1  # marks an id that the original does not have
+# The bias of ids outside the original's target vocabulary. Their probability is exactly 0. Unlike -inf, the value
+# causes no NaN in half precision, in products with 0 and in the mean of label smoothing.
 NEVER = -1e4
-# The bias of further ids that stand for the unknown token, relative to that token. It is too low to change a
-# probability in float32, and as a label such an id costs 30 nats more instead of 10000.
+# The bias of additional ids that represent the unknown token, relative to that token. It is too low to change a
+# probability in float32, and the loss of such a label increases by 30 nats instead of 10000.
 UNLIKELY = -30.0
 
 Rows = tuple[Sequence[int], Sequence[int]]
@@ -29,19 +29,19 @@ def map_embeddings(
     rows: Rows | None = None,
     unk_token_id: int = 0,
 ) -> None:
-    """Map the embeddings and the output layer, and derive `vocab_size` and which weights are shared and tied.
+    """Map the embeddings and the output layer. Derive `vocab_size` and the fields for shared and tied weights.
 
-    If source and target have vocabularies of different sizes, the smaller one is padded: with rows of zeros, and in the
-    output layer with a bias of -10000.
+    If source and target have vocabularies of different sizes, the smaller one is padded with zero rows, and with a
+    bias of -10000 in the output layer.
 
     Args:
-        mapper: holds the weights with these names.
+        mapper: contains the weights with these names.
         source: the encoder's embedding matrix, `[source_vocabulary, d_model]`.
-        target: the decoder's, `[target_vocabulary, d_model]`; `None` if it is the encoder's.
+        target: the decoder's embedding matrix, `[target_vocabulary, d_model]`; `None` if it is shared.
         output: the output layer's weight, of the same shape; `None` if it is tied to the decoder's embedding.
         output_bias: its bias, `[target_vocabulary]`, if there is one.
-        rows: for each id of this model the row in the source's matrix and in the target's; the unknown token's row if
-            a side lacks the token. When `None`, ids are unchanged.
+        rows: for each id of this model, the row in the source's matrix and in the target's; the row of the unknown
+            token if a side does not have the token. When `None`, ids are unchanged.
         unk_token_id: the id of the unknown token, which is the same in the original.
 
     Raises:
@@ -64,9 +64,9 @@ def map_embeddings(
 
 
 def identity_rows(mapper: StateDictMapper, source: int, target: int) -> Rows:
-    """Map each id to its own row in tables with this many rows; ids beyond a table have no row."""
+    """Map each id to the row with this index in tables of these sizes; ids beyond a table have no row."""
     if source != target:
-        never = f", and ids from {target} on have the probability 0" if target < source else ""
+        never = f", and ids of at least {target} have a probability of 0" if target < source else ""
         mapper.report.notes.append(
             f"The vocabularies have {source} source and {target} target tokens. The smaller one is padded with rows of "
             f"zeros{never}."

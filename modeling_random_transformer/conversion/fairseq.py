@@ -18,7 +18,7 @@ from .safe_loading import read_checkpoint
 from .state_dict_mapper import NameTable, StateDictMapper
 
 STACKS = ("encoder", "decoder")
-TARGET_TOKENIZER = "target_tokenizer"  # subfolder with the target's tokenizer, if the target has codes of its own
+TARGET_TOKENIZER = "target_tokenizer"  # subfolder with the target's tokenizer, if the target has separate codes
 FIRST_POSITION = PAD + 1
 NAMES: NameTable = {
     "{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
@@ -45,14 +45,14 @@ def from_fairseq(
     """Convert the weights of a fairseq `transformer`.
 
     fairseq's sinusoids use other frequencies (their logarithms are spaced by `d_model / 2 - 1`), so their values become
-    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `fairseq_ids` gives
-    the tokens that they share.
+    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `fairseq_ids`
+    specifies their common tokens.
 
     Args:
         checkpoint: a `.pt` file or its content: `"model"`, and `"args"` or `"cfg"`.
         num_heads: number of attention heads, if the checkpoint does not store it.
-        fairseq_ids: for each token id of this model fairseq's id in the source and in the target dictionary:
-            `source_ids` and `target_ids` of a `FairseqTokenizer`. When `None`, ids are fairseq's.
+        fairseq_ids: for each token id of this model, fairseq's id in the source and in the target dictionary:
+            `source_ids` and `target_ids` of a `FairseqTokenizer`. When `None`, the ids of fairseq are used.
 
     Returns:
         The model, in evaluation mode, and the report.
@@ -79,20 +79,20 @@ def convert_fairseq(
     """Convert a fairseq checkpoint to a folder, with a tokenizer if a dictionary is given.
 
     Two dictionaries become one vocabulary, so that one tokenizer encodes sources and decodes generated ids. If the
-    target has codes of its own, `target_tokenizer` in `output` holds the tokenizer for targets.
+    target has separate codes, `target_tokenizer` in `output` contains the tokenizer for targets.
 
     Args:
         checkpoint: a `.pt` file.
         output: a new or empty folder.
         source_dict: `dict.<source language>.txt`.
-        target_dict: `dict.<target language>.txt`; `None` if it is the source's.
-        source_codes: codes of subword-nmt or fastBPE; without them, texts must be segmented already.
-        target_codes: the target's codes; `None` if they are the source's.
+        target_dict: `dict.<target language>.txt`; `None` for the source's dictionary.
+        source_codes: codes of subword-nmt or fastBPE; without them, texts must already be segmented.
+        target_codes: the target's codes; `None` for the source's codes.
         num_heads: number of attention heads, if the checkpoint does not store it.
 
     Raises:
-        ValueError: as of `from_fairseq` and `fairseq_tokenizer`, or a dictionary and its embedding differ in size.
-            Nothing is written then.
+        ValueError: see `from_fairseq` and `fairseq_tokenizer`; or a dictionary and its embedding differ in size.
+            In this case, nothing is written.
     """
     if source_dict is None and (target_dict or source_codes or target_codes):
         raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
@@ -132,7 +132,7 @@ def convert_weights(
     mapper.ignore([f"{stack}.version" for stack in STACKS], "format version")
     mapper.rename(NAMES)
     model = mapper.finish()
-    # fairseq's search never generates padding, and no end token at the first step.
+    # fairseq's search generates neither padding nor an end token at the first step.
     model.generation_config.suppress_tokens = [PAD]
     model.generation_config.min_new_tokens = 1
     mapper.report.notes.append("As in fairseq, generate() never returns <pad>, nor </s> as the first token.")
@@ -140,10 +140,10 @@ def convert_weights(
 
 
 def derive_config(mapper: StateDictMapper, options: FairseqOptions, num_heads: int | None) -> None:
-    """Derive all config fields other than those of embeddings and positions.
+    """Derive all config fields except those of embeddings and positions.
 
     Raises:
-        ValueError: the number of heads is neither stored nor given, the two differ, or a weight is missing.
+        ValueError: the number of heads is neither stored nor given, the given one is different, or a weight is missing.
     """
     stored = options.num_heads
     if None not in (stored, num_heads) and stored != num_heads:
@@ -159,7 +159,7 @@ def derive_config(mapper: StateDictMapper, options: FairseqOptions, num_heads: i
     mapper.derive_config(f"activation_fn={options.activation}", activation_function=ACTIVATIONS[options.activation])
     norm_order = "pre" if options.pre_norm else "post"
     mapper.derive_config(f"encoder_normalize_before={options.pre_norm}", norm_order=norm_order, layer_norm_eps=1e-5)
-    # Only pre-norm models have final norms, and old ones do not.
+    # Only pre-norm models have final norms, except old ones.
     final = options.pre_norm and mapper.has_final_norms("encoder.layer_norm", "decoder.layer_norm")
     mapper.derive_config("encoder.layer_norm and decoder.layer_norm", final_layer_norm=final)
     mapper.derive_config("no_scale_embedding", scale_embedding=options.scale_embedding)
@@ -172,7 +172,7 @@ def derive_config(mapper: StateDictMapper, options: FairseqOptions, num_heads: i
 
 
 def map_shared_embeddings(mapper: StateDictMapper, options: FairseqOptions, ids: Rows | None) -> None:
-    """Share and tie the embeddings that the options share and tie.
+    """Share and tie the embeddings according to the options.
 
     Raises:
         ValueError: the weights or dictionaries contradict the options.
@@ -184,7 +184,7 @@ def map_shared_embeddings(mapper: StateDictMapper, options: FairseqOptions, ids:
         check_equal(mapper, "share_all_embeddings", source, target)
         mapper.ignore([target], "shared with the encoder's")
         if ids and list(ids[0]) != list(ids[1]):
-            raise ValueError("the two dictionaries must be equal, as share_all_embeddings is on, but they differ.")
+            raise ValueError("the two dictionaries must be equal if share_all_embeddings is on, but they differ.")
     if options.tie_output and output in mapper.remaining:
         embedding = source if options.share_all_embeddings else target
         check_equal(mapper, "share_decoder_input_output_embed", embedding, output)
@@ -195,11 +195,11 @@ def map_shared_embeddings(mapper: StateDictMapper, options: FairseqOptions, ids:
 
 def check_equal(mapper: StateDictMapper, option: str, first: str, second: str) -> None:
     if second in mapper.remaining and not torch.equal(mapper.peek(first), mapper.peek(second)):
-        raise ValueError(f"{first} and {second} must be equal, as {option} is on, but they differ.")
+        raise ValueError(f"{first} and {second} must be equal if {option} is on, but they differ.")
 
 
 def map_positions(mapper: StateDictMapper, options: FairseqOptions) -> None:
-    """Map positions to tables, learned or of fairseq's sinusoids. The first `FIRST_POSITION` rows are never used."""
+    """Map positions to tables of learned or sinusoidal positions. The first `FIRST_POSITION` rows are never used."""
     for stack in STACKS:
         buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
         mapper.ignore(buffers, "buffers of sinusoids, which are computed")
@@ -221,14 +221,14 @@ def map_positions(mapper: StateDictMapper, options: FairseqOptions) -> None:
     if not all(options.learned_positions):
         notes.append(
             "fairseq's sinusoids differ from this model's (their frequencies are spaced by d_model / 2 - 1). Their "
-            "values became a table of learned positions, which training would change."
+            "values became a table of learned positions, which training updates."
         )
     notes.append(f"Texts can have at most {length} tokens, the number of positions.")
     return None
 
 
 def table_length(mapper: StateDictMapper, options: FairseqOptions) -> int:
-    """The number of positions: that of the shorter learned table; of sinusoids alone the larger option.
+    """The number of positions: the length of the shorter learned table or, without one, the larger option.
 
     Sinusoids can be computed to the length of the other stack's learned table.
     """
@@ -273,10 +273,10 @@ def save_tokenizer(made: FairseqTokenizer, folder: Path, report: ConversionRepor
         report.notes.append(f"The folder's tokenizer splits sources; the one in {TARGET_TOKENIZER} splits targets.")
     source, target = made.sizes
     report.notes.append(
-        f"The vocabulary of {len(made.source_ids)} ids holds {source} tokens of the source dictionary, {target} of the "
-        "target dictionary and intermediate BPE pieces. A token that a dictionary lacks has the embedding of <unk> "
-        "there, and a lower logit than <unk>."
+        f"The vocabulary of {len(made.source_ids)} ids contains {source} tokens of the source dictionary, {target} of "
+        "the target dictionary and intermediate BPE pieces. A token that is missing from a dictionary has the "
+        "embedding of <unk> there, and a lower logit than <unk>."
     )
-    report.notes.append("The tokenizer splits at spaces: separate punctuation as it was for training.")
+    report.notes.append("The tokenizer splits at spaces: separate punctuation as in the training data.")
     if not made.segments:
-        report.notes.append("Without codes, texts must be segmented already (hel@@ lo).")
+        report.notes.append("Without codes, texts must already be segmented (hel@@ lo).")

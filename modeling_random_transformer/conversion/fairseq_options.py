@@ -52,7 +52,7 @@ EQUAL_IN_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_b
 
 @dataclass(frozen=True)
 class FairseqOptions:
-    """The options that a converted model depends on. Pairs are for the encoder and the decoder."""
+    """The options that a converted model depends on. Pairs contain the values of the encoder and the decoder."""
 
     num_heads: int | None
     pre_norm: bool
@@ -81,7 +81,7 @@ def read_options(checkpoint: Any, origin: str) -> FairseqOptions:
         raise ValueError(f"'model' of {origin} must be a state dict of named tensors.")
     stored = checkpoint.get("args") or as_mapping(checkpoint.get("cfg") or {}).get("model")
     if not stored:
-        raise ValueError(f"{origin} must hold the model's options as 'args' or in 'cfg', got neither.")
+        raise ValueError(f"{origin} must contain the model's options as 'args' or in 'cfg', got neither.")
     options = flatten(as_mapping(stored))
     check_options(options)
     return FairseqOptions(
@@ -102,7 +102,7 @@ def read_options(checkpoint: Any, origin: str) -> FairseqOptions:
 
 
 def flatten(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by the names of fairseq's command line.
+    """The options, by their names on fairseq's command line.
 
     Raises:
         ValueError: an option is a tensor.

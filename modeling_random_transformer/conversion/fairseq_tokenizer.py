@@ -23,16 +23,16 @@ Merges = list[tuple[str, str]]
 class FairseqTokenizer:
     """One vocabulary for both languages, and its relation to fairseq's two dictionaries.
 
-    The vocabulary holds the source dictionary (with the same ids), further tokens of the target dictionary, and
-    intermediate pieces of BPE merges. A token that a dictionary lacks is `<unk>` there.
+    The vocabulary contains the source dictionary (with the same ids), additional tokens of the target dictionary, and
+    intermediate pieces of BPE merges. A token that is missing from a dictionary is `<unk>` there.
 
     Attributes:
         tokenizer: encodes sources and decodes generated ids.
-        target_tokenizer: encodes targets with the same vocabulary; differs from `tokenizer` if the target has codes of
-            its own.
-        source_ids: for each id of the vocabulary the id in the source dictionary.
-        target_ids: for each id of the vocabulary the id in the target dictionary.
-        segments: whether the tokenizer segments words; otherwise texts must be segmented already.
+        target_tokenizer: encodes targets with the same vocabulary; differs from `tokenizer` if the target has
+            separate codes.
+        source_ids: for each id of the vocabulary, the id in the source dictionary.
+        target_ids: for each id of the vocabulary, the id in the target dictionary.
+        segments: whether the tokenizer segments words; otherwise texts must already be segmented.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -59,11 +59,11 @@ def fairseq_tokenizer(
 
     Args:
         dictionary: fairseq's `dict.<source language>.txt`.
-        codes: merges of subword-nmt (version 0.2) or fastBPE; without them texts must be segmented already, with `@@`
+        codes: merges of subword-nmt (version 0.2) or fastBPE; without them, texts must already be segmented, with `@@`
             after each piece except a word's last.
         model_max_length: length that texts are truncated to on request.
-        target_dictionary: `dict.<target language>.txt`; `None` if it is the source's.
-        target_codes: merges of the target; `None` if they are the source's.
+        target_dictionary: `dict.<target language>.txt`; `None` for the source's dictionary.
+        target_codes: merges of the target; `None` for the source's merges.
 
     Raises:
         ValueError: a file is missing or has an invalid line, which the message names; or only the target has codes.
@@ -86,10 +86,10 @@ def fairseq_tokenizer(
 
 
 def read_tokens(path: Path, as_pieces: bool) -> dict[str, int]:
-    """The ids of a dictionary's tokens, which are converted to BPE pieces if `as_pieces`.
+    """The ids of a dictionary's tokens; `as_pieces` converts the tokens to BPE pieces.
 
     Raises:
-        ValueError: as of `read_dictionary`, or two tokens are the same piece.
+        ValueError: see `read_dictionary`; or two tokens are the same piece.
     """
     ids = read_dictionary(path)
     if not as_pieces:
@@ -101,7 +101,7 @@ def read_tokens(path: Path, as_pieces: bool) -> dict[str, int]:
 
 
 def join_vocabularies(source: dict[str, int], target: dict[str, int], merges: list[Merges]) -> dict[str, int]:
-    """Assign ids to the source's tokens, then to further tokens of the target, then to further pieces of the merges."""
+    """Assign ids to the source's tokens, then to other tokens of the target, then to other pieces of the merges."""
     pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
     return {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
 
@@ -120,7 +120,7 @@ def read_dictionary(path: Path) -> dict[str, int]:
     """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
 
     Raises:
-        ValueError: a line has another format, or a token is repeated.
+        ValueError: a line has a wrong format, or a token is repeated.
     """
     ids = {token: i for i, token in enumerate(SPECIAL_TOKENS.values())}
     for number, line in numbered_lines(path):
@@ -137,7 +137,7 @@ def read_codes(path: Path) -> Merges:
     """Read the pairs to merge, the most frequent first.
 
     Raises:
-        ValueError: a line has another format, or the file is of subword-nmt's version 0.1.
+        ValueError: a line has a wrong format, or the file is from subword-nmt 0.1.
     """
     merges: dict[tuple[str, str], None] = {}
     for number, line in numbered_lines(path):
@@ -147,7 +147,7 @@ def read_codes(path: Path) -> Merges:
         if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and not parts[2].isdecimal()):
             raise ValueError(f"{path} must have two symbols on each line (and a count), got {line!r} on line {number}.")
         if END in parts[:2]:
-            raise ValueError(f"{path} must be of subword-nmt's version 0.2 or of fastBPE, got {END} as a symbol.")
+            raise ValueError(f"{path} must be from subword-nmt version 0.2 or fastBPE, got {END} as a symbol.")
         merges.setdefault((parts[0], parts[1]))
     if not merges:
         raise ValueError(f"{path} must have at least one pair to merge, got none.")

@@ -34,14 +34,14 @@ def from_marian(
     """Convert the weights of a Marian model.
 
     Args:
-        marian: the model, or the folder it was saved to. Names on the Hub are not supported.
+        marian: the model, or the folder that it was saved to. Names on the Hub are not supported.
 
     Returns:
         The model, in evaluation mode, with Marian's generation config; and the report.
 
     Raises:
-        ValueError: the folder holds no complete Marian model, or an option or a weight has no counterpart in this
-            model. The message names it.
+        ValueError: the folder does not contain a complete Marian model, or an option or a weight has no counterpart in
+            this model. The message names it.
     """
     if isinstance(marian, str | Path):
         marian = load_marian(Path(marian))
@@ -55,7 +55,7 @@ def from_marian(
     mapper.rename(NAMES)
     model = mapper.finish()
     model.generation_config = known_options(marian.generation_config)
-    mapper.report.notes.append("The generation config is Marian's, including suppressed tokens and num_beams.")
+    mapper.report.notes.append("The generation config of Marian was copied, including suppressed tokens and num_beams.")
     return model, mapper.report
 
 
@@ -69,8 +69,8 @@ def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
         output: a new or empty folder.
 
     Raises:
-        ValueError: as of `from_marian`, the vocabulary does not fit the model, or `output` is not empty. Nothing is
-            written then.
+        ValueError: see `from_marian`; or the vocabulary does not match the model, or `output` is not empty. In this
+            case, nothing is written.
     """
     folder = Path(folder)
     with new_folder(output) as temporary:
@@ -105,7 +105,7 @@ def check_options(config: MarianConfig) -> None:
 
 
 def derive_config(mapper: StateDictMapper, config: MarianConfig) -> None:
-    """Derive all config fields other than those of embeddings and positions."""
+    """Derive all config fields except those of embeddings and positions."""
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config("encoder_attention_heads, decoder_attention_heads", num_heads=config.encoder_attention_heads)
@@ -127,5 +127,5 @@ def map_shared_embeddings(mapper: StateDictMapper, config: MarianConfig) -> None
     target, output = None if shared else decoder, None if tied else "lm_head.weight"
     map_embeddings(mapper, encoder, target, output, "final_logits_bias")
     mapper.ignore(EMBEDDINGS, "shared")
-    mapper.ignore(["model.shared.weight"], "not used by the stacks, which have embeddings of their own")
+    mapper.ignore(["model.shared.weight"], "not used by the stacks, which have separate embeddings")
     mapper.ignore(["lm_head.weight"], "tied to the embedding")

@@ -40,7 +40,7 @@ def load_marian(folder: Path) -> MarianMTModel:
     """Load the model in a folder, in evaluation mode.
 
     Raises:
-        ValueError: the folder holds another model, or weights are missing or do not fit.
+        ValueError: the folder contains a different model, or weights are missing or have wrong shapes.
     """
     check_files(folder)
     try:
@@ -49,26 +49,26 @@ def load_marian(folder: Path) -> MarianMTModel:
         )
     except pickle.UnpicklingError as error:
         raise ValueError(f"the weights in {folder} were not read: {pickle_error(str(error))}") from error
-    except Exception as error:  # the type depends on where a file is damaged
-        raise ValueError(f"folder must hold a complete Marian model, got {folder}: {first_line(error)}") from error
+    except Exception as error:  # the exception type depends on where a file is damaged
+        raise ValueError(f"folder must contain a complete Marian model, got {folder}: {first_line(error)}") from error
     check_loaded(folder, loading)
     return model.eval()
 
 
 def check_files(folder: Path) -> None:
-    """Raise a `ValueError` unless a folder holds a Marian model and refers to no file outside of it.
+    """Raise a `ValueError` unless a folder contains a Marian model and refers to no file outside the folder.
 
     Called before weights are read.
     """
     config = read_json(folder / "config.json")
     model_type = config.get("model_type")
     if model_type != MarianConfig.model_type:
-        raise ValueError(f"folder must hold a Marian model (model_type 'marian'), got {model_type!r} in {folder}.")
+        raise ValueError(f"folder must contain a Marian model (model_type 'marian'), got {model_type!r} in {folder}.")
     if config.get("transformers_weights") is not None:
         found = config["transformers_weights"]
         raise ValueError(f"transformers_weights in {folder / 'config.json'} must be null, got {found!r}.")
     if (folder / "adapter_config.json").exists():
-        raise ValueError(f"folder must hold a whole model, got {folder} with an adapter, which must be merged first.")
+        raise ValueError(f"folder must contain a full model, got {folder} with an adapter, which must be merged first.")
     for path in (folder / name for name in SHARD_INDICES):
         if path.is_file():
             check_shards(path)
@@ -91,7 +91,7 @@ def check_loaded(folder: Path, loading: dict[str, Any]) -> None:
         raise ValueError(f"the weights in {folder} must have the shapes of config.json, got {mismatched[0]}.")
     if loading["unexpected_keys"]:
         names = format_names(sorted(loading["unexpected_keys"]))
-        raise ValueError(f"the weights in {folder} must be a Marian model's only, got {names}.")
+        raise ValueError(f"the weights in {folder} must be those of a Marian model only, got {names}.")
     if loading["missing_keys"]:
         raise ValueError(
             f"the weights in {folder} must be complete, but lack {format_names(sorted(loading['missing_keys']))}."
@@ -101,10 +101,10 @@ def check_loaded(folder: Path, loading: dict[str, Any]) -> None:
 def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionReport) -> None:
     """Copy the tokenizer's files and set its class, which AutoTokenizer cannot derive from this model's config.
 
-    Only known settings are copied, since other ones may name code, which users who trust this package would run.
+    Only known settings are copied, since others may refer to code, which would run for users who trust this package.
 
     Raises:
-        ValueError: a file is missing or damaged, or the vocabulary does not fit the model's embedding.
+        ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
     """
     found = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if "vocab.json" not in found:
@@ -115,7 +115,7 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
     vocabularies = ["vocab.json", *(["target_vocab.json"] if known.get("separate_vocabs") else [])]
     missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in found]
     if missing:
-        raise ValueError(f"{folder} must hold all files of its tokenizer, but lacks {format_names(missing)}.")
+        raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
     for name in vocabularies:
         check_vocabulary(folder / name, config)
     for name in found:
@@ -159,14 +159,14 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read the object in a JSON file.
 
     Raises:
-        ValueError: the file is missing or damaged, or holds something else.
+        ValueError: the file is missing or damaged, or does not contain an object.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}.")
+        raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
     return content
 
 

@@ -1,4 +1,4 @@
-"""Position tables of other implementations: sinusoids that this model computes, or learned positions."""
+"""Conversion of position tables to computed sinusoids or learned positions."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ TOLERANCE = 1e-6  # between sinusoids of one formula, evaluated in different ord
 
 
 def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> None:
-    """Map position tables, `[length, d_model]`, to computed sinusoids if they are equal, else to learned positions.
+    """Map position tables, `[length, d_model]`, to computed sinusoids if equal, otherwise to learned positions.
 
     Both names may refer to one table that the stacks share.
 
@@ -37,7 +37,7 @@ def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> 
 
 
 def are_sinusoids(table: Tensor, layout: str) -> bool:
-    """Whether a position table, `[length, d_model]`, holds this model's sinusoids."""
+    """Whether a position table, `[length, d_model]`, contains this model's sinusoids."""
     length, d_model = table.shape
     if d_model % 2:
         return False

@@ -1,4 +1,4 @@
-"""What a conversion did: how each weight was used, and where each config field came from."""
+"""Conversion report: the use of each weight and the origin of each config field."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MappedWeight:
-    """A source weight and the parameter it became. A source weight that was split has several entries."""
+    """A source weight and the parameter that it was mapped to. A split source weight has several entries."""
 
     source: str
     target: str
@@ -29,10 +29,10 @@ class ConversionReport:
     Attributes:
         origin: the converted model.
         mapped: converted weights, in the order of the source's state dict.
-        defaults: parameters without a source weight, and the value they were given.
+        defaults: parameters without a source weight, and how their values were chosen.
         unused: source weights that were dropped, and why the outputs do not depend on them.
         config: the derived config fields.
-        notes: further remarks.
+        notes: additional remarks.
     """
 
     origin: str

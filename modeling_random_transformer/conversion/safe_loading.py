@@ -1,4 +1,4 @@
-"""Reads checkpoints without executing code in them."""
+"""Reads checkpoints without executing code from them."""
 
 import argparse
 import pickle
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class IgnoredObject:
-    """Replaces objects that training stored in a checkpoint and that a conversion does not use."""
+    """Placeholder for objects in a checkpoint that are not needed for the conversion."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "IgnoredObject":  # noqa: ARG004  (arguments of the replaced object)
         return super().__new__(cls)
@@ -34,10 +34,10 @@ ALLOWED = [argparse.Namespace, *((IgnoredObject, name) for name in IGNORED_CLASS
 
 
 def read_checkpoint(path: str | Path) -> Any:
-    """Read a `.pt` or `.safetensors` file. Of a pickle, only tensors, plain containers and options are loaded.
+    """Read a `.pt` or `.safetensors` file. From a pickle, only tensors, plain containers and options are loaded.
 
     Raises:
-        ValueError: the file is missing or damaged, or contains other objects or calls.
+        ValueError: the file is missing or damaged, or contains other objects.
     """
     path = Path(path)
     if not path.is_file():
@@ -49,7 +49,7 @@ def read_checkpoint(path: str | Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(f"checkpoint {path} was not read: {pickle_error(str(error))}") from error
-    except Exception as error:  # the type depends on where the file is damaged
+    except Exception as error:  # the exception type depends on where the file is damaged
         raise ValueError(f"checkpoint {path} must be a complete file of weights, but it cannot be read.") from error
 
 

@@ -1,7 +1,7 @@
 """Maps a state dict of another implementation to this model. Every source weight is mapped or explicitly ignored.
 
-transformers' `WeightRenaming` and `WeightConverter` are not used: they run inside `from_pretrained`, which neither
-records what became of each weight nor names the source weight in errors.
+transformers' `WeightRenaming` and `WeightConverter` are not used: they run inside `from_pretrained`, which does not
+record the use of each weight and does not name the source weight in errors.
 """
 
 import re
@@ -29,7 +29,7 @@ PLACEHOLDERS = {
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-# Patterns of source names and the parameters that they become. With several targets, the rows are split evenly.
+# Patterns of source names and the parameters that they map to. With several targets, the rows are split evenly.
 NameTable = Mapping[str, str | tuple[str, ...]]
 
 
@@ -43,9 +43,9 @@ class StateDictMapper:
 
     Attributes:
         remaining: source weights that are not yet mapped.
-        state_dict: this model's weights so far.
-        sources: for each of them the name of its source weight.
-        config_fields: fields of `RandomTransformerConfig` so far.
+        state_dict: the weights of this model that were already mapped.
+        sources: for each of them, the name of its source weight.
+        config_fields: the fields of `RandomTransformerConfig` that were already derived.
         report: the conversion's report.
     """
 
@@ -59,13 +59,13 @@ class StateDictMapper:
         self.names: NameTable = {}
 
     def peek(self, name: str, dims: int | None = None) -> Tensor:
-        """Return a source weight, which stays in `remaining`.
+        """Return a source weight without removing it from `remaining`.
 
         Raises:
             ValueError: the weight is missing, is not a dense floating-point tensor, or does not have `dims` dimensions.
         """
         if name not in self.remaining:
-            raise ValueError(f"{self.origin} must hold the weight {name!r}, which is missing.")
+            raise ValueError(f"{self.origin} must contain the weight {name!r}, which is missing.")
         weight = self.remaining[name].detach()
         check_dense(f"{name} of {self.origin}", weight)
         if dims is not None and weight.dim() != dims:
@@ -73,7 +73,7 @@ class StateDictMapper:
         return weight
 
     def pop(self, name: str, dims: int | None = None) -> Tensor:
-        """Return a source weight and remove it from `remaining`. Raises as `peek`."""
+        """Return a source weight and remove it from `remaining`. Errors are those of `peek`."""
         weight = self.peek(name, dims)
         del self.remaining[name]
         return weight
@@ -105,7 +105,7 @@ class StateDictMapper:
         """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
 
         Raises:
-            ValueError: a weight cannot be split evenly, or as of `peek`.
+            ValueError: see `peek`; or a weight cannot be split evenly.
         """
         self.names = names
         for source in list(self.remaining):
@@ -125,7 +125,7 @@ class StateDictMapper:
             self.set(target, part, source, "copied" if len(targets) == 1 else "split")
 
     def finish(self) -> RandomTransformerForConditionalGeneration:
-        """Build the model, in evaluation mode. Its dtype is the widest of the weights', so that none is rounded.
+        """Build the model, in evaluation mode. Its dtype is the widest of all weights, so that none is rounded.
 
         Raises:
             ValueError: a source weight has no counterpart in this model, a parameter has no source weight, or the
@@ -139,7 +139,7 @@ class StateDictMapper:
         dtype = reduce(torch.promote_types, dtypes)
         if len(dtypes) > 1:
             self.report.notes.append(
-                f"Weights of {format_names(map(str, dtypes))} became {dtype}, in which all are exact."
+                f"Weights of {format_names(map(str, dtypes))} became {dtype}, which represents all of them exactly."
             )
         state_dict = {name: weight.to(dtype) for name, weight in self.state_dict.items()}
         return RandomTransformerForConditionalGeneration.from_pretrained(
@@ -154,7 +154,7 @@ class StateDictMapper:
             raise self.unknown_weights(unknown)
         missing = [self.source_name(name) for name in parameters if name not in self.state_dict]
         if missing:
-            raise ValueError(f"{self.origin} must hold all weights of this model, but {missing[0]!r} is missing.")
+            raise ValueError(f"{self.origin} must contain all weights of this model, but {missing[0]!r} is missing.")
         for name, weight in self.state_dict.items():
             if weight.shape != parameters[name].shape:
                 raise ValueError(
@@ -164,11 +164,11 @@ class StateDictMapper:
 
     def unknown_weights(self, names: Iterable[str]) -> ValueError:
         return ValueError(
-            f"{self.origin} must hold no weights without a counterpart in this model, got {format_names(names)}."
+            f"{self.origin} must contain no weights without a counterpart in this model, got {format_names(names)}."
         )
 
     def source_name(self, parameter: str) -> str:
-        """The source's name of a parameter by the name table, or the parameter's own name if it is not in the table."""
+        """The source's name of a parameter according to the name table, or the parameter's name if it is not listed."""
         for pattern, targets in self.names.items():
             for target in as_tuple(targets):
                 if match := compile_pattern(target).fullmatch(parameter):
@@ -185,7 +185,7 @@ class StateDictMapper:
         indices = [name.removeprefix(prefix).split(".")[0] for name in self.remaining if name.startswith(prefix)]
         count = max((int(index) + 1 for index in indices if index.isdecimal()), default=0)
         if not count:
-            raise ValueError(f"{self.origin} must hold weights under {prefix!r}, got none.")
+            raise ValueError(f"{self.origin} must contain weights under {prefix!r}, got none.")
         return count
 
     def has_final_norms(self, encoder: str, decoder: str) -> bool:
@@ -215,7 +215,7 @@ def as_tuple(targets: str | tuple[str, ...]) -> tuple[str, ...]:
 def check_dense(name: str, weight: Tensor) -> None:
     """Raise a `ValueError` unless a tensor is dense, floating-point and stored in full.
 
-    An expanded tensor takes a few bytes in a file and may have any size in memory.
+    An expanded tensor has a few bytes in a file, but can have any size in memory.
     """
     found = None
     if weight.is_nested or weight.layout != torch.strided:

@@ -1,4 +1,4 @@
-"""Checkpoints with an `nn.Transformer`: finding its weights and those around it, and running it for comparison."""
+"""Reads checkpoints with an `nn.Transformer`, and runs the original model for comparison."""
 
 import math
 import warnings
@@ -17,13 +17,13 @@ from .state_dict_mapper import StateDictMapper
 from .torch_options import TorchOptions
 
 POSITIONS = ("none", "sinusoidal", "concatenated")
-# One weight, or one for the source and one for the target.
+# One weight, or two: for the source and for the target.
 OneOrTwo = Tensor | tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class TorchCheckpoint:
-    """The weights of a checkpoint, as `from_torch_transformer` takes them."""
+    """The weights of a checkpoint, in the form that `from_torch_transformer` expects."""
 
     transformer: dict[str, Tensor]
     embedding: OneOrTwo
@@ -44,13 +44,13 @@ def read_torch_checkpoint(
     """Read a checkpoint whose weights have these names. Arguments are those of `convert_torch_transformer`.
 
     Raises:
-        ValueError: the file cannot be read, or a name is missing in it or not accounted for.
+        ValueError: the file cannot be read, a name is missing, or a weight in the file is not named.
     """
     content = read_checkpoint(checkpoint)
     weights: Any = content.get(key) if key and isinstance(content, dict) else content
     if not is_state_dict(weights):
         found = format_names(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"key must name the state dict in {checkpoint}, got {key!r}; the file holds {found}.")
+        raise ValueError(f"key must name the state dict in {checkpoint}, got {key!r}; the file contains {found}.")
     mapper = StateDictMapper(str(checkpoint), weights)
     mapper.ignore(ignore, "ignored on request")
     tables = () if positions[0] in POSITIONS else positions
@@ -62,7 +62,7 @@ def read_torch_checkpoint(
     unexpected = [name for name in rest if not name.startswith(prefix)]
     if unexpected:
         raise ValueError(
-            f"{checkpoint} must hold only weights under {prefix!r} and named ones, got {format_names(unexpected)}."
+            f"{checkpoint} must contain only weights under {prefix!r} and named ones, got {format_names(unexpected)}."
         )
     transformer = {name.removeprefix(prefix): weight for name, weight in rest.items()}
     return TorchCheckpoint(transformer, embeddings, output, position_tables)
@@ -84,9 +84,9 @@ def one_or_two(values: list[Tensor]) -> OneOrTwo:
 
 
 class TorchReference:
-    """The checkpoint in an `nn.Transformer`, with embeddings, positions and output layer.
+    """An `nn.Transformer` with the weights of a checkpoint, embeddings, positions and output layer.
 
-    Computes the logits to compare a conversion with.
+    Computes the reference logits for a conversion.
     """
 
     def __init__(self, checkpoint: TorchCheckpoint, options: TorchOptions, scale_embedding: bool):
@@ -132,7 +132,7 @@ def build_transformer(weights: dict[str, Tensor], d_model: int, options: TorchOp
     """Build an `nn.Transformer` with the sizes of these weights and load them."""
     mapper = StateDictMapper("nn.Transformer", weights)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "enable_nested_tensor")  # about a fast path that is not used
+        warnings.filterwarnings("ignore", "enable_nested_tensor")  # warnings about an unused fast path
         transformer = nn.Transformer(
             d_model=d_model,
             nhead=options.num_heads,

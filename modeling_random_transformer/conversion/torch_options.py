@@ -1,4 +1,4 @@
-"""Options of an `nn.Transformer` that do not follow from its weights."""
+"""Options of an `nn.Transformer` that cannot be derived from its weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of nn.MultiheadAttention.out_proj
 
 ACTIVATIONS = ("relu", "gelu")
-# Modules of a layer. Subclasses are not supported, since they may compute something else with the same weights.
+# Modules of a layer. Subclasses are not supported, since they may use the same weights differently.
 MODULES: dict[str, type[nn.Module]] = {
     **dict.fromkeys(("self_attn", "multihead_attn"), nn.MultiheadAttention),
     **dict.fromkeys(("linear1", "linear2"), nn.Linear),
@@ -29,16 +29,16 @@ class TorchOptions:
 
 
 def find_options(transformer: nn.Transformer | Mapping[str, Tensor], given: dict[str, Any]) -> TorchOptions:
-    """Read the options of a module, or take those that are given with a state dict.
+    """Read the options of a module, or use the options that are given with a state dict.
 
     Raises:
-        ValueError: a given option differs from the module's, or `num_heads` is missing.
+        ValueError: a given option differs from that of the module, or `num_heads` is missing.
     """
     if isinstance(transformer, nn.Transformer):
         options = read_options(transformer)
         for name, value in given.items():
             if getattr(options, name) != value:
-                raise ValueError(f"{name} must be the module's, {getattr(options, name)!r}, got {value!r}.")
+                raise ValueError(f"{name} must equal that of the module, {getattr(options, name)!r}, got {value!r}.")
         return options
     if "num_heads" not in given:
         raise ValueError("num_heads must be given with a state dict, got None.")
@@ -52,7 +52,7 @@ def read_options(transformer: nn.Transformer) -> TorchOptions:
     """Read the options that all layers of a module share.
 
     Raises:
-        ValueError: layers differ, or a submodule is not of PyTorch's own class.
+        ValueError: layers differ, or a submodule is not an instance of PyTorch's own class.
     """
     found = set()
     for name, kind, layer_kind in (

@@ -1,4 +1,4 @@
-"""Converts `torch.nn.Transformer` with the embeddings and the output layer around it."""
+"""Converts `torch.nn.Transformer` with its embeddings and output layer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,18 +56,18 @@ def from_torch_transformer(
     dropout: float | None = None,
     **token_ids: int | None,
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
-    """Convert the weights of an `nn.Transformer` and of the embeddings and the output layer around it.
+    """Convert the weights of an `nn.Transformer`, its embeddings and its output layer.
 
     Args:
         transformer: the module, or its state dict.
-        embedding: the embedding matrix, `[vocabulary, d_model]`; or the source's and the target's.
+        embedding: the embedding matrix, `[vocabulary, d_model]`; or a source and a target matrix.
         output: the output layer, `[target_vocabulary, d_model]`; `None` if it is tied to the target's embedding.
         positions: added to the embeddings: `"none"`, the paper's sinusoids (`"sinusoidal"`), all sines before all
             cosines (`"concatenated"`), or a table `[length, d_model]`, or one for the source and one for the target.
         scale_embedding: multiply embeddings by `sqrt(d_model)` before positions are added.
-        num_heads: number of attention heads, required for a state dict. Of a module, this and the next four arguments
-            are read.
-        norm_first: as of `nn.Transformer`; False when `None`.
+        num_heads: number of attention heads, required for a state dict. This and the next four arguments are read from
+            a module.
+        norm_first: see `nn.Transformer`; False when `None`.
         activation: `"relu"` or `"gelu"`; relu when `None`.
         layer_norm_eps: 1e-5 when `None`.
         dropout: 0.1 when `None`.
@@ -111,21 +111,22 @@ def convert_torch_transformer(
     ignore: Sequence[str] = (),
     **options: Any,
 ) -> ConversionReport:
-    """Convert a checkpoint that holds an `nn.Transformer` among its weights to a folder.
+    """Convert a checkpoint that contains an `nn.Transformer` among its weights to a folder.
 
     Args:
         checkpoint: a `.pt` or `.safetensors` file with a state dict.
         output: a new or empty folder.
-        embedding: name of the embedding matrix; or names of the source's and the target's.
+        embedding: name of the embedding matrix; or names of a source and a target matrix.
         output_layer: name of the output layer, without `.weight`; `None` if it is tied to the target's embedding.
         positions: `"none"`, `"sinusoidal"` or `"concatenated"`; or the name of a table, or of two.
         prefix: prefix of the names of the `nn.Transformer`, such as `"transformer."`.
-        key: key of the state dict in the file, if the file holds more.
+        key: key of the state dict, if the file contains other objects too.
         ignore: names of weights that are not converted.
         **options: the other arguments of `from_torch_transformer`.
 
     Raises:
-        ValueError: as of `from_torch_transformer`, or the file does not match the description. Nothing is written then.
+        ValueError: see `from_torch_transformer`; or the file does not match the description. In this case, nothing is
+            written.
     """
     with new_folder(output) as temporary:
         found = read_torch_checkpoint(
@@ -162,7 +163,7 @@ def check_token_ids(token_ids: Mapping[str, Any]) -> None:
 
 
 def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tensor]:
-    """The weights around the `nn.Transformer`, by the names of the arguments."""
+    """The weights of embeddings, positions and output layer, by argument name."""
     found = name_weights("embedding", embedding)
     if type(output) is nn.Linear:
         found |= {f"output.{name}": weight for name, weight in output.state_dict().items()}
@@ -199,7 +200,7 @@ def weight_of(name: str, value: Any) -> Tensor:
 
 
 def derive_config(mapper: StateDictMapper, options: TorchOptions, has_biases: bool) -> None:
-    """Derive all config fields other than those of embeddings and positions."""
+    """Derive all config fields except those of embeddings and positions."""
     for stack in STACKS:
         layers = mapper.count_layers(stack)
         mapper.derive_config(f"the layers under {stack}.layers", **{f"{stack}_layers": layers})
@@ -217,7 +218,7 @@ def derive_config(mapper: StateDictMapper, options: TorchOptions, has_biases: bo
 
 
 def set_zero_biases(mapper: StateDictMapper) -> None:
-    """Default the biases of norms and feed-forward layers, which this model always has."""
+    """Set missing biases of norms and feed-forward layers to zero, because this model always has them."""
     for name, weight in list(mapper.state_dict.items()):
         if "_attn." not in name:
             bias = weight.new_zeros(len(weight))

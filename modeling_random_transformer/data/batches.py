@@ -1,4 +1,4 @@
-"""Batch samplers with a token budget: pairs of similar length share a batch, and all processes get equally many."""
+"""Batch samplers with a token budget: pairs of similar length share a batch, and all processes get the same number."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -11,15 +11,15 @@ Number = TypeVar("Number", int, np.ndarray)
 
 
 def padding_multiple(device: torch.device) -> int:
-    """The multiple that lengths are padded to: 8 on an accelerator, for fewer different shapes; 1 on a CPU."""
+    """Lengths are padded to a multiple of this: 8 on an accelerator, for fewer distinct shapes; 1 on a CPU."""
     return 1 if device.type == "cpu" else 8
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
-    """Batches with a limit on their padded size, source and target together (paper 5.1).
+    """Batches with a token budget for padded sources and targets together (paper 5.1).
 
-    Pairs are sorted by length and cut into batches where the budget is reached. Each epoch shuffles the pairs of equal
-    lengths and then the batches, both determined by the seed. The cuts stay the same, so that every epoch has the same
+    Pairs are sorted by length and split into batches within the budget. Each epoch shuffles the pairs of equal
+    lengths and then the batches, both determined by the seed. The boundaries stay the same, so every epoch has the same
     number of batches, a multiple of the number of processes: rank r of n takes the batches r, r + n, r + 2n, …, as
     Accelerate's sharding does. Every pair occurs once per epoch. The only exception: if all batches contain a single
     pair and their number is not a multiple of the number of processes, up to n - 1 of them are repeated.
@@ -28,7 +28,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         source_lengths: length of each source in tokens, `[pairs]`.
         target_lengths: length of each target in tokens, `[pairs]`.
         max_tokens: the maximum of (longest source + longest target) · pairs in a batch.
-        num_processes: number of processes that the batches are distributed over.
+        num_processes: number of processes that share the batches.
         seed: determines the order of every epoch.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
 
@@ -75,7 +75,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return 1 - self.lengths.sum() / (longest.sum(axis=1) * sizes).sum()
 
     def _sort(self, order: np.ndarray) -> np.ndarray:
-        """Sort by target length, then by source length; stable."""
+        """Stable sort by target length, then by source length."""
         source, target = self.lengths[order].T
         return order[np.lexsort((source, target))]  # the last key is the primary one
 
@@ -102,9 +102,9 @@ class EvaluationSampler(Sampler[list[int]]):
         source_lengths: length of each source in tokens, `[pairs]`.
         target_lengths: length of each target in tokens, `[pairs]`; zeros without targets.
         max_tokens: the maximum of (longest source + longest target) · pairs in a batch of several pairs. A longer pair
-            is a batch of its own.
+            forms a separate batch.
         max_pairs: the maximum number of pairs in a batch.
-        num_processes: number of processes that the batches are distributed over.
+        num_processes: number of processes that share the batches.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         limits: the limit on the generated tokens of each pair, `[pairs]`, which must not be larger for a shorter
             source; the pairs of a batch have the same limit.
@@ -158,12 +158,12 @@ def _round_up(number: Number, multiple: int) -> Number:
 
 
 def _batch_starts(lengths: np.ndarray, max_tokens: int, max_pairs: int | None = None) -> list[int]:
-    """Cut sorted lengths `[pairs, 2]` into batches with as many pairs as fit, at least one; returns their starts."""
+    """Split sorted lengths, `[pairs, 2]`, into batches with as many pairs as possible; returns their starts."""
     starts = []
     start = 0
     while start < len(lengths):
         starts.append(start)
-        # All pairs are padded to the longest, so none takes fewer tokens than the first one.
+        # All pairs are padded to the longest, so none has fewer tokens than the first one.
         limit = max(1, max_tokens // max(1, int(lengths[start].sum())))
         window = lengths[start : start + (limit if max_pairs is None else min(limit, max_pairs))]
         padded = np.maximum.accumulate(window).sum(axis=1) * np.arange(1, len(window) + 1)

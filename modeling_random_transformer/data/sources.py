@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 
 from ..utils.text import decode_line
 
-# Reasons for which a line is invalid.
+# Reasons why a line is invalid.
 EMPTY = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
@@ -28,7 +28,7 @@ class ParallelLine:
 
 @dataclass(slots=True)
 class InvalidLine:
-    """A line that holds no pair of texts, and the reason."""
+    """A line without a valid pair of texts, and the reason."""
 
     number: int
     reason: str
@@ -108,7 +108,7 @@ class DatasetText:
     name: str = "the dataset"
 
     def __post_init__(self) -> None:
-        columns = self.dataset.column_names or [self.source_key, self.target_key]  # a stream may not know its columns
+        columns = self.dataset.column_names or [self.source_key, self.target_key]  # a stream may have no column names
         if "translation" not in columns and not {self.source_key, self.target_key} <= set(columns):
             raise ValueError(
                 f"source_key and target_key must be columns of {self.name}, {', '.join(columns)}, "

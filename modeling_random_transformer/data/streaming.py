@@ -22,12 +22,12 @@ LINES_PER_CHUNK = 1000
 
 
 class TokenBudgetStream(IterableDataset):
-    """An endless stream of batches, epoch after epoch; each batch is a list of tokenized rows.
+    """An infinite stream of batches over all epochs; each batch is a list of tokenized rows.
 
-    `buffer_pairs` pairs at a time are tokenized, sorted by length, cut into batches and shuffled, as
-    `TokenBudgetSampler` does with a whole corpus. Memory holds one buffer, and the next one with `num_workers`. Every
-    process reads the whole stream and takes its share of the batches, so that each pair is seen once per epoch and all
-    processes take the same number of steps. The batches do not depend on `num_workers`.
+    Each buffer of `buffer_pairs` pairs is tokenized, sorted by length, split into batches and shuffled, as
+    `TokenBudgetSampler` does with a complete corpus. One buffer is in memory, and the next one too with `num_workers`.
+    Every process reads the complete stream and selects its share of the batches, so that each pair is seen once per
+    epoch and all processes compute the same number of steps. The batches do not depend on `num_workers`.
 
     Args:
         corpus: the parallel text.
@@ -36,9 +36,9 @@ class TokenBudgetStream(IterableDataset):
         buffer_pairs: number of pairs in a buffer.
         max_source_length: longer sources, in tokens, are skipped; `None` for no limit.
         max_target_length: the same for targets.
-        on_invalid: `"error"` to raise an error at an invalid line, `"skip"` to leave it out.
+        on_invalid: `"error"` to raise an error at an invalid line, `"skip"` to skip it.
         process_index: index of this process.
-        num_processes: number of processes that the batches are distributed over.
+        num_processes: number of processes that share the batches.
         seed: determines the order.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
@@ -76,7 +76,7 @@ class TokenBudgetStream(IterableDataset):
         self.pad_to_multiple_of = pad_to_multiple_of
         streaming = isinstance(corpus, DatasetText) and isinstance(corpus.dataset, datasets.IterableDataset)
         self.num_workers = min(num_workers, 1) if streaming else num_workers
-        self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one so far
+        self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
 
     def __iter__(self) -> Iterator[list[Row]]:
         if get_worker_info() is not None:
@@ -124,7 +124,7 @@ class TokenBudgetStream(IterableDataset):
     def _chunks(self) -> Iterable["_Chunk"]:
         options: dict[str, Any] = {}
         if self.num_workers:
-            # Prefetch a whole buffer, so that it is ready when the current one is used up.
+            # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
             chunks = -(-self.buffer_pairs // (LINES_PER_CHUNK * self.num_workers))
             options = {"prefetch_factor": max(2, chunks), "worker_init_fn": _disable_tokenizer_threads}
         return DataLoader(
@@ -139,7 +139,7 @@ class TokenBudgetStream(IterableDataset):
 
 @dataclass
 class _Chunk:
-    """Consecutive lines of a corpus: their count, the invalid ones, and line numbers and token ids of the others."""
+    """Consecutive lines of a corpus: their number, the invalid ones, and line numbers and token ids of the others."""
 
     lines: int
     invalid: list[InvalidLine]
@@ -176,5 +176,5 @@ def _identity(chunk: Any) -> Any:
 
 
 def _disable_tokenizer_threads(worker: int) -> None:  # noqa: ARG001
-    """The tokenizer's threads do not survive a fork; without this setting, it prints a warning about it."""
+    """Disable the tokenizer's threads, which do not survive a fork and would cause a warning."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -67,17 +67,17 @@ def load_pairs(
 ) -> tuple[Dataset, ValidationReport]:
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
-    Memory does not grow with the corpus. Of several processes, one reads the corpus; the others wait for its lock on
-    the cache, without a timeout, and map the file that it wrote.
+    Memory does not grow with the corpus. With several processes, one reads the corpus. The others wait for its lock
+    on the cache, without a timeout, and map the file that it wrote.
 
     Args:
         corpus: the parallel text.
-        on_invalid: `"error"` to raise an error if there are invalid lines, `"skip"` to leave them out.
+        on_invalid: `"error"` to raise an error if there are invalid lines, `"skip"` to skip them.
         cache_dir: folder of the Arrow file; the cache of `datasets` when `None`.
 
     Raises:
-        ValueError: `on_invalid` is neither, the files have different numbers of lines, there are invalid lines and
-            `on_invalid` is `"error"`, or there are no valid ones.
+        ValueError: `on_invalid` is invalid, the files have different numbers of lines, there are invalid lines and
+            `on_invalid` is `"error"`, or no line is valid.
     """
     check_on_invalid(on_invalid)
     rows = Dataset.from_generator(
@@ -126,6 +126,6 @@ def raise_if_invalid(report: ValidationReport, on_invalid: str) -> None:
 
 
 def raise_if_empty(report: ValidationReport) -> None:
-    """Raise a `ValueError` if all lines are invalid, or there are none."""
+    """Raise a `ValueError` if there is no valid line."""
     if report.lines == report.invalid:
         raise ValueError(f"there must be at least one valid pair of texts, got {report}.")

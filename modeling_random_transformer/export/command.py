@@ -1,10 +1,10 @@
-"""Export a trained model to an inference engine, and compare the engine's translations with the model's.
+"""Export a trained model to an inference engine, and compare the translations of both.
 
     random-transformer export outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
     random-transformer export outputs/quickstart --engine onnx --output outputs/served --check test.en
 
-The output folder also holds the tokenizer. Exits with 0; with 1 if the model's weights are not finite; with 2 if an
-argument is invalid, in which case there is no output.
+The output folder also contains the tokenizer. Exit status: 0 on success; 1 if the weights of the model are not finite;
+2 if an argument is invalid. On failure, no output is written.
 """
 
 import argparse

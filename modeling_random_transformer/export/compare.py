@@ -12,7 +12,7 @@ from ..translation import longest_target
 from .search import Translate, translate_fn
 
 BEAMS = (1, 4)
-# Used for models of any language: only the agreement of model and engine matters.
+# Used for models of any language, because only the agreement of model and engine matters.
 SENTENCES = (
     "Hello world.",
     "The boy sees the girl.",
@@ -92,7 +92,7 @@ def folder_size(folder: str | PathLike, pattern: str = "*") -> float:
 
 
 def time_interleaved(calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
-    """Time each call once per round, in seconds. The calls are interleaved, so that all see the same load."""
+    """Time each call once per round, in seconds. Calls are interleaved, so that all see the same load."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, seconds in zip(calls, times, strict=True):

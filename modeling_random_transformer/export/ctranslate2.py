@@ -2,7 +2,7 @@
 
 CTranslate2's loader of BART is subclassed to support all positions, heads with `d_k` other than `d_v`, both orders of
 norms, `attention_scale`, two vocabularies and suppressed tokens. Models with several end tokens, or with an activation
-that the engine lacks, cannot be exported.
+that the engine does not support, cannot be exported.
 """
 
 import copy
@@ -24,7 +24,7 @@ from ..modeling_random_transformer import LearnedPositions, RandomTransformerFor
 from ..utils.errors import format_names
 from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate
 
-# transformers' activation names and CTranslate2's.
+# Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
     "relu": Activation.RELU,
     "gelu": Activation.GELU,
@@ -40,7 +40,7 @@ ACTIVATIONS = {
     "tanh": Activation.Tanh,
     "sigmoid": Activation.Sigmoid,
 }
-MIN_POSITIONS = 1024  # rows of a table of sinusoids; the model computes them for any length
+MIN_POSITIONS = 1024  # rows of a table of sinusoids, which the model computes for any length
 SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
 
 
@@ -51,7 +51,7 @@ def save(
 
     Args:
         model: on any device, in any dtype.
-        tokenizer: its tokenizer, whose tokens become the engine's.
+        tokenizer: its tokenizer, whose vocabulary is exported too.
         folder: an empty folder.
         dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
 
@@ -84,7 +84,7 @@ def load(folder: str | PathLike) -> Translate:
             min_decoding_length=0,  # as in generate(); the default is 1
             max_decoding_length=max_new_tokens,
         )
-        # Ids outside of the tokenizer's vocabulary have placeholder names.
+        # Ids outside the tokenizer's vocabulary have placeholder names.
         ids = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
         return tokenizer.batch_decode(ids, skip_special_tokens=True)
 

@@ -1,4 +1,4 @@
-"""The inference engines, and exporting a model to one of them."""
+"""The list of inference engines, and the export of a model to one of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def export_model(
 ) -> None:
     """Export a model and its tokenizer to a folder that an engine loads.
 
-    The folder is created when it is complete. The model is not changed.
+    The folder is created atomically. The model is not changed.
 
     Args:
         model: on any device, in any dtype.
@@ -98,7 +98,7 @@ def check_engine(engine: str, dtype: str | None = None) -> None:
 
 
 def engine_module(engine: str) -> Any:
-    """The engine's module, which imports the engine itself.
+    """Import the module of an engine, which imports the engine.
 
     Raises:
         ValueError: the engine is not installed.

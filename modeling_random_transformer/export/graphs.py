@@ -1,4 +1,4 @@
-"""The graphs that are exported to ONNX: one encodes the source, the other takes a step of the target.
+"""The graphs that are exported to ONNX: one encodes the source, the other computes a decoder step.
 
 The encoder's layers are the model's modules; the decoder is the `FastDecoder` of `generate()`. Every size is dynamic.
 Beams of one source share its keys and values, as in `generate()`.
@@ -19,7 +19,7 @@ from ..modeling_random_transformer import (
 
 
 class EncoderGraph(nn.Module):
-    """Encodes the source and projects it to the keys and values of all decoder layers. Needs eager attention."""
+    """Encodes the source and projects it to the keys and values of all decoder layers. Requires eager attention."""
 
     def __init__(self, model: RandomTransformerForConditionalGeneration):
         super().__init__()
@@ -43,7 +43,7 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """Takes a step of the target: its first tokens, or one or more after them."""
+    """Computes a decoder step over the first tokens of the target, or over one or more later ones."""
 
     def __init__(self, model: RandomTransformerForConditionalGeneration):
         super().__init__()

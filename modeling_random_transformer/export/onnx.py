@@ -1,7 +1,7 @@
 """Exports a model to onnxruntime: `encoder.onnx` and `decoder.onnx`, with dynamic batch size, beams and lengths.
 
-`transformers.exporters` is not used: it exports one forward pass of a model, whereas beams of a source share its keys
-and values here, and its interface differs between transformers 5.17 and 5.23 (5.17 has no quantizers).
+`transformers.exporters` is not used: it exports one forward pass of a model, but here, the beams of a source share its
+keys and values, and its interface differs between transformers 5.17 and 5.23 (5.17 has no quantizers).
 """
 
 import copy

@@ -149,7 +149,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         return Seq2SeqLMOutput(logits=logits, past_key_values=cache if used else None)
 
     def past_inputs(self, cache: DynamicCache, sources: int, batch_size: int) -> dict[str, np.ndarray]:
-        """The decoder graph's inputs from the target's cache, which is empty at first."""
+        """Inputs of the decoder graph from the target's cache, which is initially empty."""
         if cache.get_seq_length():
             parts = [part for layer in cache.layers for part in (layer.keys, layer.values)]
         else:
@@ -160,7 +160,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
 
 
 def check_length(config: RandomTransformerConfig, length: int) -> None:
-    """Raise the same ValueError as the model. The graph's own error would name a node."""
+    """Raise the same ValueError as the model. The error of the graph would name a node."""
     limit = config.max_position_embeddings
     if config.position_embedding == "learned" and length > limit:
         raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {length}.")

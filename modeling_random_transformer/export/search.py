@@ -1,4 +1,4 @@
-"""The search that models and engines are compared with."""
+"""The search that is used for comparing models and engines."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""Recording of intermediates by hooks and instrumented eager attention, for the duration of a `with` block."""
+"""Records intermediate values with hooks and instrumented eager attention within a `with` block."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,16 +27,16 @@ def trace(
 ) -> Iterator[Trace]:
     """Record what the model computes within the `with` block, using eager attention.
 
-    All indices start at 0. Paths of the decoder's first pass have no step; those of further passes, such as the next
-    tokens of `generate()`, start with `step.1.`, `step.2.` and so on. Values are detached copies with the batch first:
-    `[batch, length, width]`, and per head `[batch, query_len, key_len]` for scores and weights.
+    All indices start at 0. Paths of the decoder's first pass have no step prefix. Paths of later passes, such as the
+    next tokens of `generate()`, start with `step.1.`, `step.2.` and so on. Values are detached copies with the batch
+    dimension first: `[batch, length, width]`, and per head `[batch, query_len, key_len]` for scores and weights.
 
     Args:
         model: a model of this package.
-        layers: layers of both stacks to record; embeddings and outputs are always recorded.
+        layers: layers to record, in both stacks; embeddings and outputs are always recorded.
         heads: attention heads to record.
-        steps: passes of the decoder to record; the encoder belongs to the first.
-        max_memory: bytes, or a string such as `"500MB"`. Further values are skipped, with a warning.
+        steps: decoder passes to record; the encoder belongs to the first one.
+        max_memory: limit in bytes, or a string such as `"500MB"`. Values beyond it are skipped, with a warning.
 
     Raises:
         ValueError: the model is not a Random Transformer, is compiled or already traced, or an index is out of range.
@@ -75,7 +75,7 @@ def check_model(model: PreTrainedModel, stacks: dict[str, Any]) -> None:
 
 
 def check_indices(name: str, numbers: Collection[int] | None, count: int | None) -> None:
-    """Raise a ValueError for indices outside 0 to `count - 1`; `None` is no limit."""
+    """Raise a ValueError for indices outside 0 to `count - 1`; `None` means no limit."""
     allowed = "0 or more" if count is None else f"from 0 to {count - 1}"
     if numbers is not None and not all(number >= 0 and (count is None or number < count) for number in numbers):
         raise ValueError(f"{name} must be {allowed}, got {list(numbers)}.")
@@ -180,7 +180,7 @@ class HookManager:
         self.add_forward_hook(norm, hook)
 
     def hook_attention(self, path: str, layer: int, attention: Any) -> None:
-        """Record the heads one by one, and their concatenation and projection (paper 3.2.2)."""
+        """Record each head, and the concatenation and projection of all heads (paper 3.2.2)."""
         hooks = AttentionHooks(path, layer, self)
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
@@ -200,7 +200,7 @@ class HookManager:
 class AttentionHooks:
     """Records the heads of one attention module."""
 
-    active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()  # by the modules being traced
+    active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()  # of the traced modules
 
     def __init__(self, path: str, layer: int, manager: HookManager):
         self.path, self.layer, self.manager = path, layer, manager

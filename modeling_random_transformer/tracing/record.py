@@ -1,4 +1,4 @@
-"""The trace and the recorder that fills it."""
+"""The trace, and the recorder that fills it."""
 
 import difflib
 import warnings
@@ -40,7 +40,7 @@ class Trace(Mapping[str, Tensor]):
         """Shape, formula and section of the paper of the value at a path.
 
         Raises:
-            KeyError: nothing was recorded there.
+            KeyError: no value was recorded at this path.
         """
         return describe(path, self[path], self.config)
 
@@ -83,7 +83,7 @@ def step_and_path(path: str) -> tuple[int, str]:
 
 @dataclass
 class Selection:
-    """Layers, heads and passes of the decoder to record; `None` is all of them."""
+    """Layers, heads and decoder passes to record; `None` selects all."""
 
     layers: Collection[int] | None
     heads: Collection[int] | None
@@ -101,23 +101,23 @@ class Recorder:
         self.started: set[str] = set()
 
     def start(self, stack: str) -> None:
-        """A stack starts a pass. A second pass of a stack, or an encoder after its decoder, starts a new step."""
+        """Start a pass of a stack. A repeated pass, or an encoder pass after its decoder, starts a new step."""
         if stack in self.started or "decoder" in self.started:
             self.step += 1
             self.started.clear()
         self.started.add(stack)
 
     def wants(self, layer: int | None = None) -> bool:
-        """Whether a layer, or a value outside of the layers, is recorded at this step."""
+        """Whether a layer, or a value outside the layers, is recorded at this step."""
         this_step = self.selection.steps is None or self.step in self.selection.steps
         return this_step and (layer is None or self.selection.layers is None or layer in self.selection.layers)
 
     def heads(self, count: int) -> list[int]:
-        """The selected heads out of `count`."""
+        """The indices of the selected heads, of `count` heads."""
         return [head for head in range(count) if self.selection.heads is None or head in self.selection.heads]
 
     def __call__(self, path: str, value: Tensor) -> None:
-        """Store a copy of a value if it fits into the memory limit."""
+        """Store a copy of a value if the memory limit allows it."""
         size = value.numel() * value.element_size()
         if size > self.bytes_left:
             self.leave_out()
@@ -130,5 +130,5 @@ class Recorder:
         """Count a skipped value and warn once."""
         self.trace.left_out += 1
         if self.trace.left_out == 1:
-            text = f"the trace has reached max_memory={self.max_bytes} bytes: further values are skipped."
+            text = f"the trace has reached max_memory={self.max_bytes} bytes: later values are skipped."
             warnings.warn(f"{text} Select layers, heads or steps.", stacklevel=2)

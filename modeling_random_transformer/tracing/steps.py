@@ -12,8 +12,8 @@ class Step(NamedTuple):
     Attributes:
         path: its name in the trace.
         shape: the tensor's shape.
-        formula: its computation from earlier values, by their names; x is the input of the sub-layer.
-        section: of the paper.
+        formula: how it is computed from earlier values; x is the input of the sub-layer.
+        section: section of the paper.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Command-line arguments for the data and the model; `recipe.py` has those for training."""
+"""Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
 import warnings
 from dataclasses import dataclass, field, fields
@@ -148,7 +148,9 @@ class ModelArguments:
         if self.model_name_or_path is not None:
             self._check_fine_tuning()
         elif self.lora_rank is not None:
-            raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} alone.")
+            raise ValueError(
+                f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} without it."
+            )
         if self.lora_rank is None:
             self._check_no_lora_options()
         for name in ("lora_rank", "lora_alpha"):
@@ -163,11 +165,13 @@ class ModelArguments:
                 raise ValueError(f"{name} must be unset without lora_rank, got {value!r}.")
 
     def _check_fine_tuning(self) -> None:
-        """A saved model has a tokenizer and an architecture; only the dropout rates can be changed."""
+        """Check that only dropout rates are overridden: a saved model has a tokenizer and an architecture."""
         for name in ("tokenizer", "vocab_size", "preset"):
             value = getattr(self, name)
             if value is not None:
-                raise ValueError(f"{name} must be unset with model_name_or_path, which has its own, got {value!r}.")
+                raise ValueError(
+                    f"{name} must be unset with model_name_or_path (the saved one is used), got {value!r}."
+                )
         fixed = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
         if fixed:
             raise ValueError(

@@ -14,13 +14,13 @@ WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "
 
 
 def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, summed in float64 and returned in the dtype of the weights.
+    """The mean of the weights of several checkpoints, computed in float64 and returned in their dtype.
 
     Args:
-        checkpoints: folders with `model.safetensors`, with shards and their index, or with the weights of an adapter.
+        checkpoints: folders with `model.safetensors`, with shards and their index, or with adapter weights.
 
     Raises:
-        ValueError: there is no checkpoint, or their names and shapes differ.
+        ValueError: there is no checkpoint, or names and shapes differ between checkpoints.
     """
     if not checkpoints:
         raise ValueError("checkpoints must name at least one folder, got none.")
@@ -36,12 +36,12 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
 
 
 def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> PreTrainedModel:
-    """Load the mean of the weights of several checkpoints into a model of their configuration; returns the model.
+    """Load the mean of the weights of several checkpoints into a model with their configuration, and return it.
 
-    Checkpoints of an adapter are loaded into a model with this adapter; the mean is that of the LoRA factors.
+    Adapter checkpoints require a model with this adapter. Their LoRA factors are averaged.
 
     Raises:
-        ValueError: the checkpoints do not fit the model or its adapter, or differ from each other.
+        ValueError: the checkpoints do not match the model, its adapter or each other.
     """
     if checkpoints and (Path(checkpoints[0]) / ADAPTER).exists():
         return _load_adapter(model, average_weights(checkpoints), checkpoints[0])
@@ -50,7 +50,7 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
     if unexpected or set(missing) - tied:
         config = type(AutoConfig.from_pretrained(checkpoints[0])).__name__
         raise ValueError(
-            f"checkpoints must fit the model, {type(model).__name__}: {config} in {checkpoints[0]} has unexpected "
+            f"checkpoints must match the model, {type(model).__name__}: {config} in {checkpoints[0]} has unexpected "
             f"{sorted(unexpected)} and lacks {sorted(set(missing) - tied)}."
         )
     model.tie_weights()
@@ -58,12 +58,12 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
 
 
 def _load_adapter(model: PreTrainedModel, weights: dict[str, Tensor], folder: str | Path) -> PreTrainedModel:
-    from peft import set_peft_model_state_dict  # installed if there is an adapter
+    from peft import set_peft_model_state_dict  # installed if the model has an adapter
 
     loaded: Any = set_peft_model_state_dict(model, weights)
     unexpected = loaded.unexpected_keys
     if unexpected:
-        raise ValueError(f"checkpoints must fit the model's adapter: {folder} has unexpected {sorted(unexpected)}.")
+        raise ValueError(f"checkpoints must match the model's adapter: {folder} has unexpected {sorted(unexpected)}.")
     return model
 
 

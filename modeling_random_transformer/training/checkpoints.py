@@ -1,7 +1,7 @@
 """Atomic checkpoints.
 
 transformers' Trainer writes a checkpoint file by file and resumes from the folder with the highest step, even if the
-process was killed while writing it. Here a checkpoint is complete once it contains a marker file, which is written
+process was killed while writing it. Here, a checkpoint is complete if it contains a marker file, which is written
 last, after all other files are synced to disk.
 """
 
@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from ..utils.errors import first_line
 
 MARKER, STATE = "complete.json", "trainer_state.json"
-STREAM_REPORT = "stream_report.json"  # of a streamed training set, up to the step of the checkpoint
+STREAM_REPORT = "stream_report.json"  # the report of a streamed training set, up to the step of the checkpoint
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -57,8 +57,8 @@ def is_last(checkpoint: Path, max_steps: int, epochs: float) -> bool:
 
     Args:
         checkpoint: a complete checkpoint.
-        max_steps: the steps of the run; -1 if `epochs` determines its length.
-        epochs: the epochs of the run if `max_steps` is -1.
+        max_steps: number of steps of the run; -1 if `epochs` determines its length.
+        epochs: number of epochs of the run if `max_steps` is -1.
     """
     state = json.loads((checkpoint / STATE).read_text())
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
@@ -92,7 +92,7 @@ def mark_complete(checkpoint: Path) -> None:
 
 
 def remove_incomplete(run: str | os.PathLike) -> list[Path]:
-    """Remove the checkpoints that killed processes left incomplete; returns their folders."""
+    """Remove the incomplete checkpoints of killed processes, and return their folders."""
     incomplete = [path for path in all_checkpoints(run) if not is_complete(path)]
     for path in incomplete:
         shutil.rmtree(path)
@@ -106,14 +106,14 @@ def keep_newest(run: str | os.PathLike, limit: int | None, also: set[Path]) -> N
     complete = [path for path in all_checkpoints(run) if is_complete(path)]
     for path in complete[:-limit]:
         if path.resolve() not in also:
-            # The marker first: a process killed in between leaves an incomplete checkpoint, not a damaged one.
+            # The marker is removed first, so that an interruption leaves an incomplete checkpoint, not a damaged one.
             (path / MARKER).unlink()
             shutil.rmtree(path)
 
 
 @contextmanager
 def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """A temporary folder to save to; at the end, its files are moved into `folder`, the tokenizer last.
+    """Yield a temporary folder, and then move its files into `folder`, the tokenizer last.
 
     Args:
         folder: the destination.
@@ -124,7 +124,7 @@ def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     """
     temporary = folder / ".unfinished"
     if is_writer:
-        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
+        shutil.rmtree(temporary, ignore_errors=True)  # from a killed process
     try:
         yield temporary
         if is_writer:

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
-    """Parse flags, optionally after the path of a YAML or JSON recipe, which they override.
+    """Parse flags, optionally after the path of a YAML or JSON recipe. Flags override the recipe.
 
     Raises:
         ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
@@ -61,7 +61,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments,
 
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage of some two hundred flags."""
+        """Raise an error instead of printing the usage of about two hundred flags."""
         raise ValueError(message)
 
 
@@ -88,7 +88,7 @@ def read_recipe(path: Path, known: set[str]) -> dict[str, Any]:
 
 
 def to_flags(recipe: dict[str, Any]) -> list[str]:
-    """The recipe as command-line flags, so that both are validated alike; null selects the default."""
+    """The recipe as command-line flags, so that both are validated in the same way; null selects the default."""
     flags = []
     for name, value in recipe.items():
         if isinstance(value, list):

@@ -15,7 +15,7 @@ class SmoothedCrossEntropy:
 
     Args:
         smoothing: the probability that is spread, in [0, 1); 0.1 in the paper.
-        overwrite: store the gradient in the memory of the logits, which are not usable afterwards.
+        overwrite: store the gradient in the memory of the logits, which are then no longer usable.
     """
 
     def __init__(self, smoothing: float = 0.1, overwrite: bool = False):
@@ -30,8 +30,8 @@ class SmoothedCrossEntropy:
         Args:
             outputs: the model's output, with logits `[batch, target_len, vocab_size]`.
             labels: `[batch, target_len]`.
-            num_items_in_batch: target tokens of the step, over all batches and devices; those of this batch when
-                `None`.
+            num_items_in_batch: target tokens of the step, over all batches and devices; when `None`, those of this
+                batch.
         """
         logits = outputs["logits"]
         return smoothed_cross_entropy(logits, labels, self.smoothing, num_items_in_batch, overwrite=self.overwrite)

@@ -1,7 +1,7 @@
 """The manifest of a run, and the lock on its output folder.
 
 The manifest is a JSON file in the output folder with the inputs and the progress of the run. A resumed run compares its
-arguments and data with it: values that determine the result must be equal; other values may change, which is recorded.
+arguments and data with it. Values that determine the result must be equal. Changes of other values are recorded.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ class Manifest:
         tokenizer: digest of the `tokenizer.json` that the run trained.
         history: for each call with changed values, the step that it resumed from and the old and new values.
         finished: facts about the final model; `None` until it is saved.
-        scores: for each scored set, the evaluation settings and the metrics.
+        scores: the evaluation settings and the metrics of each scored set.
     """
 
     fixed: dict[str, Any]
@@ -125,7 +125,7 @@ class Manifest:
         return all((folder / name).is_file() and file_digest(folder / name) == digest for name, digest in files.items())
 
     def score_of(self, split: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """The metrics of a set if it was scored with the same evaluation settings, else `None`."""
+        """The metrics of a set that was scored with the same evaluation settings; otherwise `None`."""
         entry = self.scores.get(split)
         return entry["metrics"] if entry is not None and entry["scored"] == settings else None
 
@@ -141,7 +141,7 @@ def open_manifest(folder: Path, fixed: dict[str, Any], free: dict[str, Any]) -> 
     earlier, newest = Manifest.read(folder), newest_complete(folder)
     finished = earlier is not None and earlier.is_finished(folder)
     if not (finished or newest):
-        # Nothing to resume: start from scratch, but keep the tokenizer of an earlier call with the same values.
+        # Nothing to resume: start from scratch, but reuse the tokenizer of an earlier call with the same values.
         same = earlier is not None and earlier.fixed == fixed
         manifest = Manifest(fixed, free, tokenizer=earlier.tokenizer if earlier is not None and same else None)
     elif earlier is None:
@@ -175,7 +175,7 @@ def _check_same(folder: Path, earlier: dict[str, Any], now: dict[str, Any]) -> N
 def fixed_values(
     data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments, corpora: dict[str, Corpus]
 ) -> dict[str, Any]:
-    """The values that determine the result, by argument name; files are represented by fingerprints."""
+    """The values that determine the result, by argument name. Files are represented by fingerprints."""
     names = [*RECIPE]
     if args.average_last > 1 or selects(args):
         names += ["save_steps", "save_strategy"]
@@ -183,7 +183,7 @@ def fixed_values(
         names += SELECTION
     values = {name: _plain(getattr(args, name)) for name in names}
     values |= {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
-    # More devices with less accumulation have the same number of batches per step.
+    # More devices with fewer accumulation steps have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values |= {name: getattr(data_args, name) for name in ("max_source_length", "max_target_length", "on_invalid")}
     if data_args.streaming:
@@ -232,7 +232,7 @@ def fingerprint(text: Corpus) -> Any:
     if isinstance(text, DatasetText):
         return f"{text.name} {text.fingerprint()} {text.source_key} {text.target_key}"
     files = " ".join(file_digest(Path(path)) for path in (text.source, text.target) if path is not None)
-    # Keys matter in JSON only.
+    # Keys are used for JSON only.
     return f"{files} {text.source_key} {text.target_key}" if Path(text.source).suffix in (".json", ".jsonl") else files
 
 
@@ -273,7 +273,7 @@ def file_digest(path: Path) -> str:
 
 
 def _folder_digest(name: str, *patterns: str) -> str:
-    """A digest of files in a folder; the name itself if it is a model on the Hub."""
+    """A digest of files in a folder; the name of a model on the Hub is returned unchanged."""
     if not Path(name).is_dir():
         return name
     files = {path.name: file_digest(path) for pattern in patterns for path in sorted(Path(name).glob(pattern))}

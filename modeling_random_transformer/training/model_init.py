@@ -1,4 +1,4 @@
-"""The model that a run trains: a new one, a saved one, or a frozen saved one with a LoRA adapter."""
+"""The initial model of a run: a new model, a saved model, or a frozen saved model with a LoRA adapter."""
 
 import json
 from pathlib import Path
@@ -25,11 +25,11 @@ TrainableModel = Union[RandomTransformerForConditionalGeneration, "PeftModel"]
 
 
 def check_arguments(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """Check everything about the initial model that can be checked before the corpus is read.
+    """Check the initial model as far as possible before the corpus is read.
 
     Raises:
         ValueError: the arguments exclude each other, peft is not installed, or the folder has no model, a model of
-            another architecture or a tokenizer that does not fit the model.
+            another architecture or a tokenizer that does not match the model.
     """
     if model_args.lora_rank is not None:
         _check_lora(model_args.lora_rank, args)
@@ -54,9 +54,9 @@ def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:
 
 
 def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
-    """Check that the output overwrites neither the initial model nor results of another kind.
+    """Check that the output overwrites neither the initial model nor a different kind of result.
 
-    A folder with an adapter and full weights would be loaded as both.
+    A folder with both an adapter and full weights would be ambiguous.
     """
     initial = model_args.model_name_or_path
     if initial is not None and Path(initial).resolve().is_relative_to(output.resolve()):
@@ -92,7 +92,7 @@ def _check_saved_model(folder: str, overrides: dict[str, Any]) -> None:
     if Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file():
         raise ValueError(
             f"model_name_or_path must contain a full model, got {folder!r} with an adapter: merge it first "
-            "(docs/small_models.md)."
+            "(docs/how_to/fine_tune.md)."
         )
     with reraise_as_value_error(f"model_name_or_path must contain a saved model, got {folder!r}"):
         config = AutoConfig.from_pretrained(folder)
@@ -137,7 +137,7 @@ def build_model(
     Raises:
         ValueError: the configuration is invalid, or saved weights are incomplete.
     """
-    set_seed(args.seed)  # random weights depend on the seed alone, not on earlier random numbers
+    set_seed(args.seed)  # random weights depend on the seed only, not on earlier random numbers
     model = _new_model(model_args, tokenizer) if model_args.model_name_or_path is None else _saved_model(model_args)
     model.generation_config.update(max_length=model.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
@@ -154,7 +154,7 @@ def _new_model(
 
 
 def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:
-    """The saved model in float32, whatever its dtype: half precision would round small updates to zero."""
+    """The saved model in float32: half precision would round small updates to zero."""
     folder = model_args.model_name_or_path
     options = {**parse_overrides(model_args.config_overrides), "dtype": torch.float32, "output_loading_info": True}
     with reraise_as_value_error(f"model_name_or_path must contain complete weights, got {folder!r}"):

@@ -25,7 +25,7 @@ TOKENIZER_LOCK = ".tokenizer.lock"
 
 @dataclass
 class TokenizedSet:
-    """One set as text and as token ids, row by row."""
+    """One data set, as aligned rows of text and of token ids."""
 
     pairs: Dataset
     tokens: Dataset
@@ -39,7 +39,7 @@ class PreparedData:
         tokenizer: the tokenizer.
         sets: the tokenized sets by split.
         reports: the validation reports, in the order of validation.
-        stream: the training set if it is streamed; it is not in `sets` then.
+        stream: the training set if it is streamed; in this case, it is not in `sets`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -56,10 +56,10 @@ def prepare_data(
     manifest: Manifest,
     splits: list[str],
 ) -> PreparedData:
-    """Validate and tokenize these splits; of a streamed training set, only validate it.
+    """Validate and tokenize these splits. A streamed training set is only validated.
 
-    Every process calls this. One of them reads, trains the tokenizer and tokenizes, under file locks. The others wait
-    for the locks, which have no time limit, unlike collective operations, and then load the files.
+    Every process calls this function. One of them reads the corpora, trains the tokenizer and tokenizes, under file
+    locks. The others wait for the locks and then load the files. Unlike collective operations, locks have no timeout.
 
     Raises:
         ValueError: a corpus is invalid.
@@ -105,10 +105,10 @@ def train_tokenizer(
     """
     path = folder / "tokenizer.json"
     with FileLock(folder / TOKENIZER_LOCK):
-        current = Manifest.read(folder) or manifest  # another process may have trained it since this one started
+        current = Manifest.read(folder) or manifest  # another process may have trained it in the meantime
         if current.tokenizer is not None and path.is_file():
             if file_digest(path) != current.tokenizer:
-                raise ValueError(f"tokenizer must be the one of this run, but {path} has changed.")
+                raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
         else:
             texts = vocabulary_sample(corpus, lines)
             tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=vocab_size or VOCAB_SIZE)

@@ -1,4 +1,4 @@
-"""The paper's training recipe (section 5) as defaults of transformers' `Seq2SeqTrainingArguments`."""
+"""The paper's training recipe (section 5) as defaults of `Seq2SeqTrainingArguments`."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
     return (d_model * warmup_steps) ** -0.5
 
 
-# Arguments of `Seq2SeqTrainingArguments` that have no effect here, with the reason.
+# Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
 UNSUPPORTED = {
     "per_device_train_batch_size": "max_tokens_per_batch sets the batch size",
     "auto_find_batch_size": "max_tokens_per_batch sets the batch size",
@@ -29,7 +29,7 @@ POSITIVE = ("average_last", "num_beams", "tp_size", "fsdp_size")
 
 @dataclass
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` with the paper's hyperparameters as defaults, and the arguments that it lacks."""
+    """`Seq2SeqTrainingArguments` with the paper's hyperparameters as defaults, and with additional arguments."""
 
     learning_rate: float | None = field(
         default=None,
@@ -94,9 +94,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The samplers distribute whole batches evenly. Accelerate would also repeat pairs to equalize batch sizes.
+        # The samplers distribute complete batches evenly. Accelerate would also repeat pairs to equalize batch sizes.
         self.accelerator_config.even_batches = False
-        # Without an accelerator, pinned memory has no use and PyTorch warns about it for every loader.
+        # Without an accelerator, pinned memory is useless, and PyTorch warns about it for every loader.
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False
         for name, least in {"max_tokens_per_batch": 2, **dict.fromkeys(POSITIVE, 1)}.items():
@@ -107,7 +107,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._check_length()
         for name, instead in UNSUPPORTED.items():
             if getattr(self, name, _default(name)) != _default(name):
-                raise ValueError(f"{name} must be unset, as {instead}, got {getattr(self, name)}.")
+                raise ValueError(f"{name} must be unset, because {instead}, got {getattr(self, name)}.")
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 must be False on a CPU, which supports bf16, got True.")
         if self.tp_size * self.fsdp_size > 1:

@@ -1,7 +1,7 @@
 """A training run, from parallel text to a scored model: `train_translation`.
 
 The stages: prepare the data → build the model → train → average checkpoints → save → score → write the model card.
-The manifest in the output folder records what is done, so that the same call resumes an interrupted run.
+The manifest in the output folder records the progress, so that the same call resumes an interrupted run.
 """
 
 import copy
@@ -69,7 +69,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, or the best
     checkpoint), the tokenizer, the generation settings, a model card and the manifest. `from_pretrained` loads it.
 
-    A finished run is not trained again: only sets without scores are scored.
+    A finished run is not trained again. Only sets without scores are scored.
 
     Args:
         data: the parallel text.
@@ -106,7 +106,7 @@ def _check_evaluation(data_args: DataArguments, args: TranslationTrainingArgumen
 
 
 def _execute(run: Run) -> RunResult:
-    """Run the stages that are not done yet."""
+    """Run the remaining stages."""
     needs_training = run.manifest.finished is None
     settings = call_on_main_process(lambda: _evaluation_settings(run))
     unscored = [split for split in settings if run.manifest.score_of(split, settings[split]) is None]
@@ -138,7 +138,7 @@ def _execute(run: Run) -> RunResult:
 
 
 def _evaluation_settings(run: Run) -> dict[str, dict[str, Any]]:
-    """For the validation and the test set, everything except the model that determines the scores."""
+    """All settings that determine the scores of the validation and the test set, except the model."""
     return {
         split: {"set": fingerprint(corpus), "on_invalid": run.data_args.on_invalid, **run.args.generation_kwargs}
         for split, corpus in run.corpora.items()
@@ -158,7 +158,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
     model = build_model(run.model_args, run.args, data.tokenizer)
     check_lengths(data.sets, model.config)
     if data.tokenizer.model_max_length == VERY_LARGE_INTEGER:  # no limit
-        # Saved with the model: the pipeline then rejects longer texts instead of running out of memory.
+        # Saved with the model, so that the pipeline rejects longer texts instead of running out of memory.
         data.tokenizer.model_max_length = model.config.max_position_embeddings
     args = run.args
     if evaluation_only:
@@ -180,7 +180,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
 
 @dataclass
 class Training:
-    """The length of a training: its optimizer steps, and its seconds in this process."""
+    """The length of the training: its optimizer steps, and its time in this process in seconds."""
 
     steps: int
     seconds: float
@@ -202,7 +202,7 @@ def _train(run: Run, trainer: TranslationTrainer) -> Training:
 
 def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
     """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
-    has_trained = trainer.state.global_step > 0  # in this process, so that the model has its last or best weights
+    has_trained = trainer.state.global_step > 0  # in this process, so the model has its last or best weights
     checkpoints = trainer.last_checkpoints(run.args.average_last)
     if run.args.load_best_model_at_end:
         if has_trained:
@@ -218,10 +218,10 @@ def _load_weights(trainer: TranslationTrainer, folders: Sequence[Path]) -> None:
 
 
 def _save_model(run: Run, trainer: TranslationTrainer) -> None:
-    """Save the final model into the output folder, all of it or nothing."""
+    """Save the final model into the output folder atomically."""
     trainer.accelerator.wait_for_everyone()
     with save_atomically(run.folder, is_writer=run.args.process_index == 0) as temporary:
-        # An internal call does not push to the Hub: an upload can fail, and the scores are missing.
+        # An internal call does not push to the Hub: an upload can fail, and the scores are not available yet.
         trainer.save_model(str(temporary), _internal_call=True)
         trainer.accelerator.wait_for_everyone()
 
@@ -247,7 +247,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, tra
 
 
 def _stream_report(run: Run, report: ValidationReport) -> ValidationReport:
-    """The report of a streamed training set; that of the newest checkpoint if this process trained no step."""
+    """The report of a streamed training set. If this process trained no step, the newest checkpoint contains it."""
     newest = newest_complete(run.folder)
     if report.lines or newest is None or not (newest / STREAM_REPORT).is_file():
         return report
@@ -258,7 +258,7 @@ def _stream_report(run: Run, report: ValidationReport) -> ValidationReport:
 
 
 def _score(trainer: TranslationTrainer, tokenized: TokenizedSet) -> dict[str, Any]:
-    """BLEU and chrF++ of the generated translations against the untokenized references."""
+    """Compute BLEU and chrF++ of the generated translations against the untokenized references."""
     output = trainer.predict(tokenized.tokens, **trainer.args.generation_kwargs)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
@@ -279,7 +279,7 @@ def _write_manifest(run: Run, **finished: Any) -> None:
 
 
 def _result(run: Run, splits: Collection[str], new_reports: Sequence[ValidationReport]) -> RunResult:
-    """The result of a finished run, from its manifest and the reports on the sets that this call scored."""
+    """The result of a finished run, from its manifest and the reports of this call."""
     finished = {name: value for name, value in (run.manifest.finished or {}).items() if name != "files"}
     reports = {report["name"]: ValidationReport(**report) for report in finished.pop("reports")}
     reports |= {report.name: report for report in new_reports}

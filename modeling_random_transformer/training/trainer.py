@@ -52,7 +52,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     Differences from `Seq2SeqTrainer`: batches have a token budget instead of a number of pairs; label smoothing is
     averaged over the tokens of an optimizer step; a non-finite loss stops the run; checkpoints are atomic, and
-    `train(resume_from_checkpoint=True)` resumes from the newest complete one or, without any, starts at step 0.
+    `train(resume_from_checkpoint=True)` resumes from the newest complete checkpoint, or starts at step 0.
 
     Args:
         model: the model; the paper's learning rate depends on `d_model` in its configuration.
@@ -126,7 +126,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self._sorted_loader(self.eval_dataset[dataset] if isinstance(dataset, str) else dataset)
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """Batches like those of `get_eval_dataloader`."""
+        """The same batches as those of `get_eval_dataloader`."""
         return self._sorted_loader(test_dataset)
 
     def _sorted_loader(self, dataset: Dataset) -> DataLoader:
@@ -164,7 +164,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self.accelerator.prepare(loader)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
-        """The batches of a step and their number of target tokens; also counts all tokens for the throughput."""
+        """The batches of a step and their number of target tokens. Also counts all tokens, for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         # The sum stays a tensor on the device: reading it would synchronize.
         self.throughput.tokens += sum(
@@ -182,7 +182,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate every pair once; predictions and labels are in the order of the data set.
+        """Evaluate every pair once. Predictions and labels are in the order of the data set.
 
         The loss is the mean over the target tokens of the data set and does not depend on the batches. Batches that are
         not concatenated (`eval_do_concat_batches=False`, `batch_eval_metrics=True`) stay in the order of evaluation.
@@ -234,11 +234,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         return recursively_apply(gather, tensors)
 
     def _gather_shards(self, tensor: Tensor) -> Tensor:
-        """Stack a tensor that has the same shape on all processes, once per tensor-parallel group."""
+        """Stack a tensor with the same shape on all processes, once per tensor-parallel group."""
         return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
 
     def _mean_loss(self, num_batches: int) -> float:
-        """The loss per target token over the first `num_batches` batches; the ones after these are repetitions."""
+        """The loss per target token over the first `num_batches` batches; later ones are repetitions."""
         by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)[:num_batches]
         loss, tokens = by_batch.cpu().double().sum(dim=0).tolist()
         return loss / tokens if tokens else 0.0
@@ -255,7 +255,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """One batch forward and backward.
+        """Run the forward and backward pass of one batch.
 
         Raises:
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
@@ -268,7 +268,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss
 
     def _check_losses(self, before: int) -> None:
-        """Raise if a loss of a step earlier than `before` is not finite; synchronizes with the device."""
+        """Raise an error if a loss before step `before` is not finite. Synchronizes with the device."""
         checked = [batch for batch in self._unchecked if batch.step < before]
         if not checked:
             return
@@ -312,7 +312,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return output
 
     def _check_resumable(self) -> None:
-        """Raise if transformers shards the model: it cannot save the state of its optimizer."""
+        """Raise an error if transformers shards the model, because it cannot save the state of the optimizer."""
         newest = newest_complete(self.args.output_dir)
         if getattr(self, "is_distributed_loading_by_transformers", False) and newest is not None:
             raise ValueError(
@@ -345,7 +345,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()
 
     def _check_weights(self) -> None:
-        """Raise if weights are not finite, for example after a non-finite gradient or a loss on another process."""
+        """Raise an error if weights are not finite, for example after a non-finite gradient."""
         trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
         bad = [name for name, weight in trained if not _local(weight).isfinite().all()]
         if bad:
@@ -385,7 +385,7 @@ class _Throughput:
 
 
 class _ProgressBar(ProgressCallback):
-    """The library's progress bar with loss, learning rate and throughput instead of printed log entries."""
+    """transformers' progress bar with loss, learning rate and throughput instead of printed log entries."""
 
     def __init__(self, throughput: _Throughput):
         super().__init__()
@@ -405,7 +405,7 @@ class _ProgressBar(ProgressCallback):
 
 
 class _SetEpoch(TrainerCallback):
-    """Sets the epoch of the sampler, also when a run resumes within an epoch."""
+    """Sets the epoch of the sampler, including after resuming within an epoch."""
 
     def __init__(self, sampler: TokenBudgetSampler):
         self.sampler = sampler

@@ -9,7 +9,7 @@
 
 Line n of the output translates line n of the input. With --input and --output, the same command resumes after an
 interruption, and `accelerate launch` distributes the file over processes (with --multi_gpu on CPUs too, because its
---cpu starts one process only).
+--cpu option starts one process only).
 """
 
 import argparse
@@ -67,11 +67,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
     )
     parser.add_argument(
-        "--input", type=existing_file, metavar="FILE", help="UTF-8, one text per line (default: standard input)"
+        "--input", type=existing_file, metavar="FILE", help="UTF-8 file, one text per line (default: standard input)"
     )
-    parser.add_argument("--output", type=output_file, metavar="FILE", help="default: standard output")
+    parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
     parser.add_argument(
-        "--num_beams", type=positive_integer, metavar="N", help="size of the beam (default: 4, or 1 with --sample)"
+        "--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4, or 1 with --sample)"
     )
     parser.add_argument(
         "--length_penalty",
@@ -90,7 +90,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         type=positive_integer,
         default=4096,
         metavar="N",
-        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; use more on a GPU)",
+        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; increase it on a GPU)",
     )
     parser.add_argument(
         "--max_source_tokens",
@@ -106,9 +106,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="lines that are sorted by length together; an interruption loses at most one chunk per process "
         "(default: %(default)s)",
     )
-    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="auto: as saved")
     parser.add_argument(
-        "--device", metavar="NAME", help="such as cpu or cuda:1 (default: an accelerator if available, otherwise cpu)"
+        "--dtype",
+        choices=("auto", "float32", "bfloat16"),
+        default="auto",
+        help="dtype of the weights (default: %(default)s, the saved one)",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
     )
     parser.add_argument(
         "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
@@ -124,7 +129,7 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
     if arguments.sentences and source:
         parser.error(f"sentences and --input must not be given together, got {arguments.sentences} and {source}.")
     if arguments.temperature is not None and not arguments.sample:
-        parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without.")
+        parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without it.")
     if source and output and output.exists() and output.samefile(source):
         parser.error(f"--output must differ from --input, got {output} for both.")
 
@@ -197,7 +202,7 @@ def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
 
 
 def limit_sources(model: Any, tokenizer: Any) -> None:
-    """Set the limit of a tokenizer that has none to that of the model, so that a line of a megabyte is an error."""
+    """Limit a tokenizer without a limit to the positions of the model, so that a line of a megabyte is an error."""
     from transformers.tokenization_utils_base import LARGE_INTEGER
 
     positions = getattr(model.config, "max_position_embeddings", None)
@@ -211,7 +216,7 @@ def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     options = {name: getattr(arguments, name) for name in names}
     options["num_beams"] = arguments.num_beams or (1 if arguments.sample else 4)
     if arguments.sample:
-        # top_k=0: sample from the whole vocabulary, not from the library's default of 50 tokens.
+        # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.
         options |= {"do_sample": True, "top_k": 0, "temperature": arguments.temperature or 1.0, "seed": arguments.seed}
     return options
 
@@ -243,7 +248,7 @@ def write_to_stdout(lines: Iterable[bytes]) -> None:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         except OSError as error:
-            # Prevents a second error at exit, when Python flushes the buffer to the full disk or closed pipe again.
+            # Prevents a second error at exit, when Python flushes the buffer again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise OSError(error.errno, error.strerror, "stdout") from error
 
@@ -263,7 +268,7 @@ def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
 
 
 def exit_with_launcher(polling_interval: float = 0.2) -> None:
-    """Exit this process when the launcher that started it has died, which cannot stop its processes if it is killed.
+    """Exit this process when its launcher has died. A launcher that is killed cannot stop its processes.
 
     Otherwise this process would write to the same files as the next run.
     """

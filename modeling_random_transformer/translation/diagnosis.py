@@ -1,7 +1,7 @@
-"""Finding the file and the field of a saved folder that cause an error.
+"""Finds the file and the field of a saved folder that cause an error.
 
-Exceptions of libraries rarely name them. A field is found by elimination: it is invalid if the file can be used without
-it.
+Exceptions from libraries rarely name them. A field is found by elimination: it is invalid if the file can be read
+without it.
 """
 
 import json
@@ -24,7 +24,7 @@ Location = tuple[str, str | None]  # a file and a field
 
 @contextmanager
 def name_file_in_errors(file: str, locate: Callable[[], Location | None] = lambda: None) -> Iterator[None]:
-    """Convert any exception of a library to a one-line `ValueError` that names the file and, if known, the field.
+    """Convert any exception from a library to a one-line `ValueError` that names the file and, if known, the field.
 
     The exceptions have no common base class: TypeError, KeyError, plain Exception, panics of tokenizers.
 
@@ -44,7 +44,7 @@ def name_file_in_errors(file: str, locate: Callable[[], Location | None] = lambd
 
 
 def locate_field(folder: Path, name: str, read: Callable[[Path], Any]) -> Location | None:
-    """The field without which `read` accepts a JSON file of the folder; `None` if there is no such field.
+    """The field whose removal makes a JSON file of the folder readable; `None` if there is no such field.
 
     Args:
         folder: the folder for which `read` may fail.
@@ -71,7 +71,7 @@ def locate_field(folder: Path, name: str, read: Callable[[Path], Any]) -> Locati
 
 
 def eliminate_field(content: dict[str, Any], is_accepted: Callable[[dict[str, Any]], bool]) -> str | None:
-    """The first field without which the content is accepted."""
+    """The first field whose removal makes the content readable."""
     for field in content:
         if is_accepted({name: value for name, value in content.items() if name != field}):
             return field
@@ -120,18 +120,18 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError as error:
-        raise ValueError(f"{file.name} must hold a JSON object, got arrays or objects nested too deeply.") from error
+        raise ValueError(f"{file.name} must contain a JSON object, got arrays or objects nested too deeply.") from error
     except OSError as error:
         raise ValueError(f"{file.name} must be a readable file: {error.strerror}.") from error
     except ValueError as error:
-        raise ValueError(f"{file.name} must hold a JSON object in UTF-8: {error}.") from error
+        raise ValueError(f"{file.name} must contain a JSON object in UTF-8: {error}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file.name} must hold a JSON object, got {shorten(content)}.")
+        raise ValueError(f"{file.name} must contain a JSON object, got {shorten(content)}.")
     return content
 
 
 def fails(function: Callable[[Any], Any], argument: Any) -> bool:
-    """Whether a call raises an exception of a library."""
+    """Whether a call raises an exception from a library."""
     try:
         function(argument)
     except BaseException as error:
@@ -147,7 +147,7 @@ def is_library_error(error: BaseException) -> bool:
 
 
 def summarize(error: BaseException) -> str:
-    """The message of an exception in one line, without advice, and with the class if the message alone is unclear."""
+    """The message of an exception in one line, without advice; with the class if the message is unclear."""
     lines = str(error).strip().splitlines() or [""]
     text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
     text = shorten(text, 300, str)

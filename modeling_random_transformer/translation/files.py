@@ -1,4 +1,4 @@
-"""Translation of a whole file by one or more processes, resumable after an interruption.
+"""Resumable translation of a file by one or more processes.
 
 The input is divided into chunks of lines. Each finished chunk is a part, a file in the folder `<output>.parts`,
 together with a manifest that describes the job. The output is written when all parts exist. All files are written
@@ -57,7 +57,8 @@ def translate_file(
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
-        chunk_size: lines that are sorted by length together, and lost if the process is killed before the last one.
+        chunk_size: lines that are sorted by length together, and lost if the process is killed before the chunk is
+            complete.
         restart: discard the parts of an earlier call. In `<output>.parts`, only files listed in its manifest are
             deleted.
         progress: show a progress bar on stderr, which counts the lines of the first process; `None` shows it after a
@@ -117,7 +118,7 @@ class Job:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{manifest} must be JSON, got {type(error).__name__}. {DAMAGED}") from error
         if not isinstance(content, dict):
-            raise ValueError(f"{manifest} must hold a JSON object, got {type(content).__name__}. {DAMAGED}")
+            raise ValueError(f"{manifest} must contain a JSON object, got {type(content).__name__}. {DAMAGED}")
         for field, (is_valid, allowed) in MANIFEST.items():
             if not is_valid(content.get(field)):
                 value = reprlib.repr(content.get(field))
@@ -135,7 +136,7 @@ class Job:
         before, now = earlier.options, current.options
         differences += [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
         raise ValueError(
-            f"{folder} must hold the parts of the same translation, got parts of one that differs in "
+            f"{folder} must contain the parts of the same translation, got parts of one that differs in "
             f"{', '.join(differences)}: use the same input, model and options to resume, or restart."
         )
 
@@ -192,7 +193,7 @@ class Parts:
             others = [path for path in self.folder.iterdir() if not self.is_temporary(path)]
         if others:
             raise ValueError(
-                f"{self.folder} must hold only the parts of {self.output.name}, got other files, such as "
+                f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
                 f"{others[0].name}."
             )
         return write_atomically(self.manifest, [json.dumps(asdict(job)).encode()], self.folder)
@@ -246,7 +247,7 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
 def begin(
     source: Path, parts: Parts, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int, restart: bool
 ) -> tuple[Job, list[int]]:
-    """Check the whole input, then return the job and the numbers of its unfinished chunks."""
+    """Check the complete input, then return the job and the numbers of its unfinished chunks."""
     if parts.output.exists() and parts.output.samefile(source):
         raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
     job = describe_job(source, pipe, options, chunk_size)

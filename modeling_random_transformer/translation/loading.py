@@ -104,9 +104,7 @@ def check_config(folder: Path) -> None:
     content = read_object(folder / CONFIG)
     model_type = content.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        raise ValueError(
-            f"{CONFIG}: model_type must be an architecture that transformers knows, got {shorten(model_type)}."
-        )
+        raise ValueError(f"{CONFIG}: model_type must be an architecture of transformers, got {shorten(model_type)}.")
     if not isinstance(content.get("auto_map", {}), dict):
         raise ValueError(f"{CONFIG}: auto_map must be an object, got {shorten(content['auto_map'])}.")
     with name_file_in_errors(CONFIG, lambda: locate_field(folder, CONFIG, read_config)):
@@ -146,7 +144,7 @@ def shards_of_index(folder: Path) -> set[str]:
         raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map must be an object, got {shorten(weight_map)}.")
     present = {file.name for file in folder.iterdir() if file.is_file()}
     for weight, name in weight_map.items():
-        if not isinstance(name, str) or name not in present:  # which also excludes paths to other folders
+        if not isinstance(name, str) or name not in present:  # this also excludes paths to other folders
             raise ValueError(
                 f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map.{weight} must be the name of a file in the folder, "
                 f"got {shorten(name)}."
@@ -180,13 +178,13 @@ def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
         names = sorted({shards.get(name, file) for name in missing})
         fields = fields_of_parameters(missing) if is_own else []
         raise ValueError(
-            f"{', '.join(names)} must hold all weights of the model in {CONFIG}{in_parentheses(fields)}, "
+            f"{', '.join(names)} must contain all weights of the model in {CONFIG}{in_parentheses(fields)}, "
             f"got none for {format_names(missing)}."
         )
     if is_own and info["unexpected_keys"]:
         unexpected = sorted(info["unexpected_keys"])
         raise ValueError(
-            f"{file} must hold only weights of the model in {CONFIG}"
+            f"{file} must contain only weights of the model in {CONFIG}"
             f"{in_parentheses(fields_of_parameters(unexpected))}, got {format_names(unexpected)}."
         )
     return model
@@ -282,7 +280,7 @@ def check_generation(folder: Path, model: PreTrainedModel, tokenizer: PreTrained
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Hide progress bars and loading reports of transformers, whose content is raised as errors."""
+    """Hide progress bars and loading reports of transformers. Problems in them are raised as errors."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()

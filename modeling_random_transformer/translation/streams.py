@@ -12,7 +12,7 @@ from transformers.utils.logging import tqdm
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive
 
-# Options of the pipeline and of `generate()` that would change what a translation is.
+# Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
 RESERVED = (
     "batch_size",
     "decoder_input_ids",
@@ -32,11 +32,11 @@ class TranslationOptions:
     The translation of a text does not depend on the other texts, except for rounding (and for sampling).
 
     Attributes:
-        max_batch_tokens: limit on the size of a batch: texts × beams × tokens of the longest source. A longer text is a
-            batch of its own.
+        max_batch_tokens: limit on the size of a batch: texts × beams × tokens of the longest source. A longer
+            text forms a separate batch.
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
-        length_penalty: exponent of the length that the log-probability of a hypothesis is divided by (paper 6.1: 0.6,
-            there of (5 + length) / 6). Larger values favor longer translations. Unused with one beam.
+        length_penalty: exponent of the length by which the log-probability of a hypothesis is divided (paper 6.1: 0.6,
+            with (5 + length) / 6 as the length). Larger values favor longer translations. Unused with one beam.
         max_new_tokens: limit on the tokens of a translation; `None` for `longest_target`. Learned positions limit both.
         max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or
             than the model's positions is an error.
@@ -139,7 +139,7 @@ def translate(
         texts: any iterable of strings.
         model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
         tokenizer: its tokenizer.
-        chunk_size: how many texts are sorted by length together.
+        chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
         **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty=0.6`,
             `max_new_tokens`, `max_source_tokens`, `seed`) and of `generate()`.

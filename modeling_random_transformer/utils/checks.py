@@ -1,4 +1,4 @@
-"""Whether a tokenizer has the vocabulary of a model."""
+"""Checks that a tokenizer matches the vocabulary of a model."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,9 +17,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransforme
     """Check that the tokenizer has the vocabulary of the model.
 
     Raises:
-        ValueError: the tokenizer has more tokens than the model, or too few to be the model's. With separate
-            embeddings for source and target (`share_embeddings=False`), one of them may have any number of extra rows.
+        ValueError: the tokenizer has more tokens than the model, or far fewer. With separate embeddings for source and
+            target (`share_embeddings=False`), any smaller number is allowed.
     """
     tokens, rows = len(tokenizer), config.vocab_size
     if tokens > rows or (config.share_embeddings and not fits(tokens, rows)):
-        raise ValueError(f"tokenizer must be the model's, of vocab_size={rows} tokens, got one of {tokens}.")
+        raise ValueError(f"tokenizer must match the model's vocab_size={rows}, got {tokens} tokens.")

@@ -23,7 +23,7 @@ _program: ContextVar[str | None] = ContextVar("program", default=None)
 
 @contextmanager
 def program_name(name: str) -> Iterator[None]:
-    """Use this name instead of a script's in the usage and in errors, as `random-transformer VERB` does."""
+    """Replace the name of the script in usage and errors, for example with `random-transformer train`."""
     token = _program.set(name)
     try:
         yield
@@ -32,7 +32,7 @@ def program_name(name: str) -> Iterator[None]:
 
 
 def current_program(script: str) -> str:
-    """The name that `program_name` has set, otherwise the name of the script."""
+    """The name that `program_name` has set; by default, the name of the script."""
     return _program.get() or script
 
 
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 def raise_on_sigterm() -> None:
     """Raise `SystemExit` with status 143 on SIGTERM, so that `with` and `try` blocks remove partial output.
 
-    By default, Python ends the process without running them.
+    By default, SIGTERM ends the process without running them.
     """
 
     def stop(number: int, _: Any) -> NoReturn:
@@ -77,7 +77,7 @@ def print_error(script: str, message: str) -> None:
 
 
 def format_error(error: Exception) -> str:
-    """The error's message in one line; for an error of the operating system, with its path."""
+    """The error's message in one line, with the path for an error of the operating system."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}."
     return " ".join(str(error).split("\n"))
@@ -106,15 +106,17 @@ def require_random_transformer_folder(text: str) -> Path:
     folder = model_folder(text)
     if not (folder / "config.json").is_file():
         raise argparse.ArgumentTypeError(
-            f"must hold a whole model, got {text!r} with an adapter: merge it first (docs/small_models.md)."
+            f"must contain a full model, got {text!r} with an adapter: merge it first (docs/how_to/fine_tune.md)."
         )
     try:
         model_type = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"must hold a config.json that can be read, got {text!r}: {error}.") from error
+        raise argparse.ArgumentTypeError(
+            f"must contain a config.json that can be read, got {text!r}: {error}."
+        ) from error
     if model_type != MODEL_TYPE:
         raise argparse.ArgumentTypeError(
-            f"must hold a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
+            f"must contain a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
         )
     return folder
 
@@ -136,12 +138,12 @@ def load_translator(folder: Path, dtype: str = "float32", argument: str = "FOLDE
         return load_model_and_tokenizer(folder, dtype)
     except ValueError as error:
         raise ValueError(
-            f"{argument} must hold a model and its tokenizer, got {_describe_folder(folder)}: {error}"
+            f"{argument} must contain a model and its tokenizer, got {_describe_folder(folder)}: {error}"
         ) from error
 
 
 def _describe_folder(folder: Path) -> str:
-    """The folder; for an adapter also its base model, which may be the one that cannot be loaded."""
+    """The folder, and for an adapter also its base model, which may be the cause of the error."""
     try:
         base = json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"]
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
@@ -162,4 +164,4 @@ def check_finite(model: Any) -> None:
         if name.endswith(("lm_head.bias", "final_logits_bias")):
             allowed |= weight.isneginf()
         if not allowed.all():
-            raise FloatingPointError(f"the model's weights must be finite, but {name} holds NaN or infinity.")
+            raise FloatingPointError(f"the model's weights must be finite, but {name} contains NaN or infinity.")

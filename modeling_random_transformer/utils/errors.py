@@ -1,4 +1,4 @@
-"""Error messages: one line each, also for exceptions of other libraries."""
+"""One-line error messages, including those of exceptions from other libraries."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ def format_names(names: Iterable[str], shown: int = 5) -> str:
 
 @contextmanager
 def reraise_as_value_error(message: str) -> Iterator[None]:
-    """Convert exceptions of reading a saved folder to a `ValueError` with this message, followed by the cause."""
+    """Convert exceptions from reading a saved folder to a `ValueError` with this message, followed by the cause."""
     try:
         yield
     except UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""Atomic writes: a file or a folder has its final name only when it is complete."""
+"""Atomic writes: a file or a folder gets its final name when it is complete."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ def check_free(output: str | PathLike) -> Path:
 
 @contextmanager
 def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
-    """Add the path to write errors that lack one, such as that of a full disk.
+    """Add the path to write errors without one, such as that of a full disk.
 
     Raises:
         OSError: writing failed; errors of safetensors are converted.
@@ -54,7 +54,7 @@ def new_folder(output: str | PathLike) -> Iterator[Path]:
     """
     path = check_free(output)
     with TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.") as scratch:
-        folder = Path(scratch) / "folder"  # has default permissions; those of the scratch folder are 0700
+        folder = Path(scratch) / "folder"  # has default permissions, unlike the scratch folder (0700)
         folder.mkdir()
         with name_path_in_errors(path):
             yield folder

@@ -1,4 +1,4 @@
-"""Fetches the tests that transformers publishes in its source archive. This repository contains none of its text."""
+"""Downloads the tests from the source archive of transformers. This repository contains no copy of them."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ class ArchiveError(RuntimeError):
 
 
 def published_tests() -> Path:
-    """The folder of the installed transformers' tests, which the first of several processes downloads."""
+    """The folder with the tests of the installed transformers. The first of several processes downloads them."""
     home = CACHE / transformers.__version__
     if not home.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -65,11 +65,11 @@ def _download(version: str, folder: Path) -> Path:
 def _unpack_tests(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         for member in tar:
-            _, _, member.name = member.name.partition("/")  # without the archive's top folder
+            _, _, member.name = member.name.partition("/")  # without the top-level folder of the archive
             if member.name.startswith("tests/") and member.isfile():
                 tar.extract(member, folder, filter="data")
     if not (folder / "tests" / "test_modeling_common.py").is_file():
-        raise ArchiveError(f"{archive.name} holds no tests/test_modeling_common.py: its tests have moved.")
+        raise ArchiveError(f"{archive.name} does not contain tests/test_modeling_common.py: the tests have moved.")
 
 
 def _add_unpublished_files(tests: Path) -> None:

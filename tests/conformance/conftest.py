@@ -12,7 +12,7 @@ from transformers.models.auto import modeling_auto
 
 from .archive import archive_error
 
-# Helpers that transformers names like test files.
+# Helpers of transformers that are named like test files.
 collect_ignore = ["transformers_tests"]
 
 LIBRARY_MARKS = [
@@ -26,7 +26,7 @@ LIBRARY_MARKS = [
     "torch_compile_test",
 ]
 
-# The tests use these lists to decide, for example, which labels a class takes. Models outside of transformers have to
+# The tests use these lists to decide, for example, which labels a class expects. Models outside transformers must
 # register their classes.
 HEADS = {
     "MODEL_MAPPING_NAMES": ("RandomTransformerModel", "RandomTransformerEncoderModel"),
@@ -45,7 +45,7 @@ def pytest_configure(config):
 
 
 def pytest_pycollect_makemodule(module_path, parent):
-    """Without the archive no module here can be imported: each becomes one test that fails with the reason."""
+    """Without the archive, no module in this folder can be imported. Each becomes one failing test with the reason."""
     if archive_error() is not None:
         return ModuleWithoutArchive.from_parent(parent, path=module_path)
     return None

@@ -1,6 +1,6 @@
 """The small model of transformers' common tests, with adaptations that they need.
 
-The classes lie in a module of their own because the processes that the distributed tests start must import them.
+The classes are in a separate module because the processes that the distributed tests start must import them.
 """
 
 import torch
@@ -50,8 +50,8 @@ class SmallModel:
 class Reciter(RandomTransformerForConditionalGeneration):
     """Learns to complete a sequence from its first token, as required by the training test.
 
-    That test is made for decoders: it trains on the sequence itself and wants it back with the prompt in front. Here
-    the prompt is the source, in training too, and the target is the sequence without its start token.
+    That test is designed for decoders: it trains on the sequence and expects the sequence, including the prompt, as the
+    output. Here, the prompt is the source, and the target is the sequence without its start token.
     """
 
     def forward(self, input_ids=None, **kwargs):
@@ -63,7 +63,7 @@ class Reciter(RandomTransformerForConditionalGeneration):
 
 class SelfFedConfig(RandomTransformerConfig):
     model_type = "self_fed_random_transformer"
-    _auto_class = None  # a saved folder needs no copy of this file
+    _auto_class = None  # a saved folder does not need a copy of this file
 
 
 class SelfFed(RandomTransformerForConditionalGeneration):
@@ -79,6 +79,6 @@ class SelfFed(RandomTransformerForConditionalGeneration):
         return super().forward(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels, **kwargs)
 
 
-# The tests of FSDP load every model as if it were a decoder.
+# The tests of FSDP load every model as a decoder.
 AutoConfig.register(SelfFedConfig.model_type, SelfFedConfig, exist_ok=True)
 AutoModelForCausalLM.register(SelfFedConfig, SelfFed, exist_ok=True)

@@ -18,7 +18,7 @@ class SmallSelfFedModel(SmallModel):
 
 
 class SmallModelWithoutBiases(SmallSelfFedModel):
-    """A bias on all keys changes no attention weight: its gradient is noise, which Adam scales to full steps."""
+    """A bias on all keys does not change attention weights. Its gradient is noise, which Adam scales to full steps."""
 
     def get_config(self):
         config = super().get_config()

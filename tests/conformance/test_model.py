@@ -43,7 +43,7 @@ class RandomTransformerModelTest(
 
     @patch.multiple(RandomTransformerPreTrainedModel, _keep_in_fp32_modules_strict={"final_layer_norm"})
     def test_keep_in_fp32_modules(self):
-        """The model keeps no module in float32 by default, so the test sets one."""
+        """The model has no module that stays in float32 by default, so the test sets one."""
         super().test_keep_in_fp32_modules()
 
     @patch.multiple(RandomTransformerPreTrainedModel, _keep_in_fp32_modules_strict={"final_layer_norm"})
@@ -51,7 +51,7 @@ class RandomTransformerModelTest(
         super().test_keep_in_fp32_modules_exist()
 
     def test_can_capture_specific_layers_hidden_states(self):
-        """The test needs one `hidden_states`, but the full model has two, so it runs on each stack."""
+        """The test expects one `hidden_states`, but the full model has two, so it runs on each stack."""
         stacks = (RandomTransformerEncoder, RandomTransformerDecoder)
         with patch.multiple(type(self), all_model_classes=stacks, model_tester=UnevenModel()):
             super().test_can_capture_specific_layers_hidden_states()

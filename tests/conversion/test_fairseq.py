@@ -79,7 +79,7 @@ def batch_of(tokens: int) -> dict:
 
 
 def pad_vocabulary(reference: FairseqReference, size: int):
-    """The reference's logits, -inf for ids outside of fairseq's vocabulary."""
+    """The reference's logits, -inf for ids outside fairseq's vocabulary."""
 
     def logits(*inputs):
         known = reference(*inputs)
@@ -112,7 +112,7 @@ def test_activation(name):
 
 
 def test_half_precision_is_not_rounded():
-    """Float16 weights and float32 sinusoids give a float32 model."""
+    """Float16 weights and float32 sinusoids result in a float32 model."""
     content = checkpoint()
     content["model"] = {name: weight.half() for name, weight in content["model"].items()}
     model, _ = from_fairseq(content)
@@ -199,7 +199,7 @@ def test_unsupported_option_is_named(changes, name, layout):
     if layout == "args":
         vars(stored).update(changes)
     else:
-        stored.update(changes)  # a flat option next to nested ones
+        stored.update(changes)  # a flat option in addition to nested ones
         for option in changes:
             stack, _, rest = option.partition("_")
             if stack in ("encoder", "decoder", "quant"):
@@ -289,7 +289,7 @@ def test_truncated_checkpoint_is_named(part, zipped, tmp_path):
 
 
 class AverageMeter:
-    """Stands in for fairseq's class."""
+    """Stub for fairseq's class."""
 
     def __init__(self):
         self.sum = 3
@@ -354,7 +354,7 @@ def test_two_dictionaries_become_one_vocabulary(tied, tmp_path):
 
 
 def test_pipeline_generates_words_of_target_dictionary(files, tmp_path):
-    """The pipeline and `translate` give the same words, all of the target dictionary."""
+    """The pipeline and `translate` return the same words, all from the target dictionary."""
     convert_fairseq(output=tmp_path / "out", **files)
     pipe = pipeline("seq2seq", model=str(tmp_path / "out"))
     generated = pipe("s0 s1 s2", max_new_tokens=8, num_beams=4)["generated_text"]
@@ -386,7 +386,7 @@ def test_shared_embeddings_require_one_dictionary(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_equal_dictionaries_give_one_tokenizer(tmp_path):
+def test_equal_dictionaries_become_one_tokenizer(tmp_path):
     torch.save(checkpoint(share_all_embeddings=True), tmp_path / "c.pt")
     files = [write_dictionary(tmp_path / f"dict.{lang}.txt", words(SOURCE_TOKENS - 4, "w")) for lang in ("de", "en")]
     convert_fairseq(tmp_path / "c.pt", tmp_path / "out", source_dict=files[0], target_dict=files[1])
@@ -461,7 +461,7 @@ def test_segmentation_equals_subword_nmt(fastbpe, tmp_path):
 
 
 def test_intermediate_pieces_are_unknown_tokens(tmp_path):
-    """BPE pieces outside of the dictionary have ids with the embedding of <unk> and a lower logit."""
+    """BPE pieces outside the dictionary have ids with the embedding of <unk> and a lower logit."""
     tokens = ["hel@@", "lo", *words(SOURCE_TOKENS - 6, "s")]
     dictionary = write_dictionary(tmp_path / "dict.txt", tokens)
     (tmp_path / "codes").write_text(CODES)

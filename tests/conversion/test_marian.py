@@ -59,7 +59,7 @@ def test_logits_and_generation_equal_original(case, seed):
     changes = CASES[case]
     tied = changes.get("tie_word_embeddings", True)
     assert model.config.tie_word_embeddings == tied
-    # transformers shares nothing without tie_word_embeddings, whatever share_encoder_decoder_embeddings says.
+    # Without tie_word_embeddings, transformers shares nothing, regardless of share_encoder_decoder_embeddings.
     assert model.config.share_embeddings == (tied and changes.get("share_encoder_decoder_embeddings", True))
     assert model.config.position_embedding == ("learned" if case == "odd width" else "sinusoidal")
 
@@ -159,7 +159,7 @@ def test_convert_folder(folder, old, tmp_path):
 
 @pytest.mark.parametrize("separate_vocabs", [False, True])
 def test_tokenizer_is_copied(separate_vocabs, tmp_path):
-    """AutoTokenizer, the pipeline and `translate` give the same results as with Marian's folder."""
+    """AutoTokenizer, the pipeline and `translate` return the same results as with Marian's folder."""
     original = opus_folder(tmp_path / "opus", separate_vocabs)
     convert_marian(tmp_path / "opus", tmp_path / "out")
     tokenizer, theirs = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("out", "opus"))
@@ -302,7 +302,7 @@ def test_existing_output_is_not_overwritten(folder):
 
 
 @pytest.mark.parametrize("wrong", [3, torch.nn.Linear(2, 2)])
-def test_argument_of_wrong_type(wrong):
+def test_argument_of_wrong_type_raises(wrong):
     with pytest.raises(ValueError, match="MarianMTModel"):
         from_marian(wrong)
 

@@ -1,4 +1,4 @@
-"""Folders of Marian models that refer to code or to files elsewhere, or are damaged."""
+"""Folders of Marian models that refer to code, refer to files outside the folder, or are damaged."""
 
 import json
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_shards_in_the_folder(folder, tmp_path):
 )
 def test_other_references_outside_of_the_folder(folder, tmp_path, name, entry):
     add_to(folder / name, **entry)
-    with pytest.raises(ValueError, match=r"transformers_weights in .* must be null|must hold a whole model"):
+    with pytest.raises(ValueError, match=r"transformers_weights in .* must be null|must contain a full model"):
         convert_marian(folder, tmp_path / "out")
 
 

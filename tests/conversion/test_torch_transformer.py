@@ -144,7 +144,7 @@ def test_mixed_dtypes_are_not_rounded():
     model, report = from_torch_transformer(original.transformer, original.source, original.output)
     assert model.dtype == torch.float32
     assert torch.equal(model.model.encoder.layers[0].fc1.weight, original.transformer.encoder.layers[0].linear1.weight)
-    assert any("became torch.float32, in which all are exact" in note for note in report.notes)
+    assert any("became torch.float32, which represents all of them exactly" in note for note in report.notes)
 
 
 def change(path: str, **attributes):
@@ -157,19 +157,19 @@ def change(path: str, **attributes):
 
 
 class CustomLayer(nn.TransformerEncoderLayer):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 class CustomLinear(nn.Linear):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 class CustomEmbedding(nn.Embedding):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 class CustomAttention(nn.MultiheadAttention):
-    """A subclass, which may compute anything."""
+    """A subclass with a possibly different computation."""
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_unsupported_module_is_named(changed, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_heads": 4}, "num_heads must be the module's, 2"),
+        ({"num_heads": 4}, "num_heads must equal that of the module, 2"),
         ({"positions": "rotary"}, "positions"),
         ({"positions": torch.ones(3, 4, 16)}, "3 dimensions|2 dimensions"),
         ({"positions": torch.ones(30, 8)}, "positions of nn.Transformer must have the shape"),
@@ -262,7 +262,7 @@ def test_convert_file(suffix, tmp_path):
     ("change", "message"),
     [
         ({"key": "state"}, "key must name the state dict"),
-        ({"prefix": "model."}, "must hold only weights under 'model.'"),
+        ({"prefix": "model."}, "must contain only weights under 'model.'"),
         ({"embedding": ["missing.weight"]}, "'missing.weight'"),
         ({"embedding": []}, "one name or two"),
         ({"output_layer": "head"}, r"'head\.weight'"),

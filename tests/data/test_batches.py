@@ -52,7 +52,7 @@ def test_epochs_and_seeds_differ():
         sampler.set_epoch(epoch)
         orders.append(list(sampler))
     assert orders[0] != orders[1] != orders[2] != orders[0]
-    # The contents of the batches change too, not only their order.
+    # The contents of the batches change, not only their order.
     assert {frozenset(batch) for batch in orders[0]} != {frozenset(batch) for batch in orders[1]}
 
 
@@ -91,7 +91,7 @@ def test_batches_of_one_pair_are_repeated_to_fill_all_processes(processes):
 
 @given(pairs=lengths)
 def test_batches_are_as_large_as_the_budget_allows(pairs):
-    """Adding one pair after another to a batch gives the same cuts."""
+    """Adding one pair at a time to a batch yields the same boundaries."""
     sampler = make_sampler(pairs)
     by_length = sampler._sort(np.arange(len(pairs)))
     expected = [[]]
@@ -105,7 +105,7 @@ def test_batches_are_as_large_as_the_budget_allows(pairs):
 
 
 @given(pairs=lengths, processes=st.integers(1, 3))
-def test_budget_holds_for_padded_lengths(pairs, processes):
+def test_budget_applies_to_padded_lengths(pairs, processes):
     for batch in make_sampler(pairs, num_processes=processes, pad_to_multiple_of=8, max_tokens=128):
         padded = -(-np.max([pairs[index] for index in batch], axis=0) // 8) * 8
         assert padded.sum() * len(batch) <= 128

@@ -73,7 +73,7 @@ def test_lengths_of_selected_rows():
 
 
 def test_vocabulary_sample_is_taken_at_equal_distances(tmp_path, monkeypatch):
-    """The validated dataset and the corpus itself give the same sample, also with invalid lines."""
+    """The validated dataset and the corpus yield the same sample, even with invalid lines."""
     monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)
     rows = [{"source": "" if i % 5 == 2 else f"source {i}", "target": f"target {i}"} for i in range(100)]
     corpus = DatasetText(Dataset.from_list(rows))

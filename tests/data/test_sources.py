@@ -20,7 +20,7 @@ FORMATS = ["aligned", "tsv", "jsonl"]
 
 @pytest.mark.parametrize("byte_order_mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_all_file_formats_give_the_same_pairs(file_format, byte_order_mark, tmp_path):
+def test_all_file_formats_yield_the_same_pairs(file_format, byte_order_mark, tmp_path):
     corpus = write_pairs(tmp_path, file_format)
     for path in filter(None, (corpus.source, corpus.target)):
         path.write_bytes(byte_order_mark + path.read_bytes())

@@ -28,7 +28,7 @@ print(json.dumps({"imported": imported, "scores": scores}))
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_without_a_writable_home():
+def test_concurrent_processes_without_a_writable_home():
     """A device cannot hold a folder for any user, while root can write to a read-only folder."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     done = subprocess.run(

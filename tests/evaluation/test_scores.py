@@ -176,7 +176,7 @@ def test_metrics_can_be_combined():
 
 @pytest.fixture(scope="module")
 def caches(tmp_path_factory):
-    """The cache of evaluate.load; one for the whole file, since Python imports from the first only."""
+    """The cache of evaluate.load; one for the complete file, since Python imports from the first one only."""
     return tmp_path_factory.mktemp("caches")
 
 

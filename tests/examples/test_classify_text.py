@@ -28,8 +28,8 @@ def accuracy(output: str) -> float:
 
 
 @pytest.mark.slow
-def test_it_learns_animals_and_colors(tmp_path, capsys):
-    """The saved folder gives the printed labels."""
+def test_model_learns_animals_and_colors(tmp_path, capsys):
+    """The saved folder predicts the printed labels."""
     train, out = write(tmp_path / "train.tsv", SINGLE * 5), str(tmp_path / "out")
     assert classify_text.main(["--train_file", train, "--max_steps", "60", "--output_dir", out,
                                "--classify", "see the lion", "buy the red"]) == 0  # fmt: skip
@@ -42,7 +42,7 @@ def test_it_learns_animals_and_colors(tmp_path, capsys):
 
 
 def test_pairs_with_the_encoder_of_a_translation_model(tmp_path, capsys):
-    """The same random seed gives the same output."""
+    """The same random seed yields the same output."""
     translator = tmp_path / "translator"
     save_translator(translator)
     train, test = write(tmp_path / "train.tsv", PAIRS), write(tmp_path / "test.tsv", PAIRS[:8])

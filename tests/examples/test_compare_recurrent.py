@@ -94,7 +94,7 @@ def test_bias_of_the_forget_and_update_gates_is_one(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_it_learns_to_copy(cell):
+def test_model_learns_to_copy(cell):
     model = tiny_model(cell, vocab_size=12, d_model=32, hidden_size=48, dropout=0.0).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []

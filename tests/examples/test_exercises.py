@@ -167,7 +167,7 @@ def test_tokens_become_similar_without_residuals():
     assert measurements("neither")[0].similarity > 0.95
 
 
-def test_variant_with_both_is_the_unmodified_model():
+def test_variant_with_norms_and_residuals_is_the_unmodified_model():
     model = exercises_depth.build("both", 50, seed=0, depth=2)
     plain = exercises_tasks.tiny_model(50, seed=0, encoder_layers=2, decoder_layers=2)
     ids = torch.arange(4, 12)[None]

@@ -286,9 +286,9 @@ def test_damaged_and_unsupported_models(tmp_path, capsys):
     save_translator(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"cut")
     assert explorer.main([str(tmp_path), "a", "--output", str(tmp_path / "page.html")]) == 2
-    assert f"FOLDER must hold a model and its tokenizer, got {tmp_path}" in capsys.readouterr().err
+    assert f"FOLDER must contain a model and its tokenizer, got {tmp_path}" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(SystemExit):
         explorer.main([str(tmp_path), "a"])
-    assert "must hold a model of type 'random_transformer'" in capsys.readouterr().err
+    assert "must contain a model of type 'random_transformer'" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()

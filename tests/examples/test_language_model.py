@@ -34,8 +34,8 @@ def build(folder=None, texts=COUNTING):
     return model.eval(), tokenizer
 
 
-def test_it_learns_to_count(files, capsys):
-    """Trained from scratch; the saved folder gives the same continuations."""
+def test_model_learns_to_count(files, capsys):
+    """Trained from scratch; the saved folder generates the same continuations."""
     arguments = ["--train_file", files / "train.txt", "--test_file", files / "test.txt", "--max_steps", "100"]
     assert (
         language_model.main([*map(str, arguments), "--output_dir", str(files / "out"), "--prompts", "two three"]) == 0
@@ -57,7 +57,7 @@ def test_it_learns_to_count(files, capsys):
 
 @pytest.mark.slow
 def test_sample_data_with_the_decoder_of_a_translation_model(tmp_path, capsys):
-    """The same random seed gives the same output."""
+    """The same random seed yields the same output."""
     save_translator(tmp_path / "translator")
     arguments = ["--model", str(tmp_path / "translator"), "--max_steps", "3", "--output_dir", str(tmp_path / "out")]
     outputs = []

@@ -43,14 +43,14 @@ def test_runs_side_by_side(plot, tmp_path):
         ('{"log_history": []}', "must have logged a loss at least once"),
     ],
 )
-def test_what_is_no_run_is_refused(content, message, plot, tmp_path):
+def test_invalid_runs_raise(content, message, plot, tmp_path):
     (tmp_path / "a.json").write_text(content)
     code, errors = plot(str(tmp_path / "a.json"))
     assert code == 2
     assert message in errors
 
 
-def test_a_folder_without_a_checkpoint_is_refused(plot, tmp_path):
+def test_a_folder_without_a_checkpoint_raises(plot, tmp_path):
     code, errors = plot(str(tmp_path))
     assert code == 2
     assert "complete checkpoint" in errors

@@ -1,4 +1,4 @@
-"""The index of the examples: complete, without broken links."""
+"""The index of the examples is complete and has no broken links."""
 
 import re
 from pathlib import Path

@@ -130,7 +130,7 @@ class TestInputs:
         model.save_pretrained(tmp_path / "model")
         status, lines, errors = run("--model", tmp_path / "model", "the boy")
         assert (status, lines) == (2, [])
-        assert "tokenizer must be the model's, of vocab_size=1000 tokens" in errors[-1]
+        assert "tokenizer must match the model's vocab_size=1000, got " in errors[-1]
 
     def test_stdin(self, run, expected, monkeypatch):
         monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(TEXTS).encode()))
@@ -218,7 +218,7 @@ class TestErrors:
             (["--num_beams", "two"], "argument --num_beams: must be a positive integer, got 'two'."),
             (["--max_batch_tokens", "-5"], "argument --max_batch_tokens: must be a positive integer, got '-5'."),
             (["--temperature", "0", "--sample"], "argument --temperature: must be a positive number, got '0'."),
-            (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without."),
+            (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without it."),
             (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
             (["--input", "missing"], "argument --input: must be a file that exists, got 'missing'."),
             (["--output", "missing/out"], "argument --output: must be in a folder that exists, got 'missing/out'."),
@@ -253,7 +253,7 @@ class TestErrors:
             (tmp_path / path.name).write_bytes(b"{" if path.name == name else path.read_bytes())
         status, _, errors = run("--model", tmp_path, "a")
         assert status == 2
-        assert f"--model must hold a model and its tokenizer, got {tmp_path}:" in errors[-1]
+        assert f"--model must contain a model and its tokenizer, got {tmp_path}:" in errors[-1]
 
     def test_invalid_utf8(self, run, tmp_path, monkeypatch):
         content = b"the boy\n" * 3 + b"the \xff boy\n"
@@ -284,7 +284,7 @@ class TestErrors:
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2
         assert (
-            "out.txt.parts must hold the parts of the same translation, got parts of one that differs in num_beams: "
+            "out.txt.parts must contain the parts of the same translation, got parts of one that differs in num_beams: "
             in errors[0]
         )
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
@@ -341,7 +341,7 @@ class TestProcesses:
         """The command line after the interpreter or launcher."""
         return [SCRIPT, "--model", folder, "--input", source, "--output", output, *self.OPTIONS]
 
-    def test_two_processes_give_the_same_output(self, work, source, output, expected):
+    def test_two_processes_write_the_same_output(self, work, source, output, expected):
         finish(*LAUNCHER, *TWO, *SETTINGS, *work)
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]
@@ -420,7 +420,7 @@ def test_full_disk_at_stdout(folder):
 @pytest.mark.parametrize(
     ("name", "field", "value", "reason"),
     [
-        ("config.json", "model_type", "x", "model_type must be an architecture that transformers knows, got 'x'"),
+        ("config.json", "model_type", "x", "model_type must be an architecture of transformers, got 'x'"),
         ("config.json", "dropout", "x", "dropout must be a rate of at least 0 and below 1, got 'x'"),
         ("config.json", "vocab_size", 7, r" \(vocab_size\), got"),
         ("config.json", "d_ff", 32, r" \(d_ff\), got"),

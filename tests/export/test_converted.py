@@ -68,8 +68,8 @@ def test_suppressed_tokens_are_exported(lm_head_bias, engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ENGINES[:1])
-def test_tokens_that_generate_does_not_suppress(engine, tmp_path):
-    """transformers ignores the end token in `bad_words_ids`; ids outside of the vocabulary have no effect."""
+def test_tokens_not_suppressed_by_generate(engine, tmp_path):
+    """transformers ignores the end token in `bad_words_ids`; ids outside the vocabulary have no effect."""
     model, tokenizer = exportable()
     model.generation_config.bad_words_ids, model.generation_config.suppress_tokens = [[EOS]], [len(tokenizer) + 5]
     export_model(model, tokenizer, tmp_path / "out", engine=engine)

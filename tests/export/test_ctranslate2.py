@@ -1,4 +1,4 @@
-"""CTranslate2 gives the model's translations."""
+"""CTranslate2 returns the model's translations."""
 
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def test_bfloat16_and_int8(dtype, name, tmp_path):
         assert torch.equal(value, before[key]), f"{key} was changed"
 
 
-def test_converter_of_ctranslate2_gives_the_same_file(tmp_path):
+def test_ctranslate2_converter_writes_the_same_file(tmp_path):
     """The loader is registered for CTranslate2's own converter."""
     from ctranslate2.converters import TransformersConverter
 
@@ -157,7 +157,7 @@ UNSUPPORTED = {
         {"decoder_start_token_id": None, "bos_token_id": None},
         "decoder_start_token_id must be one token id .* got None",
     ),
-    "vocab_size": ({"vocab_size": 20}, "tokenizer must be the model's, of vocab_size=20 tokens, got one of"),
+    "vocab_size": ({"vocab_size": 20}, "tokenizer must match the model's vocab_size=20, got "),
 }
 
 

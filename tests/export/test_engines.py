@@ -15,7 +15,7 @@ from tests.helpers.engines import exportable
 
 
 class FakeEngine:
-    """Stands in for an engine's module."""
+    """Stub for an engine's module."""
 
     def __init__(self, fails=False):
         self.fails = fails

@@ -113,11 +113,11 @@ def test_unsupported_models(tmp_path, capsys):
     exportable()[1].save_pretrained(tmp_path / "t5")
     capsys.readouterr()  # progress bar of saving
     message = error_of([tmp_path / "t5", *options], capsys)
-    assert "must hold a model of type 'random_transformer'" in message
+    assert "must contain a model of type 'random_transformer'" in message
     assert message.endswith("of type 't5'.")
     assert "without config.json" in error_of([tmp_path, *options], capsys)
     (tmp_path / "t5" / "config.json").write_text("{")
-    assert "must hold a config.json that can be read" in error_of([tmp_path / "t5", *options], capsys)
+    assert "must contain a config.json that can be read" in error_of([tmp_path / "t5", *options], capsys)
     (tmp_path / "t5" / "config.json").rename(tmp_path / "t5" / "adapter_config.json")
     assert "with an adapter: merge it first" in error_of([tmp_path / "t5", *options], capsys)
     assert not (tmp_path / "out").exists()
@@ -128,7 +128,7 @@ def test_folder_without_output_layer(tied, folder, tmp_path, capsys):
     """A missing output layer is an error instead of a random one."""
     options = ["--engine", "ctranslate2", "--output", tmp_path / "out"]
     (folder / "model.safetensors").write_bytes(b"nothing")
-    assert "FOLDER must hold a model and its tokenizer, got" in error_of([folder, *options], capsys)
+    assert "FOLDER must contain a model and its tokenizer, got" in error_of([folder, *options], capsys)
     model, _ = exportable(tie_word_embeddings=tied)
     RandomTransformerModel(model.config).save_pretrained(folder)
     capsys.readouterr()

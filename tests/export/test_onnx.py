@@ -1,4 +1,4 @@
-"""onnxruntime gives the model's logits and, under `generate()`, its translations."""
+"""onnxruntime returns the model's logits and, under `generate()`, its translations."""
 
 import pytest
 import torch
@@ -80,12 +80,12 @@ def test_logits_equal_model(exported, lengths, beams, parts):
             outputs = engine(None, source["attention_mask"], part, encoded, cache)
             cache = outputs.past_key_values
             found.append(outputs.logits)
-    largest = expected.abs().max().item()  # the weights give large logits, whose rounding errors are large
+    largest = expected.abs().max().item()  # large logits have large rounding errors
     torch.testing.assert_close(torch.cat(found, dim=1), expected, atol=1e-4 * largest, rtol=0)
 
 
 def test_without_a_cache(exported):
-    """The whole target is computed at each step."""
+    """The complete target is computed at each step."""
     model, tokenizer, engine, _ = exported
     inputs = tokenizer(TEXTS[:3], padding=True, return_tensors="pt")
     options = {"max_new_tokens": 12, "num_beams": 3, "use_cache": False}
@@ -95,7 +95,7 @@ def test_without_a_cache(exported):
         engine.generate(**inputs, cache_implementation="static")
 
 
-def test_source_of_padding_is_finite(exported):
+def test_fully_padded_source_yields_finite_logits(exported):
     _, _, engine, _ = exported
     mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
     assert engine(random_ids(2, 3), mask, random_ids(2, 2)).logits.isfinite().all()

@@ -1,1 +1,1 @@
-"""Fixtures' building blocks, shared by the tests."""
+"""Shared helpers of the tests."""

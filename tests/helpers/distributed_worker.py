@@ -1,6 +1,6 @@
-"""What each of two processes runs: load a folder split over both, and compare with the whole model.
+"""Each of two processes loads a folder split over both, and compares the result with the complete model.
 
-Started by `torch.distributed.run` with the folders to load, each of which is split in both ways.
+Started by `torch.distributed.run` with the folders to load. Each folder is split in both ways.
 """
 
 import sys
@@ -31,12 +31,12 @@ def compare(kind: str, folder: str) -> None:
 
 
 def assert_split(kind: str, model: torch.nn.Module) -> None:
-    """Each process holds about half of the weights; only what cannot be split is held by both."""
+    """Each process has about half of the weights; both have only the weights that cannot be split."""
     held = total = 0
     for parameter in model.parameters():
         total += parameter.numel()
         held += parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
-    assert held < 0.6 * total, f"{kind}: this process holds {held} of {total} weights"
+    assert held < 0.6 * total, f"{kind}: this process has {held} of {total} weights"
 
 
 def compare_forward_and_backward(whole: torch.nn.Module, split: torch.nn.Module) -> None:

@@ -16,13 +16,13 @@ OPTIONS = {
     "logging_steps": 1,
     "save_steps": 20,
     "per_device_eval_batch_size": 4,
-    "max_tokens_per_batch": 90,  # gives an even number of batches, so that both runs have the same ones
+    "max_tokens_per_batch": 90,  # an even number of batches, so that both runs have the same batches
     "config_overrides": SIZES,
 }
 
 
 KINDS = {
-    "alone": {"gradient_accumulation_steps": 2},  # as many batches in a step as two processes have
+    "alone": {"gradient_accumulation_steps": 2},  # the number of batches per step of two processes
     "ddp": {},
     "fsdp": {"fsdp_size": 2},
     "tp": {"tp_size": 2, "gradient_accumulation_steps": 2},

@@ -42,7 +42,7 @@ def tiny_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomTr
 
 
 def exact_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomTransformerForConditionalGeneration:
-    """The same in float64, so that comparisons do not depend on the CPU's rounding."""
+    """The same in float64, so that comparisons do not depend on the rounding of the CPU."""
     return tiny_model(seed, spread, **overrides).double()
 
 

@@ -51,7 +51,7 @@ class Grade(IntEnum):
     UNCLEAR = 1  # another exception while loading
     REPORTED = 2  # missing weights, which transformers reports
     LATE = 3  # an exception at the first use of model or tokenizer
-    SILENT = 4  # weights initialized_parameters without a report
+    SILENT = 4  # randomly initialized weights without a report
     CRASH = 5  # a panic, a hang, or executed code of the folder
 
 
@@ -90,7 +90,7 @@ def save_folders(folder: Path) -> dict[str, Path]:
             path = folders[name + suffix] = folder / (name + suffix)
             model.save_pretrained(path, max_shard_size=size)
             tokenizer.save_pretrained(path)
-            if name == "marian":  # the same files for a class of transformers
+            if name == "marian":  # the same files for a transformers class
                 TokenizersBackend(tokenizer_file=str(path / "tokenizer.json")).save_pretrained(path)
                 settings = json.loads((folders["own" + suffix] / "tokenizer_config.json").read_bytes())
                 settings.pop("auto_map", None)
@@ -189,7 +189,7 @@ def record_outcome(trace: Path) -> Iterator[Outcome]:
 
 
 class TooSlowError(BaseException):
-    """Loading does not finish."""
+    """Loading did not finish."""
 
 
 @contextlib.contextmanager

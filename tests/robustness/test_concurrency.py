@@ -1,4 +1,4 @@
-"""Concurrent calls with one model and one tokenizer give the results of sequential calls and restore all state."""
+"""Concurrent calls with one model and one tokenizer equal sequential calls and restore all state."""
 
 import copy
 import threading
@@ -14,7 +14,7 @@ from tests.helpers.translation import random_tokenizer, random_translator, some_
 THREADS, ROUNDS = 8, 3
 TEXTS = [some_texts(6, seed) for seed in range(THREADS)]
 SHORT = {"max_new_tokens": 5}
-# For half of the threads, texts are cut: a state of the backend of a fast tokenizer.
+# For half of the threads, texts are truncated: a state of the backend of a fast tokenizer.
 OPTIONS = [
     {"num_beams": 1 + thread % 3, **({"max_source_tokens": 5} if thread % 2 else {})} for thread in range(THREADS)
 ]
@@ -61,7 +61,7 @@ def test_translate(model, tokenizer):
     assert state_of(model, tokenizer) == before
 
 
-@pytest.mark.filterwarnings("ignore:.*texts were cut")
+@pytest.mark.filterwarnings("ignore:.*texts were truncated")
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_pipeline(model, tokenizer, batch_size):
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", batch_size=batch_size)
@@ -113,7 +113,7 @@ def test_tokenizer_calls_are_serialized(tokenizer, monkeypatch):
     recorded("__call__")
     recorded("batch_decode")
     translate(TEXTS[0], model, tokenizer, max_source_tokens=5, **SHORT)
-    with pytest.warns(UserWarning, match="texts were cut"):
+    with pytest.warns(UserWarning, match="texts were truncated"):
         pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")(TEXTS[0], max_source_tokens=5, **SHORT)
     assert len(locked) > 4
     assert all(locked)

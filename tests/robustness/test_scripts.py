@@ -69,7 +69,7 @@ class TestNonFiniteWeights:
         assert run(module, arguments) == 1
         shown = capsys.readouterr()
         assert shown.out == ""
-        message = f"{script}.py: error: the model's weights must be finite, but {name} holds NaN or infinity.\n"
+        message = f"{script}.py: error: the model's weights must be finite, but {name} contains NaN or infinity.\n"
         assert shown.err.endswith(message)
         assert not (tmp_path / "out").exists()
 
@@ -187,7 +187,7 @@ def status_of_child(main) -> int:
     if child == 0:
         status = 99
         try:
-            # A shell lets the processes that it starts in the background ignore SIGINT.
+            # A shell starts background processes with SIGINT ignored.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             run_script(main)
         except SystemExit as end:

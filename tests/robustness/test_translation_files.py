@@ -75,7 +75,7 @@ def test_foreign_files_are_kept(stopped, parts, restart):
 
 def test_foreign_file_with_the_name_of_a_part_is_an_error(stopped, parts):
     (parts / "00000004.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"must hold only the parts of output.txt, .* such as 00000004\.txt\.$"):
+    with pytest.raises(ValueError, match=r"must contain only the parts of output.txt, .* such as 00000004\.txt\.$"):
         stopped(restart=True, chunk_size=2)
     assert (parts / "00000004.txt").read_text() == "mine"
 
@@ -92,8 +92,8 @@ def changed(**entries):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda _: "[1]", r"must hold a JSON object, got list"),
-        (lambda _: "null", r"must hold a JSON object, got NoneType"),
+        (lambda _: "[1]", r"must contain a JSON object, got list"),
+        (lambda _: "null", r"must contain a JSON object, got NoneType"),
         (lambda _: "", r"must be JSON, got JSONDecodeError"),
         (lambda content: content[:20], r"must be JSON, got JSONDecodeError"),
         (lambda _: '{"a":' * 100_000, r"must be JSON, got RecursionError"),
@@ -139,7 +139,7 @@ class TestLimits:
         limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
         with pytest.raises(
             ValueError,
-            match=rf"{limit}, but the one at index 1 has 41; truncation=True or max_source_tokens truncates it",
+            match=rf"{limit}, but the one at index 1 has 41. To truncate it, set truncation=True or max_source_tokens",
         ):
             translate(texts, model, tokenizer, max_new_tokens=2)
         assert len(translate(texts, model, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2

@@ -56,12 +56,12 @@ def test_invalid_overrides_raise(text):
         parse_overrides(text)
 
 
-def test_the_configuration_checks_override_values():
+def test_override_values_are_validated():
     with pytest.raises(ValueError, match="dropout must be a rate"):
         ModelArguments(config_overrides="dropout=2").config(vocab_size=300)
 
 
-def test_none_is_a_name_in_string_fields():
+def test_none_is_a_string_in_string_fields():
     overrides = parse_overrides("position_embedding=none, activation_function=relu, d_k=none, final_layer_norm=True")
     expected = {"position_embedding": "none", "activation_function": "relu", "d_k": None, "final_layer_norm": True}
     assert overrides == expected

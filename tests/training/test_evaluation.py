@@ -1,4 +1,4 @@
-"""Evaluation has the same limit on the output length as translation."""
+"""Evaluation and translation have the same limit on the output length."""
 
 from datasets import Dataset
 

@@ -112,7 +112,7 @@ def test_averaging_adapters_of_different_modules_raises(corpus, tmp_path):
     first = fine_tune(corpus, tmp_path / "out", **LORA, max_steps=2)
     second = fine_tune(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1")
     model = PeftModel.from_pretrained(load(corpus / "base"), second.folder)
-    with pytest.raises(ValueError, match=r"must fit the model's adapter: .* has unexpected"):
+    with pytest.raises(ValueError, match=r"must match the model's adapter: .* has unexpected"):
         load_average(model, all_checkpoints(first.folder))
 
 
@@ -136,7 +136,7 @@ def test_fine_tuning_a_converted_marian_model(corpus, separate_vocabs, tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 alone"),
+        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 without it"),
         ({"model_name_or_path": "m", "lora_alpha": 8}, "lora_alpha must be unset without lora_rank, got 8"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         ({"model_name_or_path": "m", "lora_alpha": 0}, "lora_alpha must be unset without lora_rank, got 0"),
@@ -204,7 +204,7 @@ def test_a_tokenizer_of_another_model_raises(corpus, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(corpus / "base")
     tokenizer.add_tokens(["more"])
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="tokenizer must be the model's, of vocab_size=280 tokens, got one of 281"):
+    with pytest.raises(ValueError, match="tokenizer must match the model's vocab_size=280, got 281 tokens"):
         run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path), **SAVED)
 
 

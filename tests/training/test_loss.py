@@ -9,7 +9,7 @@ from modeling_random_transformer.training import SmoothedCrossEntropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
-def test_loss_computed_by_hand(smoothing):
+def test_loss_equals_the_formula(smoothing):
     logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
     log_probabilities = logits.log_softmax(-1)
     by_hand = 0.0

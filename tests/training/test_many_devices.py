@@ -43,7 +43,7 @@ def test_two_processes_train_like_one(kind, corpus, alone):
     assert shared["losses"] == pytest.approx(alone["losses"], rel=1e-3)
     assert shared["scores"] == pytest.approx(alone["scores"], abs=5)  # a few tokens may differ by rounding
     assert (corpus / kind / "modeling_random_transformer.py").is_file()
-    # The saved weights are complete, whatever shards the processes had.
+    # The saved weights are complete, regardless of the shards of the processes.
     ours, theirs = (AutoModelForSeq2SeqLM.from_pretrained(corpus / name).state_dict() for name in (kind, "alone"))
     for name, weight in theirs.items():
         if not name.endswith("k_proj.bias"):  # no output depends on it: its gradient is rounding error

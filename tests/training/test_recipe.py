@@ -68,11 +68,11 @@ def test_command_line_flags_set_arguments(tmp_path):
         ({"max_steps": -1, "warmup_steps": 0.1}, r"warmup_steps must be 0 or at least 1 .*, got 0\.1"),
         (
             {"per_device_train_batch_size": 16},
-            "per_device_train_batch_size must be unset, as max_tokens_per_batch sets",
+            "per_device_train_batch_size must be unset, because max_tokens_per_batch sets",
         ),
         (
             {"generation_num_beams": 5},
-            "generation_num_beams must be unset, as num_beams sets the number of beams, got 5",
+            "generation_num_beams must be unset, because num_beams sets the number of beams, got 5",
         ),
         ({"fp16": True}, "fp16 must be False on a CPU"),
     ],

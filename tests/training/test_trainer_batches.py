@@ -147,7 +147,7 @@ def test_a_step_does_not_synchronize_with_the_device(tmp_path, monkeypatch):
     assert isinstance(trainer.throughput.tokens, torch.Tensor)
 
 
-def test_without_a_launcher_one_gpu_is_used(tmp_path, caplog):
+def test_one_gpu_is_used_without_a_launcher(tmp_path, caplog):
     trainer = new_trainer(tmp_path, n_gpu=2)
     assert trainer.args.n_gpu == 1
     assert trainer._wrap_model(trainer.model) is trainer.model

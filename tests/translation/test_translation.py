@@ -108,8 +108,8 @@ class TestTexts:
         for sizes in ({}, {"max_batch_tokens": 200}, {"chunk_size": 7}):
             assert translate(FEW, model, tokenizer, **sizes, **options) == expected
 
-    def test_texts_end_by_token_and_by_limit(self, model, tokenizer):
-        """Precondition of the test above: some end at the end-of-sequence token, some at different limits."""
+    def test_texts_end_at_the_end_token_or_at_the_limit(self, model, tokenizer):
+        """Precondition of the previous test: some texts end at the end-of-sequence token, some at different limits."""
         limits = [longest_target(len(source), model.config) for source in tokenizer(FEW)["input_ids"]]
         at_limit = []
         for text, limit in zip(FEW, limits, strict=True):
@@ -225,7 +225,8 @@ class TestLearnedPositions:
 
     def test_error_names_the_index_of_a_long_text(self, limited_model, tokenizer):
         with pytest.raises(
-            ValueError, match=r"at most 20 tokens.*index 2 has 41; truncation=True or max_source_tokens truncates it"
+            ValueError,
+            match=r"at most 20 tokens.*index 2 has 41. To truncate it, set truncation=True or max_source_tokens",
         ):
             translate(["the", "", "the" * 40], limited_model, tokenizer)
 
@@ -259,7 +260,7 @@ class TestErrors:
     )
     def test_invalid_option(self, model, tokenizer, options, message):
         with pytest.raises(ValueError, match=f"^{message}$"):
-            translate_stream(TEXTS, model, tokenizer, **options)  # at once, not with the first text
+            translate_stream(TEXTS, model, tokenizer, **options)  # immediately, not with the first text
 
     @pytest.mark.parametrize(
         ("texts", "message"),
@@ -384,7 +385,7 @@ class TestFiles:
 class TestInterruption:
     """A process is killed before each of its file operations, and another one resumes."""
 
-    def test_output_after_a_kill_at_any_file_operation(self, source, output, expected, model, tokenizer):
+    def test_resumed_output_after_a_kill_at_any_file_operation(self, source, output, expected, model, tokenizer):
         def run():
             translate_file(source, output, model, tokenizer, chunk_size=9, **SHORT)
 
@@ -453,7 +454,7 @@ class TestResume:
     def test_options_must_be_the_same(self, resume, options, difference):
         with pytest.raises(
             ValueError,
-            match=rf"output.txt.parts must hold the parts of the same .* differs in {difference}: .*or restart",
+            match=rf"output.txt.parts must contain the parts of the same .* differs in {difference}: .*or restart",
         ):
             resume(**options)
 
@@ -543,7 +544,7 @@ class TestFileErrors:
         foreign.parent.mkdir()
         foreign.write_text("foreign")
         for restart in (False, True):
-            with pytest.raises(ValueError, match=r"output.txt.parts must hold only the parts of output.txt"):
+            with pytest.raises(ValueError, match=r"output.txt.parts must contain only the parts of output.txt"):
                 translate_file(source, tmp_path / "output.txt", model, tokenizer, restart=restart, **SHORT)
         assert foreign.read_text() == "foreign"
 

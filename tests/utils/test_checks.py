@@ -1,4 +1,4 @@
-"""Whether a tokenizer matches a model."""
+"""Checks that a tokenizer matches a model."""
 
 import pytest
 
@@ -32,5 +32,5 @@ def test_tokenizer_must_match_the_model():
     two = {"share_embeddings": False, "tie_word_embeddings": False}
     check_tokenizer(tokenizer, tiny_config(vocab_size=9 * size, **two))
     for rows, options in ((size - 1, {}), (9 * size, {}), (size - 1, two)):
-        with pytest.raises(ValueError, match=f"must be the model's, of vocab_size={rows} tokens, got one of {size}"):
+        with pytest.raises(ValueError, match=f"must match the model's vocab_size={rows}, got {size} tokens"):
             check_tokenizer(tokenizer, tiny_config(vocab_size=rows, **options))

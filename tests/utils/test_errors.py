@@ -1,4 +1,4 @@
-"""Exceptions of libraries as one-line errors."""
+"""Exceptions from libraries as one-line errors."""
 
 import pytest
 from safetensors import SafetensorError
@@ -25,13 +25,13 @@ installation page of its repo and follow the ones that match your environment.
 def test_message_is_one_line(error, reason):
     with (
         pytest.raises(ValueError, match="FOLDER must") as caught,
-        reraise_as_value_error("FOLDER must hold a model, got x"),
+        reraise_as_value_error("FOLDER must contain a model, got x"),
     ):
         raise error
-    assert str(caught.value) == f"FOLDER must hold a model, got x: {reason}"
+    assert str(caught.value) == f"FOLDER must contain a model, got x: {reason}"
     assert caught.value.__cause__ is error
 
 
 def test_other_exceptions_are_not_converted():
-    with pytest.raises(KeyError), reraise_as_value_error("FOLDER must hold a model, got x"):
+    with pytest.raises(KeyError), reraise_as_value_error("FOLDER must contain a model, got x"):
         raise KeyError("oops")

@@ -1,4 +1,4 @@
-"""Stand-in: starts the processes of a distributed test. transformers' own module of this name is not published."""
+"""Stub: starts the processes of a distributed test. transformers' module of this name is not published."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-# What takes seconds to import is imported once, in the process that all ranks are forked from.
+# Slow imports run once, in the process that all ranks are forked from.
 SLOW_IMPORTS = ["torch.distributed.fsdp", "transformers.generation", "transformers.testing_utils"]
 
 
@@ -34,13 +34,13 @@ def _set_rank_device(rank: int) -> None:
 
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
-    """Run `function(rank, *args)` in `nprocs` processes and raise what any of them raises."""
+    """Run `function(rank, *args)` in `nprocs` processes and raise the first of their exceptions."""
     multiprocessing.set_forkserver_preload(SLOW_IMPORTS)
     mp.start_processes(_run_on_one_thread, (function, args), nprocs, start_method="forkserver")
 
 
 def _run_on_one_thread(rank: int, function: Callable, args: tuple) -> None:
-    torch.set_num_threads(1)  # the ranks have to share the cores as it is
+    torch.set_num_threads(1)  # the ranks already share the cores
     function(rank, *args)
 
 

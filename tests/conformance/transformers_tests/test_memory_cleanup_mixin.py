@@ -1,5 +1,5 @@
-"""Stand-in for releases of transformers from before this mixin."""
+"""Stub for releases of transformers without this mixin."""
 
 
 class MemoryCleanupMixin:
-    """Cleans nothing up."""
+    """No cleanup."""

@@ -1,4 +1,4 @@
-"""Stand-in: the common model tests inherit from this class. Its tests are not published."""
+"""Stub: the common model tests inherit from this class. Its tests are not published."""
 
 
 class ExportTesterMixin:

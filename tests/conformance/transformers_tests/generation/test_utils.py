@@ -1,4 +1,4 @@
-"""Stand-in: the common model tests ask whether a model's test class has this base. Its tests are not published."""
+"""Stub: the common model tests check whether a model's test class has this base. Its tests are not published."""
 
 
 class GenerationTesterMixin:

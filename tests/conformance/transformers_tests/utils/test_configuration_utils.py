@@ -1,4 +1,4 @@
-"""Stand-in: values that every configuration must accept and keep, none of them a default. The list is not published."""
+"""Stub: non-default values that every configuration must accept and keep. The original list is not published."""
 
 config_common_kwargs = {
     "architectures": ["AnyModel"],
