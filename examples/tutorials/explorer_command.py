@@ -19,10 +19,10 @@ from typing import Any
 import transformers
 from plotly.offline import get_plotlyjs
 
+from modeling_random_transformer.translation.loading import load_translator
 from modeling_random_transformer.utils.command_line import (
     Parser,
     check_finite,
-    load_translator,
     print_error,
     require_random_transformer_folder,
 )

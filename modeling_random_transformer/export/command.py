@@ -14,12 +14,12 @@ from itertools import islice
 from pathlib import Path
 
 from ..translation import TranslationOptions
+from ..translation.loading import load_translator
 from ..utils.command_line import (
     Parser,
     check_finite,
     existing_file,
     format_error,
-    load_translator,
     print_error,
     require_random_transformer_folder,
 )

@@ -27,10 +27,10 @@ from ..utils.command_line import (
     check_finite,
     existing_file,
     format_error,
-    load_translator,
     model_folder,
     print_error,
 )
+from .loading import load_translator
 
 SCRIPT = "translate.py"
 

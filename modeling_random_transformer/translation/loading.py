@@ -1,5 +1,6 @@
 """Loading a saved translation model. Errors name the damaged file and, where possible, the field."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -66,6 +67,34 @@ FIELDS_OF_PARAMETERS = {
     "layer_norm": "final_layer_norm",
     "proj.bias": "attention_bias",
 }
+
+
+def load_translator(folder: Path, dtype: str = "float32", argument: str = "FOLDER") -> tuple[Any, Any]:
+    """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
+
+    Args:
+        folder: a saved model, or an adapter for one, with its tokenizer.
+        dtype: dtype of the weights; `"auto"` for the saved one.
+        argument: name of the command-line argument in error messages.
+
+    Raises:
+        ValueError: a file is damaged or missing; the message names the file and, if known, the field.
+    """
+    try:
+        return load_model_and_tokenizer(folder, dtype)
+    except ValueError as error:
+        raise ValueError(
+            f"{argument} must contain a model and its tokenizer, got {_describe_folder(folder)}: {error}"
+        ) from error
+
+
+def _describe_folder(folder: Path) -> str:
+    """The folder, and for an adapter also its base model, which may be the cause of the error."""
+    try:
+        base = json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return str(folder)
+    return f"{folder}, an adapter for {base}"
 
 
 def load_model_and_tokenizer(

@@ -66,7 +66,8 @@ def test_limit_of_learned_positions(engine, folder, tmp_path, capsys):
     assert "1 of 1 translations identical" in capsys.readouterr().out
     sentences.write_text("the boy\n" + "z" * 64 + "\n")
     options[3] = tmp_path / "another"
-    assert "at most 64 tokens (the model's positions), but the one at index 1 has" in error_of([folder, *options], capsys)
+    message = error_of([folder, *options], capsys)
+    assert "at most 64 tokens (the model's positions), but the one at index 1 has" in message
     assert not (tmp_path / "another").exists()
 
 

@@ -21,6 +21,7 @@ def test_mutants_cover_the_files(fuzzer):
     assert {mutant.file for mutant in fuzzer.mutants} >= {"config.json", "generation_config.json", "tokenizer.json"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damaged_folders(fuzzer, part):
     sample = random.Random(SEED).sample(fuzzer.mutants, SAMPLE)[part::PARTS]
