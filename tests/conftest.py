@@ -32,7 +32,7 @@ def _fixed_seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _library_as_it_was() -> Iterator[None]:
+def _restore_transformers_logging() -> Iterator[None]:
     """Restore the logging level and progress bars, which example scripts change for the rest of the process."""
     verbosity = logging.get_verbosity()
     yield

@@ -46,7 +46,7 @@ DEFAULTS = {
 }
 
 # (field, value, allowed values in the message)
-REFUSED = [
+INVALID_VALUES = [
     ("vocab_size", 0, "positive integer"),
     ("vocab_size", "37000", "positive integer"),
     ("d_model", -512, "positive integer"),
@@ -93,7 +93,7 @@ def test_defaults_are_the_papers_base_model():
     assert config.model_type == "random_transformer"
 
 
-@pytest.mark.parametrize(("field", "value", "allowed"), REFUSED)
+@pytest.mark.parametrize(("field", "value", "allowed"), INVALID_VALUES)
 def test_invalid_value_raises(field, value, allowed):
     with pytest.raises(ValueError, match="must be") as error:
         RandomTransformerConfig(**{field: value})

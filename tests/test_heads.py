@@ -374,7 +374,7 @@ def test_labels_of_wrong_shape_raise(tmp_path):
         RandomTransformerForTokenClassification(tiny_config())(torch.tensor([[VOCAB_SIZE]]))
 
 
-LABELS_THAT_ARE_REFUSED = {
+INVALID_LABELS = {
     "classes": (RandomTransformerForSequenceClassification, {}, torch.tensor([0, 1, 9]), "class ids.* got 0 to 9"),
     "rows": (RandomTransformerForSequenceClassification, {}, torch.tensor([0]), r"must have shape \[3\], got \[1\]"),
     "numbers": (
@@ -395,9 +395,9 @@ LABELS_THAT_ARE_REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", LABELS_THAT_ARE_REFUSED)
+@pytest.mark.parametrize("case", INVALID_LABELS)
 def test_invalid_labels_raise(case):
-    kind, options, labels, message = LABELS_THAT_ARE_REFUSED[case]
+    kind, options, labels, message = INVALID_LABELS[case]
     model = kind(tiny_config(num_labels=3, **options))
     with pytest.raises(ValueError, match=f"labels .*{message}"):
         model(**BATCH, labels=labels)
