@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import pytest
 import torch
+from accelerate import PartialState
 from hypothesis import settings
 from transformers import logging
 
@@ -38,6 +39,13 @@ def _restore_transformers_logging() -> Iterator[None]:
     yield
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
+
+
+@pytest.fixture
+def _reset_accelerate() -> Iterator[None]:
+    """For tests that run a command in this process, which initializes Accelerate."""
+    yield
+    PartialState._reset_state()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,11 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
-from transformers.utils import logging
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.translation import command, encode_lines, translate
@@ -33,6 +31,7 @@ SCRIPT = ROOT / "examples" / "translate.py"
 TWO = ["--multi_gpu", "--num_processes", "2"]
 LAUNCHER = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
 SETTINGS = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+pytestmark = pytest.mark.usefixtures("_reset_accelerate")
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +50,6 @@ def folder(tmp_path_factory, tokenizer):
     random_translator().save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
-
-
-@pytest.fixture(autouse=True)
-def _reset_state():
-    yield
-    PartialState._reset_state()
-    logging.enable_progress_bar()
 
 
 @pytest.fixture

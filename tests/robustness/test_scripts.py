@@ -11,10 +11,8 @@ import explorer
 import export_model
 import pytest
 import torch
-from accelerate import PartialState
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from transformers.utils import logging
 from tutorials import explorer_command
 from tutorials.report import draw_heat_map
 
@@ -26,12 +24,7 @@ from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
 from tests.helpers.models import save_translator
 
-
-@pytest.fixture(autouse=True)
-def _reset_state():
-    yield
-    PartialState._reset_state()
-    logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("_reset_accelerate")
 
 
 @pytest.fixture
