@@ -17,11 +17,13 @@ from .modeling_random_transformer import (
     RandomTransformerPreTrainedModel,
 )
 from .pipeline_random_transformer import Seq2SeqPipeline
+from .quantization_random_transformer import DynamicInt8Config
 from .tokenization_random_transformer import RandomTransformerTokenizer
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DynamicInt8Config",
     "RandomTransformerConfig",
     "RandomTransformerEncoderModel",
     "RandomTransformerForCausalLM",

@@ -38,7 +38,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin, record_methods
-from .ops_random_transformer import dropout, float64_device, is_transformed, select_attention, token_loss
+from .ops_random_transformer import Int8Linear, dropout, float64_device, is_transformed, select_attention, token_loss
+from .quantization_random_transformer import METHOD  # noqa: F401  (registers the quantization method)
 
 # `save_pretrained` copies the files that this file imports. It finds them by searching the text for import lines. The
 # pipeline imports this file, so an import here would be circular: the line in this string has the same effect.
@@ -355,6 +356,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+    int8_linear_class = Int8Linear  # of DynamicInt8Config
 
     def post_init(self) -> None:
         super().post_init()

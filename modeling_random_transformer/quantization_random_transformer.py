@@ -1,0 +1,105 @@
+"""Dynamic int8 quantization for inference on CPUs, as a quantization method of transformers."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import logging
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from .ops_random_transformer import quantize_rows
+
+logger = logging.get_logger(__name__)
+
+METHOD = "dynamic_int8"
+
+
+class DynamicInt8Config(QuantizationConfigMixin):
+    """Int8 weights with one scale per output; activations are quantized to int8 row by row at each call.
+
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder, quantization_config=DynamicInt8Config())
+
+    The linear layers of the encoder and decoder and the output layer of language models are quantized. Embeddings,
+    layer norms and classification heads keep float32. An output layer that is tied to an embedding is quantized again
+    each time the model is loaded, so a saved folder contains the embedding only.
+
+    The model cannot be trained. `save_pretrained` and `from_pretrained` work as usual.
+    """
+
+    def __init__(self, **_: Any):
+        self.quant_method = METHOD
+
+
+class DynamicInt8Quantizer(HfQuantizer):
+    """Replaces linear layers by `Int8Linear` while transformers loads a model."""
+
+    def validate_environment(self, *args: Any, **_: Any) -> None:
+        """No requirement: without int8 kernels, the layers multiply in floating point."""
+
+    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        if dtype != torch.float32:
+            logger.info("%s requires dtype float32 for the other weights, got %s.", METHOD, dtype)
+        return torch.float32
+
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
+        if not hasattr(model, "int8_linear_class"):
+            raise ValueError(f"quantization_config must be of another method for {type(model).__name__}, got {METHOD}.")
+        layers = {module for stack in model.base_model.stacks for module in stack.modules()}
+        if not is_output_tied(model):
+            layers.add(model.get_output_embeddings())
+        for name, layer in list(model.named_modules()):
+            if layer in layers and isinstance(layer, nn.Linear):
+                dtype = torch.int8 if self.pre_quantized else None  # the weights of the file, which become int8
+                with torch.device("meta"):
+                    bias = layer.bias is not None
+                    int8_layer = model.int8_linear_class(layer.in_features, layer.out_features, bias, dtype)
+                model.set_submodule(name, int8_layer)
+
+    def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
+        model.requires_grad_(False)
+        if is_output_tied(model):
+            model.set_output_embeddings(model.int8_linear_class.from_linear(model.get_output_embeddings()))
+
+    def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
+        module = model.get_submodule(param_name.rpartition(".")[0])
+        return not self.pre_quantized and param_name.endswith(".weight") and hasattr(module, "weight_scale")
+
+    def get_quantize_ops(self) -> ConversionOps:
+        return QuantizeRows()
+
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The weights to save: without those of a tied output layer."""
+        head = model.get_output_embeddings() if is_output_tied(model) else None
+        prefix = next((f"{name}." for name, module in model.named_modules() if module is head), None)
+        weights = model.state_dict()
+        return {name: weights[name] for name in weights if prefix is None or not name.startswith(prefix)}, {}
+
+    def is_serializable(self) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+
+class QuantizeRows(ConversionOps):
+    """`quantize_rows` for a weight that transformers loads."""
+
+    def convert(self, input_dict: dict[str, Any], full_layer_name: str = "", **_: Any) -> dict[str, Tensor]:
+        """`{name: [weight]}` → the int8 weight, and its scale as `{name}_scale`."""
+        ((weight,),) = input_dict.values()
+        quantized, scale = quantize_rows(weight)
+        return {full_layer_name: quantized, f"{full_layer_name}_scale": scale}
+
+
+def is_output_tied(model: Any) -> bool:
+    """Whether the weights of the output layer are those of an embedding."""
+    return model.get_output_embeddings() is not None and bool(model.config.tie_word_embeddings)
+
+
+# A checkpoint's copy of this file registers the same classes again, which transformers' decorators do not allow.
+AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = DynamicInt8Config
+AUTO_QUANTIZER_MAPPING[METHOD] = DynamicInt8Quantizer
