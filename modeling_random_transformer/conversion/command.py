@@ -18,14 +18,14 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from ..utils.command_line import Parser, format_error, print_error
-from .compare import Logits, largest_difference
 from .fairseq import convert_fairseq
+from .logits import Logits, largest_difference
 from .marian import convert_marian
+from .pytorch.checkpoint import TorchReference, read_torch_checkpoint
+from .pytorch.convert import TOKEN_IDS, convert_torch_transformer
+from .pytorch.options import TorchOptions
 from .report import ConversionReport
 from .report_tables import report_tables
-from .torch_checkpoint import TorchReference, read_torch_checkpoint
-from .torch_options import TorchOptions
-from .torch_transformer import TOKEN_IDS, convert_torch_transformer
 
 COMMAND = "random-transformer convert"
 TOLERANCE = 1e-4

@@ -39,7 +39,7 @@ class StateDictMapper:
     Args:
         origin: how error messages refer to the source.
         weights: the source's weights by their names.
-        kind: how the report refers to the source; `origin` when `None`.
+        title: how the report refers to the source; `origin` when `None`.
 
     Attributes:
         remaining: source weights that are not yet mapped.
@@ -49,13 +49,13 @@ class StateDictMapper:
         report: the conversion's report.
     """
 
-    def __init__(self, origin: str, weights: Mapping[str, Tensor], kind: str | None = None):
+    def __init__(self, origin: str, weights: Mapping[str, Tensor], title: str | None = None):
         self.origin = origin
         self.remaining = dict(weights)
         self.state_dict: dict[str, Tensor] = {}
         self.sources: dict[str, str] = {}
         self.config_fields: dict[str, Any] = {}
-        self.report = ConversionReport(kind or origin)
+        self.report = ConversionReport(title or origin)
         self.names: NameTable = {}
 
     def peek(self, name: str, dims: int | None = None) -> Tensor:

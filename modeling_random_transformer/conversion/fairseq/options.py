@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .safe_loading import is_state_dict
+from ..safe_loading import is_state_dict
 
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
 MAX_POSITIONS = 2**20  # limit for a computed table

@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.errors import format_names
-from ..utils.files import new_folder
-from .embeddings import map_embeddings
-from .positions import map_position_tables
-from .report import ConversionReport
-from .safe_loading import is_state_dict
-from .state_dict_mapper import NameTable, StateDictMapper
-from .torch_checkpoint import POSITIONS, OneOrTwo, TorchCheckpoint, read_torch_checkpoint
-from .torch_options import TorchOptions, find_options
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ...utils.errors import format_names
+from ...utils.files import new_folder
+from ..embeddings import map_embeddings
+from ..positions import map_position_tables
+from ..report import ConversionReport
+from ..safe_loading import is_state_dict
+from ..state_dict_mapper import NameTable, StateDictMapper
+from .checkpoint import POSITIONS, OneOrTwo, TorchCheckpoint, read_torch_checkpoint
+from .options import TorchOptions, find_options
 
 STACKS = ("encoder", "decoder")
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -81,9 +81,9 @@ def from_torch_transformer(
         ValueError: an argument or a weight is missing, contradicts the others or has no counterpart in this model. The
             message names it.
     """
-    given: dict[str, Any] = {"num_heads": num_heads, "norm_first": norm_first, "activation": activation}
-    given |= {"layer_norm_eps": layer_norm_eps, "dropout": dropout}
-    options = find_options(transformer, {name: value for name, value in given.items() if value is not None})
+    arguments: dict[str, Any] = {"num_heads": num_heads, "norm_first": norm_first, "activation": activation}
+    arguments |= {"layer_norm_eps": layer_norm_eps, "dropout": dropout}
+    options = find_options(transformer, {name: value for name, value in arguments.items() if value is not None})
     check_token_ids(token_ids)
     weights = transformer.state_dict() if isinstance(transformer, nn.Transformer) else transformer
     if not is_state_dict(weights):
@@ -129,7 +129,7 @@ def convert_torch_transformer(
             written.
     """
     with new_folder(output) as temporary:
-        found = read_torch_checkpoint(
+        loaded = read_torch_checkpoint(
             checkpoint,
             embedding=embedding,
             output_layer=output_layer,
@@ -138,7 +138,7 @@ def convert_torch_transformer(
             key=key,
             ignore=ignore,
         )
-        model, report = from_checkpoint(found, **options)
+        model, report = from_checkpoint(loaded, **options)
         report.unused.update(dict.fromkeys(ignore, "ignored on request"))
         report.notes.append(f"From {Path(checkpoint).name}: {', '.join((*embedding, *filter(None, [output_layer])))}.")
         model.save_pretrained(temporary)
@@ -164,17 +164,17 @@ def check_token_ids(token_ids: Mapping[str, Any]) -> None:
 
 def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tensor]:
     """The weights of embeddings, positions and output layer, by argument name."""
-    found = name_weights("embedding", embedding)
+    weights = name_weights("embedding", embedding)
     if type(output) is nn.Linear:
-        found |= {f"output.{name}": weight for name, weight in output.state_dict().items()}
+        weights |= {f"output.{name}": weight for name, weight in output.state_dict().items()}
     elif output is not None:
-        found["output.weight"] = weight_of("output", output)
+        weights["output.weight"] = weight_of("output", output)
     if positions is None or (isinstance(positions, str) and positions not in POSITIONS):
         raise ValueError(f"positions must be a table or one of {format_names(POSITIONS)}, got {positions!r}.")
     if not isinstance(positions, str):
         tables = name_weights("positions", positions)
-        found |= {name: table.squeeze() for name, table in tables.items()}  # often [length, 1, d_model]
-    return found
+        weights |= {name: table.squeeze() for name, table in tables.items()}  # often [length, 1, d_model]
+    return weights
 
 
 def name_weights(name: str, value: Any) -> dict[str, Tensor]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ..utils.text import read_lines
-from .fairseq_options import UNK
+from ...utils.text import read_lines
+from .options import UNK
 
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 CONTINUED = "@@"  # suffix of a piece that does not end its word

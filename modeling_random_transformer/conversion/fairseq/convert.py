@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.files import new_folder
-from .embeddings import Rows, map_embeddings
-from .fairseq_options import ACTIVATIONS, EOS, PAD, UNK, FairseqOptions, read_options
-from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
-from .report import ConversionReport
-from .safe_loading import read_checkpoint
-from .state_dict_mapper import NameTable, StateDictMapper
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ...utils.files import new_folder
+from ..embeddings import Rows, map_embeddings
+from ..report import ConversionReport
+from ..safe_loading import read_checkpoint
+from ..state_dict_mapper import NameTable, StateDictMapper
+from .options import ACTIVATIONS, EOS, PAD, UNK, FairseqOptions, read_options
+from .tokenizer import FairseqTokenizer, fairseq_tokenizer
 
 STACKS = ("encoder", "decoder")
 TARGET_TOKENIZER = "target_tokenizer"  # subfolder with the target's tokenizer, if the target has separate codes
@@ -125,7 +125,7 @@ def convert_weights(
     weights: Mapping[str, Tensor], options: FairseqOptions, origin: str, num_heads: int | None, ids: Rows | None
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
-    mapper = StateDictMapper(origin, weights, kind="fairseq transformer")
+    mapper = StateDictMapper(origin, weights, title="fairseq transformer")
     derive_config(mapper, options, num_heads)
     map_shared_embeddings(mapper, options, ids)
     map_positions(mapper, options)
@@ -265,18 +265,18 @@ def check_dictionary(weights: Mapping[str, Tensor], stack: str, dictionary: str 
         )
 
 
-def save_tokenizer(made: FairseqTokenizer, folder: Path, report: ConversionReport) -> None:
+def save_tokenizer(tokenizers: FairseqTokenizer, folder: Path, report: ConversionReport) -> None:
     """Save the tokenizer, and the target's into a subfolder if it differs."""
-    made.tokenizer.save_pretrained(folder)
-    if made.target_tokenizer.backend_tokenizer.to_str() != made.tokenizer.backend_tokenizer.to_str():
-        made.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
+    tokenizers.tokenizer.save_pretrained(folder)
+    if tokenizers.target_tokenizer.backend_tokenizer.to_str() != tokenizers.tokenizer.backend_tokenizer.to_str():
+        tokenizers.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
         report.notes.append(f"The folder's tokenizer splits sources; the one in {TARGET_TOKENIZER} splits targets.")
-    source, target = made.sizes
+    source, target = tokenizers.sizes
     report.notes.append(
-        f"The vocabulary of {len(made.source_ids)} ids contains {source} tokens of the source dictionary, {target} of "
-        "the target dictionary and intermediate BPE pieces. A token that is missing from a dictionary has the "
-        "embedding of <unk> there, and a lower logit than <unk>."
+        f"The vocabulary of {len(tokenizers.source_ids)} ids contains {source} tokens of the source dictionary, "
+        f"{target} of the target dictionary and intermediate BPE pieces. A token that is missing from a dictionary has "
+        "the embedding of <unk> there, and a lower logit than <unk>."
     )
     report.notes.append("The tokenizer splits at spaces: separate punctuation as in the training data.")
-    if not made.segments:
+    if not tokenizers.segments:
         report.notes.append("Without codes, texts must already be segmented (hel@@ lo).")

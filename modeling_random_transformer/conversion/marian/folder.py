@@ -9,10 +9,10 @@ from typing import Any
 
 from transformers import MarianConfig, MarianMTModel
 
-from ..utils.checks import fits
-from ..utils.errors import first_line, format_names
-from .report import ConversionReport
-from .safe_loading import pickle_error
+from ...utils.checks import fits
+from ...utils.errors import first_line, format_names
+from ..report import ConversionReport
+from ..safe_loading import pickle_error
 
 # MarianTokenizer's files, including one that transformers 4 wrote.
 TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
@@ -106,19 +106,19 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
     Raises:
         ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
     """
-    found = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    if "vocab.json" not in found:
+    present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if "vocab.json" not in present:
         report.notes.append("The folder has no vocab.json, so no tokenizer was copied.")
         return
     settings = folder / "tokenizer_config.json"
     known = read_json(settings) if settings.is_file() else {}
     vocabularies = ["vocab.json", *(["target_vocab.json"] if known.get("separate_vocabs") else [])]
-    missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in found]
+    missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
     if missing:
         raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
     for name in vocabularies:
         check_vocabulary(folder / name, config)
-    for name in found:
+    for name in present:
         shutil.copyfile(folder / name, output / name)
     kept = {name: value for name, value in known.items() if name in SETTINGS}
     if isinstance(kept.get("sp_model_kwargs"), dict):
@@ -131,7 +131,7 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
     dropped = known.keys() - kept.keys() - {"tokenizer_class"}
     if dropped:
         report.notes.append(f"Not copied, as MarianTokenizer does not use it: {format_names(sorted(dropped))}.")
-    report.notes.append(f"Copied for MarianTokenizer, which requires sentencepiece: {', '.join(found)}.")
+    report.notes.append(f"Copied for MarianTokenizer, which requires sentencepiece: {', '.join(present)}.")
 
 
 def check_vocabulary(path: Path, config: Any) -> None:

@@ -7,13 +7,13 @@ from torch import equal
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.files import new_folder
-from .embeddings import map_embeddings
-from .marian_folder import copy_tokenizer, load_marian
-from .positions import map_position_tables
-from .report import ConversionReport
-from .state_dict_mapper import NameTable, StateDictMapper
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ...utils.files import new_folder
+from ..embeddings import map_embeddings
+from ..positions import map_position_tables
+from ..report import ConversionReport
+from ..state_dict_mapper import NameTable, StateDictMapper
+from .folder import copy_tokenizer, load_marian
 
 NAMES: NameTable = {"model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}"}
 EQUAL_IN_STACKS = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim": "decoder_ffn_dim"}
@@ -48,7 +48,7 @@ def from_marian(
     if not isinstance(marian, MarianMTModel):
         raise ValueError(f"marian must be a folder or a MarianMTModel, got {type(marian).__name__}.")
     check_options(marian.config)
-    mapper = StateDictMapper("the Marian model", marian.state_dict(), kind="MarianMTModel")
+    mapper = StateDictMapper("the Marian model", marian.state_dict(), title="MarianMTModel")
     derive_config(mapper, marian.config)
     map_shared_embeddings(mapper, marian.config)
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..modeling_random_transformer import sinusoids
-from ..utils.errors import format_names
-from .safe_loading import is_state_dict, read_checkpoint
-from .state_dict_mapper import StateDictMapper
-from .torch_options import TorchOptions
+from ...modeling_random_transformer import sinusoids
+from ...utils.errors import format_names
+from ..safe_loading import is_state_dict, read_checkpoint
+from ..state_dict_mapper import StateDictMapper
+from .options import TorchOptions
 
 POSITIONS = ("none", "sinusoidal", "concatenated")
 # One weight, or two: for the source and for the target.

@@ -28,21 +28,21 @@ class TorchOptions:
     dropout: float = 0.1
 
 
-def find_options(transformer: nn.Transformer | Mapping[str, Tensor], given: dict[str, Any]) -> TorchOptions:
-    """Read the options of a module, or use the options that are given with a state dict.
+def find_options(transformer: nn.Transformer | Mapping[str, Tensor], arguments: dict[str, Any]) -> TorchOptions:
+    """Read the options of a module, or use the arguments that are given with a state dict.
 
     Raises:
-        ValueError: a given option differs from that of the module, or `num_heads` is missing.
+        ValueError: an argument differs from that of the module, or `num_heads` is missing.
     """
     if isinstance(transformer, nn.Transformer):
         options = read_options(transformer)
-        for name, value in given.items():
+        for name, value in arguments.items():
             if getattr(options, name) != value:
                 raise ValueError(f"{name} must equal that of the module, {getattr(options, name)!r}, got {value!r}.")
         return options
-    if "num_heads" not in given:
+    if "num_heads" not in arguments:
         raise ValueError("num_heads must be given with a state dict, got None.")
-    options = TorchOptions(**given)
+    options = TorchOptions(**arguments)
     if options.activation not in ACTIVATIONS:
         raise ValueError(f"activation must be 'relu' or 'gelu', got {options.activation!r}.")
     return options
@@ -54,41 +54,43 @@ def read_options(transformer: nn.Transformer) -> TorchOptions:
     Raises:
         ValueError: layers differ, or a submodule is not an instance of PyTorch's own class.
     """
-    found = set()
-    for name, kind, layer_kind in (
+    options_of_layers = set()
+    for name, stack_class, layer_class in (
         ("encoder", nn.TransformerEncoder, nn.TransformerEncoderLayer),
         ("decoder", nn.TransformerDecoder, nn.TransformerDecoderLayer),
     ):
         stack: Any = getattr(transformer, name)
-        check_type(f"transformer.{name}", stack, kind)
+        check_type(f"transformer.{name}", stack, stack_class)
         if not len(stack.layers):
             raise ValueError(f"transformer.{name} must have at least one layer, got none.")
         for layer in stack.layers:
-            check_type(f"each layer of transformer.{name}", layer, layer_kind)
-            found.add(read_layer(layer))
+            check_type(f"each layer of transformer.{name}", layer, layer_class)
+            options_of_layers.add(read_layer(layer))
         if stack.norm is not None:
             check_type(f"transformer.{name}.norm", stack.norm, nn.LayerNorm)
-            found.add(replace(read_layer(stack.layers[-1]), layer_norm_eps=stack.norm.eps))
-    if len(found) != 1:
-        differing = [f.name for f in fields(TorchOptions) if len({getattr(options, f.name) for options in found}) > 1]
+            options_of_layers.add(replace(read_layer(stack.layers[-1]), layer_norm_eps=stack.norm.eps))
+    if len(options_of_layers) != 1:
+        differing = [
+            f.name for f in fields(TorchOptions) if len({getattr(options, f.name) for options in options_of_layers}) > 1
+        ]
         raise ValueError(f"all layers of the nn.Transformer must have the same {' and '.join(differing)}.")
-    return found.pop()
+    return options_of_layers.pop()
 
 
 def read_layer(layer: Any) -> TorchOptions:
-    parts = {name: getattr(layer, name) for name in MODULES if hasattr(layer, name)}
-    for name, part in parts.items():
-        check_type(f"{name} of each layer", part, MODULES[name])
-    attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
+    modules = {name: getattr(layer, name) for name in MODULES if hasattr(layer, name)}
+    for name, module in modules.items():
+        check_type(f"{name} of each layer", module, MODULES[name])
+    attentions = [module for module in modules.values() if isinstance(module, nn.MultiheadAttention)]
     for attention in attentions:
         check_type("out_proj of each attention", attention.out_proj, NonDynamicallyQuantizableLinear)
         if attention.add_zero_attn:
             raise ValueError("add_zero_attn must be False in every attention, got True.")
     heads = {attention.num_heads for attention in attentions}
-    norms = {part.eps for part in parts.values() if isinstance(part, nn.LayerNorm)}
-    for name, found in (("num_heads", heads), ("layer_norm_eps", norms)):
-        if len(found) != 1:
-            raise ValueError(f"{name} must be the same throughout a layer, got {sorted(found)}.")
+    norms = {module.eps for module in modules.values() if isinstance(module, nn.LayerNorm)}
+    for name, values in (("num_heads", heads), ("layer_norm_eps", norms)):
+        if len(values) != 1:
+            raise ValueError(f"{name} must be the same throughout a layer, got {sorted(values)}.")
     rate = getattr(layer.dropout1, "p", 0.0)  # 0 if the module was replaced, for example by nn.Identity
     return TorchOptions(heads.pop(), layer.norm_first, activation_name(layer.activation), norms.pop(), rate)
 
@@ -101,6 +103,6 @@ def activation_name(activation: Any) -> str:
     raise ValueError(f"activation must be relu or gelu, got {activation}.")
 
 
-def check_type(name: str, module: nn.Module, kind: type[nn.Module]) -> None:
-    if type(module) is not kind:
-        raise ValueError(f"{name} must be an nn.{kind.__name__}, got {type(module).__name__}.")
+def check_type(name: str, module: nn.Module, expected: type[nn.Module]) -> None:
+    if type(module) is not expected:
+        raise ValueError(f"{name} must be an nn.{expected.__name__}, got {type(module).__name__}.")
