@@ -17,8 +17,9 @@ from filelock import FileLock, Timeout
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, DatasetText
-from ..translation.files import call_on_main_process, read_blocks
-from ..utils.files import write_atomically
+from ..data.validation import ValidationReport
+from ..utils.atomic_files import write_atomically
+from ..utils.distributed import call_on_main_process
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
 from .recipe import TranslationTrainingArguments
@@ -128,6 +129,35 @@ class Manifest:
         """The metrics of a set that was scored with the same evaluation settings; otherwise `None`."""
         entry = self.scores.get(split)
         return entry["metrics"] if entry is not None and entry["scored"] == settings else None
+
+
+@dataclass
+class RunResult:
+    """The result of a training run.
+
+    Args:
+        folder: the output folder.
+        seconds: training time in the process that finished the run.
+        steps: optimizer steps.
+        parameters: number of parameters of the model.
+        trained: number of trainable parameters.
+        pairs: number of training pairs.
+        learning_rate: peak learning rate.
+        world_size: number of processes that finished the run.
+        reports: validation reports of the corpora.
+        scores: metrics of the validation and test sets, by set and name of the metric.
+    """
+
+    folder: Path
+    seconds: float
+    steps: int
+    parameters: int
+    trained: int
+    pairs: int
+    learning_rate: float
+    world_size: int
+    reports: list[ValidationReport] = field(default_factory=list)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def open_manifest(folder: Path, fixed: dict[str, Any], free: dict[str, Any]) -> Manifest:
@@ -266,9 +296,8 @@ def _plain(value: Any) -> Any:
 
 def file_digest(path: Path) -> str:
     """Size and SHA-256 of a file."""
-    digest = hashlib.sha256()
-    for block in read_blocks(path):
-        digest.update(block)
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
     return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
 
 

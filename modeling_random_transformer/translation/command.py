@@ -30,7 +30,7 @@ from ..utils.command_line import (
     model_folder,
     print_error,
 )
-from .loading import load_translator
+from ..utils.loading import load_translator
 
 SCRIPT = "translate.py"
 
@@ -223,8 +223,8 @@ def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def translate_lines(arguments: argparse.Namespace, model: Any, tokenizer: Any, options: dict[str, Any]) -> None:
     """Translate sentences, standard input or a file to standard output or a file, in a single pass."""
-    from ..utils.files import write_atomically
-    from . import encode_lines
+    from ..utils.atomic_files import write_atomically
+    from ..utils.text import encode_lines
     from .streams import TranslationOptions, stream_chunks
 
     chunk_size, progress = options.pop("chunk_size"), None

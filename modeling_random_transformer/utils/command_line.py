@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +11,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MODEL_TYPE = "random_transformer"
-
-# transformers imports torchao if it is installed, which then logs the kernels that are unavailable on this machine.
-for noisy in ("torchao", "torch.utils._pytree"):
-    logging.getLogger(noisy).setLevel(logging.ERROR)
-
 
 _program: ContextVar[str | None] = ContextVar("program", default=None)
 

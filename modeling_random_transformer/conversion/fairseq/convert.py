@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ...utils.files import new_folder
+from ...utils.atomic_files import new_folder
 from ..embeddings import Rows, map_embeddings
 from ..report import ConversionReport
 from ..safe_loading import read_checkpoint

@@ -8,7 +8,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ...utils.files import new_folder
+from ...utils.atomic_files import new_folder
 from ..embeddings import map_embeddings
 from ..positions import map_position_tables
 from ..report import ConversionReport

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import MarianConfig, MarianMTModel
 
-from ...utils.checks import fits
 from ...utils.errors import first_line, format_names
+from ...utils.vocabulary import fits_embedding
 from ..report import ConversionReport
 from ..safe_loading import pickle_error
 
@@ -136,7 +136,7 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
 
 def check_vocabulary(path: Path, config: Any) -> None:
     vocabulary = read_json(path)
-    if not fits(len(vocabulary), config.vocab_size):
+    if not fits_embedding(len(vocabulary), config.vocab_size):
         rows = config.vocab_size
         raise ValueError(
             f"{path.name} must have a token for each of {rows} rows of the embedding, got {len(vocabulary)}."

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ...utils.atomic_files import new_folder
 from ...utils.errors import format_names
-from ...utils.files import new_folder
 from ..embeddings import map_embeddings
 from ..positions import map_position_tables
 from ..report import ConversionReport

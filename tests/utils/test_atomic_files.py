@@ -6,7 +6,7 @@ import os
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.utils.files import new_folder, write_atomically
+from modeling_random_transformer.utils.atomic_files import new_folder, write_atomically
 
 FULL = os.strerror(errno.ENOSPC)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.utils.checks import check_tokenizer, fits
+from modeling_random_transformer.utils.vocabulary import check_tokenizer, fits_embedding
 from tests.helpers.models import tiny_config
 
 
@@ -21,7 +21,7 @@ from tests.helpers.models import tiny_config
     ],
 )
 def test_rows_may_be_rounded_up(tokens, rows, expected):
-    assert fits(tokens, rows) is expected
+    assert fits_embedding(tokens, rows) is expected
 
 
 def test_tokenizer_must_match_the_model():

@@ -28,8 +28,7 @@ from transformers.utils import (
 )
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..utils.checks import check_tokenizer
-from ..utils.errors import format_names
+from ..pipeline_random_transformer import Seq2SeqPipeline
 from .diagnosis import (
     TOKENIZER,
     Location,
@@ -42,7 +41,8 @@ from .diagnosis import (
     shorten,
     summarize,
 )
-from .streams import TranslationOptions, translate_chunk
+from .errors import format_names
+from .vocabulary import check_tokenizer
 
 CONFIG, GENERATION, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 JSON_FILES = (
@@ -283,7 +283,7 @@ def check_generation(folder: Path, model: PreTrainedModel, tokenizer: PreTrained
 
     def translate(tokenizer: PreTrainedTokenizerBase) -> None:
         with torch.random.fork_rng(devices=[]):
-            translate_chunk(TranslationOptions(num_beams=2, max_new_tokens=2).pipeline(model, tokenizer), ["a"])
+            Seq2SeqPipeline(model, tokenizer, device=model.device, num_beams=2, max_new_tokens=2)("a")
 
     def translate_with(settings: dict[str, Any]) -> None:
         saved, model.generation_config = model.generation_config, GenerationConfig.from_dict(settings)

@@ -8,7 +8,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 ROUNDED_TO = 128
 
 
-def fits(tokens: int, rows: int) -> bool:
+def fits_embedding(tokens: int, rows: int) -> bool:
     """Whether an embedding with this number of rows can belong to a vocabulary with this number of tokens."""
     return tokens <= rows <= -(-tokens // ROUNDED_TO) * ROUNDED_TO
 
@@ -21,5 +21,5 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransforme
             target (`share_embeddings=False`), any smaller number is allowed.
     """
     tokens, rows = len(tokenizer), config.vocab_size
-    if tokens > rows or (config.share_embeddings and not fits(tokens, rows)):
+    if tokens > rows or (config.share_embeddings and not fits_embedding(tokens, rows)):
         raise ValueError(f"tokenizer must match the model's vocab_size={rows}, got {tokens} tokens.")
