@@ -10,7 +10,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# Scripts import `tutorials` from their own folder; tests import scripts the same way.
+# Tests import example scripts as modules.
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import pytest
