@@ -5,6 +5,11 @@ Masks, caches, attention kernels and search are those of transformers. Device-sp
 `ops_random_transformer`.
 
 Shapes: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
+
+`save_pretrained` copies this file and the files that it imports, which it finds by searching the text for import lines.
+The pipeline imports this file, so importing it here would be circular. This line has the same effect on copying:
+
+    from .pipeline_random_transformer import Seq2SeqPipeline
 """
 
 import math
@@ -39,12 +44,6 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin, record_methods
 from .ops_random_transformer import dropout, float64_device, is_transformed, select_attention, token_loss
-
-# `save_pretrained` copies the files that this file imports. It finds them by searching the text for import lines. The
-# pipeline imports this file, so an import here would be circular: the line in this string has the same effect.
-SAVED_WITH_THE_MODEL = """
-from .pipeline_random_transformer import Seq2SeqPipeline
-"""
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:

@@ -70,21 +70,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--input", type=existing_file, metavar="FILE", help="UTF-8 file, one text per line (default: standard input)"
     )
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
-    parser.add_argument(
-        "--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4, or 1 with --sample)"
-    )
-    parser.add_argument(
-        "--length_penalty",
-        type=float,
-        default=0.6,
-        metavar="X",
-        help="larger values favor longer translations (default: %(default)s)",
-    )
-    parser.add_argument("--sample", action="store_true", help="sample from the model's distribution")
-    parser.add_argument("--temperature", type=positive_number, metavar="X", help="temperature of --sample (default: 1)")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed of --sample (default: %(default)s)"
-    )
+    add_search_arguments(parser)
     parser.add_argument(
         "--max_batch_tokens",
         type=positive_integer,
@@ -121,6 +107,25 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_intermixed_args(argv)
     check_combinations(arguments, parser)
     return arguments
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of beam search and sampling."""
+    parser.add_argument(
+        "--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4, or 1 with --sample)"
+    )
+    parser.add_argument(
+        "--length_penalty",
+        type=float,
+        default=0.6,
+        metavar="X",
+        help="larger values favor longer translations (default: %(default)s)",
+    )
+    parser.add_argument("--sample", action="store_true", help="sample from the model's distribution")
+    parser.add_argument("--temperature", type=positive_number, metavar="X", help="temperature of --sample (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed of --sample (default: %(default)s)"
+    )
 
 
 def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
