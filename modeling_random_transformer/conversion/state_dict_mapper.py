@@ -85,16 +85,16 @@ class StateDictMapper:
         self.sources[target] = source
         self.report.mapped.append(MappedWeight(source, target, tuple(weight.shape), how))
 
-    def default(self, target: str, weight: Tensor, why: str) -> None:
+    def default(self, target: str, weight: Tensor, reason: str) -> None:
         """Set the parameter `target` to a value that the source implies but does not store."""
         self.state_dict[target] = weight
-        self.report.defaults[target] = why
+        self.report.defaults[target] = reason
 
-    def ignore(self, names: Iterable[str], why: str) -> None:
+    def ignore(self, names: Iterable[str], reason: str) -> None:
         """Drop these source weights if they exist."""
         for name in list(names):
             if self.remaining.pop(name, None) is not None:
-                self.report.unused[name] = why
+                self.report.unused[name] = reason
 
     def derive_config(self, source: str, **fields: Any) -> None:
         """Set config fields that follow from `source`."""

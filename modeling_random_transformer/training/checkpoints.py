@@ -106,13 +106,13 @@ def remove_incomplete(run: str | os.PathLike) -> list[Path]:
     return incomplete
 
 
-def keep_newest(run: str | os.PathLike, limit: int | None, also: set[Path]) -> None:
-    """Keep the newest `limit` complete checkpoints and those in `also`; remove the others."""
+def keep_newest(run: str | os.PathLike, limit: int | None, protected: set[Path]) -> None:
+    """Keep the newest `limit` complete checkpoints and those in `protected`; remove the others."""
     if limit is None or limit <= 0:
         return
     complete = [path for path in all_checkpoints(run) if is_complete(path)]
     for path in complete[:-limit]:
-        if path.resolve() not in also:
+        if path.resolve() not in protected:
             # The marker is removed first, so that an interruption leaves an incomplete checkpoint, not a damaged one.
             (path / MARKER).unlink()
             shutil.rmtree(path)
@@ -209,9 +209,10 @@ def _to_shards(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, 
     """Replace each weight that the model shards with the shard of this process."""
     parameters = model.state_dict()
     for name, weight in weights.items():
-        held = parameters.get(name)
-        if isinstance(held, DTensor):
-            weights[name] = distribute_tensor(weight.to(held.device), held.device_mesh, held.placements)
+        parameter = parameters.get(name)
+        if isinstance(parameter, DTensor):
+            weight = weight.to(parameter.device)
+            weights[name] = distribute_tensor(weight, parameter.device_mesh, parameter.placements)
     return weights
 
 

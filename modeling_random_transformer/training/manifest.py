@@ -191,10 +191,10 @@ def open_manifest(folder: Path, fixed: dict[str, Any], free: dict[str, Any]) -> 
     return manifest
 
 
-def _check_same(folder: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
-    names = sorted(name for name in {*earlier, *now} if earlier.get(name) != now.get(name))
-    longer = {name for name in LENGTHS if name in earlier and name in now and 0 < earlier[name] < now[name]}
-    different = [f"{name}: was {earlier.get(name)}, now {now.get(name)}" for name in names if name not in longer]
+def _check_same(folder: Path, earlier: dict[str, Any], current: dict[str, Any]) -> None:
+    names = sorted(name for name in {*earlier, *current} if earlier.get(name) != current.get(name))
+    longer = {name for name in LENGTHS if name in earlier and name in current and 0 < earlier[name] < current[name]}
+    different = [f"{name}: was {earlier.get(name)}, now {current.get(name)}" for name in names if name not in longer]
     if different:
         raise ValueError(
             f"output_dir must be new or contain a run with the same arguments and data, got {folder} with different "

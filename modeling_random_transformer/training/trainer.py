@@ -315,23 +315,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         except Exception as error:
             shutil.rmtree(folder, ignore_errors=True)
             newest = newest_complete(self.args.output_dir)
-            left = f"{newest} is complete" if newest else "there is no earlier one"
-            message = f"checkpoint {folder} could not be saved, {left}"
+            resumable = f"{newest} is complete" if newest else "there is no earlier one"
+            message = f"checkpoint {folder} could not be saved, {resumable}"
             raise save_error(message, self.args.output_dir, error) from error
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             keep_newest(
-                self.args.output_dir, self.checkpoint_limit, also=set() if best is None else {Path(best).resolve()}
+                self.args.output_dir, self.checkpoint_limit, protected=set() if best is None else {Path(best).resolve()}
             )
         self.accelerator.wait_for_everyone()
 
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
-        trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
-        bad = [name for name, weight in trained if not _local(weight).isfinite().all()]
-        if bad:
+        trainable = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+        invalid = [name for name, weight in trainable if not _local(weight).isfinite().all()]
+        if invalid:
             raise FloatingPointError(
-                f"the weights are not finite after step {self.state.global_step}, first {bad[0]}. {self._advice()}"
+                f"the weights are not finite after step {self.state.global_step}, first {invalid[0]}. {self._advice()}"
             )
 
     def last_checkpoints(self, count: int) -> list[Path]:

@@ -77,11 +77,11 @@ def translate_file(
     state = PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
     job, missing = call_on_main_process(lambda: begin(source, parts, pipe, settings, chunk_size, restart))
 
-    mine = missing[state.process_index :: state.num_processes]
+    assigned = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
-    lines = range(done + sum(map(job.lines_of, mine)))
+    lines = range(done + sum(map(job.lines_of, assigned)))
     with progress_bar(lines, progress if state.is_main_process else False, done) as bar:
-        for number in mine:
+        for number in assigned:
             texts = read_chunk(source, job, number)
             first = number * chunk_size
             parts.write(number, translate_chunk(pipe, texts, settings.seed, first, "line", bar.update))

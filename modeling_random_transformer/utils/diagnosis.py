@@ -60,10 +60,10 @@ def locate_field(folder: Path, name: str, read: Callable[[Path], Any]) -> Locati
             if file.name != name and file.is_file():
                 (copy / file.name).symlink_to(file.resolve())
 
-        def is_accepted(rest: dict[str, Any]) -> bool:
+        def is_accepted(remaining: dict[str, Any]) -> bool:
             if name == TOKENIZER and "model" in content:
-                rest.setdefault("model", EMPTY_VOCABULARY)
-            (copy / name).write_text(json.dumps(rest), encoding="utf-8")
+                remaining.setdefault("model", EMPTY_VOCABULARY)
+            (copy / name).write_text(json.dumps(remaining), encoding="utf-8")
             return not fails(read, copy)
 
         field = eliminate_field(content, is_accepted)

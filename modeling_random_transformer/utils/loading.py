@@ -194,9 +194,9 @@ def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    is_own = isinstance(model.config, RandomTransformerConfig)
+    is_random_transformer = isinstance(model.config, RandomTransformerConfig)
     for name, stored, expected in sorted(info["mismatched_keys"]):
-        fields = fields_of_shape(stored, expected, model.config) if is_own else []
+        fields = fields_of_shape(stored, expected, model.config) if is_random_transformer else []
         raise ValueError(
             f"{file}: {name} must have the shape {list(expected)} of {CONFIG}{in_parentheses(fields)}, "
             f"got {list(stored)}."
@@ -205,12 +205,12 @@ def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
         missing = sorted(info["missing_keys"])
         shards = read_object(folder / file).get("weight_map", {}) if file == SAFE_WEIGHTS_INDEX_NAME else {}
         names = sorted({shards.get(name, file) for name in missing})
-        fields = fields_of_parameters(missing) if is_own else []
+        fields = fields_of_parameters(missing) if is_random_transformer else []
         raise ValueError(
             f"{', '.join(names)} must contain all weights of the model in {CONFIG}{in_parentheses(fields)}, "
             f"got none for {format_names(missing)}."
         )
-    if is_own and info["unexpected_keys"]:
+    if is_random_transformer and info["unexpected_keys"]:
         unexpected = sorted(info["unexpected_keys"])
         raise ValueError(
             f"{file} must contain only weights of the model in {CONFIG}"
@@ -296,7 +296,7 @@ def check_generation(folder: Path, model: PreTrainedModel, tokenizer: PreTrained
         defaults = GenerationConfig.from_model_config(model.config).to_dict()
         if (folder / GENERATION).is_file() and not fails(translate_with, defaults):
             content = read_object(folder / GENERATION)
-            return GENERATION, eliminate_field(content, lambda rest: not fails(translate_with, rest))
+            return GENERATION, eliminate_field(content, lambda remaining: not fails(translate_with, remaining))
         for name in (TOKENIZER_CONFIG, TOKENIZER):
             location = locate_field(folder, name, lambda path: translate(read_tokenizer(path)))
             if location:

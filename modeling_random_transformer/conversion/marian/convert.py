@@ -83,8 +83,8 @@ def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
 def known_options(config: GenerationConfig) -> GenerationConfig:
     """A copy without entries that `GenerationConfig` does not define. A file may contain entries with any name."""
     known = GenerationConfig().to_dict()
-    kept = {name: value for name, value in copy.deepcopy(config).to_dict().items() if name in known}
-    return GenerationConfig.from_dict(kept)
+    options = {name: value for name, value in copy.deepcopy(config).to_dict().items() if name in known}
+    return GenerationConfig.from_dict(options)
 
 
 def check_options(config: MarianConfig) -> None:

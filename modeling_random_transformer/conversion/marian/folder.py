@@ -110,9 +110,9 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
     if "vocab.json" not in present:
         report.notes.append("The folder has no vocab.json, so no tokenizer was copied.")
         return
-    settings = folder / "tokenizer_config.json"
-    known = read_json(settings) if settings.is_file() else {}
-    vocabularies = ["vocab.json", *(["target_vocab.json"] if known.get("separate_vocabs") else [])]
+    settings_file = folder / "tokenizer_config.json"
+    saved_settings = read_json(settings_file) if settings_file.is_file() else {}
+    vocabularies = ["vocab.json", *(["target_vocab.json"] if saved_settings.get("separate_vocabs") else [])]
     missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
     if missing:
         raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
@@ -120,15 +120,15 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
         check_vocabulary(folder / name, config)
     for name in present:
         shutil.copyfile(folder / name, output / name)
-    kept = {name: value for name, value in known.items() if name in SETTINGS}
-    if isinstance(kept.get("sp_model_kwargs"), dict):
-        options = kept["sp_model_kwargs"].items()
-        kept["sp_model_kwargs"] = {name: value for name, value in options if name in SENTENCEPIECE_OPTIONS}
-    write_json(output / "tokenizer_config.json", {**kept, "tokenizer_class": "MarianTokenizer"})
+    settings = {name: value for name, value in saved_settings.items() if name in SETTINGS}
+    if isinstance(settings.get("sp_model_kwargs"), dict):
+        options = settings["sp_model_kwargs"].items()
+        settings["sp_model_kwargs"] = {name: value for name, value in options if name in SENTENCEPIECE_OPTIONS}
+    write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": "MarianTokenizer"})
     if (folder / SPECIAL_TOKENS_MAP).is_file():
         tokens = read_json(folder / SPECIAL_TOKENS_MAP)
         write_json(output / SPECIAL_TOKENS_MAP, {name: tokens[name] for name in tokens if name in SPECIAL_TOKENS})
-    dropped = known.keys() - kept.keys() - {"tokenizer_class"}
+    dropped = saved_settings.keys() - settings.keys() - {"tokenizer_class"}
     if dropped:
         report.notes.append(f"Not copied, as MarianTokenizer does not use it: {format_names(sorted(dropped))}.")
     report.notes.append(f"Copied for MarianTokenizer, which requires sentencepiece: {', '.join(present)}.")

@@ -58,13 +58,13 @@ def read_torch_checkpoint(
     position_tables = one_or_two([mapper.peek(name) for name in tables]) if tables else positions[0]
     output = read_linear(mapper, output_layer) if output_layer else None
     named = {*embedding, *tables, f"{output_layer}.weight", f"{output_layer}.bias"}
-    rest = {name: weight for name, weight in mapper.remaining.items() if name not in named}
-    unexpected = [name for name in rest if not name.startswith(prefix)]
+    others = {name: weight for name, weight in mapper.remaining.items() if name not in named}
+    unexpected = [name for name in others if not name.startswith(prefix)]
     if unexpected:
         raise ValueError(
             f"{checkpoint} must contain only weights under {prefix!r} and named ones, got {format_names(unexpected)}."
         )
-    transformer = {name.removeprefix(prefix): weight for name, weight in rest.items()}
+    transformer = {name.removeprefix(prefix): weight for name, weight in others.items()}
     return TorchCheckpoint(transformer, embeddings, output, position_tables)
 
 
