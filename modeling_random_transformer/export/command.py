@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from ..loading import check_finite, load_translator
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.command_line import (
     Parser,
-    check_finite,
     existing_file,
     format_error,
     print_error,
     require_random_transformer_folder,
 )
-from ..utils.loading import load_translator
 from ..utils.text import read_lines
 from .compare import SENTENCES, compare, folder_size
 from .engines import ENGINES, export_model, load_engine, max_tokens

@@ -41,6 +41,15 @@ class SmoothedCrossEntropy:
         return smoothed_cross_entropy(logits, labels, self.smoothing, num_items_in_batch, overwrite=self.overwrite)
 
 
+@dataclass
+class MicroBatch:
+    """A batch whose loss may not be computed yet, and its optimizer step, counted from 1."""
+
+    step: int
+    loss: Tensor
+    inputs: dict[str, Any]
+
+
 class LossMonitor:
     """Detects non-finite losses. Losses are read a step later: reading that of the current step would synchronize.
 
@@ -73,7 +82,7 @@ class LossMonitor:
             first = checked[int(finite.int().argmin())]
             raise FloatingPointError(f"{self.describe(first)} {self.advice()}")
 
-    def describe(self, batch: "MicroBatch") -> str:
+    def describe(self, batch: MicroBatch) -> str:
         """The loss, the step, the shapes and the first source of a batch."""
         shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in batch.inputs.items())
         ids = batch.inputs["input_ids"][0].tolist()
@@ -82,12 +91,3 @@ class LossMonitor:
             f"the loss is {batch.loss.item()} at step {batch.step}, in a batch of {shapes} whose first "
             f"source is {source!r}."
         )
-
-
-@dataclass
-class MicroBatch:
-    """A batch whose loss may not be computed yet, and its optimizer step, counted from 1."""
-
-    step: int
-    loss: Tensor
-    inputs: dict[str, Any]

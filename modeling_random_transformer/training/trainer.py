@@ -92,6 +92,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.loss_monitor = LossMonitor(self.processing_class, self._advice)
         self._batch_losses: list[Tensor] = []
         self.throughput = Throughput()
+        # Replace transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
         if self.pop_callback(ProgressCallback) is None:
             self.remove_callback(PrinterCallback)
         if not args.disable_tqdm:

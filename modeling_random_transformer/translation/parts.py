@@ -37,11 +37,11 @@ class Job:
             raise ValueError(f"{manifest} must be JSON, got {type(error).__name__}. {DAMAGED}") from error
         if not isinstance(content, dict):
             raise ValueError(f"{manifest} must contain a JSON object, got {type(content).__name__}. {DAMAGED}")
-        for field, (is_valid, allowed) in MANIFEST.items():
+        for field, (is_valid, allowed) in FIELD_CHECKS.items():
             if not is_valid(content.get(field)):
                 value = reprlib.repr(content.get(field))
                 raise ValueError(f"{field} in {manifest} must be {allowed}, got {value}. {DAMAGED}")
-        return cls(**{field: content[field] for field in MANIFEST})
+        return cls(**{field: content[field] for field in FIELD_CHECKS})
 
     def check_resumes(self, earlier: "Job", folder: Path) -> None:
         """Raise a `ValueError` unless the parts of `earlier` are parts of this job."""
@@ -51,8 +51,8 @@ class Job:
         differences = [name for name in ("chunk_size", "model") if getattr(earlier, name) != getattr(current, name)]
         if (earlier.sha256, earlier.lines) != (current.sha256, current.lines):
             differences.append("input")
-        before, now = earlier.options, current.options
-        differences += [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+        old, new = earlier.options, current.options
+        differences += [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
         raise ValueError(
             f"{folder} must contain the parts of the same translation, got parts of one that differs in "
             f"{', '.join(differences)}: use the same input, model and options to resume, or restart."
@@ -64,7 +64,7 @@ def is_count(value: Any) -> bool:
 
 
 # The check of each field of a manifest, and a description of the valid values.
-MANIFEST: dict[str, tuple[Callable[[Any], bool], str]] = {
+FIELD_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lines": (is_count, "an integer of at least 0"),
     "sha256": (lambda value: isinstance(value, str), "a string"),
     "starts": (lambda value: isinstance(value, list) and all(map(is_count, value)), "a list of integers of at least 0"),

@@ -1,4 +1,4 @@
-"""Shared code of the command lines. Slow imports wait until the arguments are parsed."""
+"""Shared code of the command lines."""
 
 import argparse
 import json
@@ -113,19 +113,3 @@ def require_random_transformer_folder(text: str) -> Path:
             f"must contain a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
         )
     return folder
-
-
-def check_finite(model: Any) -> None:
-    """Check that no weight is NaN or infinite, in one pass over the weights.
-
-    Raises:
-        FloatingPointError: a weight is not finite. A bias of -inf on a logit is valid: it excludes the token.
-    """
-    for name, weight in model.state_dict().items():
-        if not weight.is_floating_point() or weight.is_meta:
-            continue
-        allowed = weight.isfinite()
-        if name.endswith(("lm_head.bias", "final_logits_bias")):
-            allowed |= weight.isneginf()
-        if not allowed.all():
-            raise FloatingPointError(f"the model's weights must be finite, but {name} contains NaN or infinity.")

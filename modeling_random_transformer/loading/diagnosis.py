@@ -5,8 +5,6 @@ without it.
 """
 
 import json
-import math
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +14,6 @@ from typing import Any
 TOKENIZER = "tokenizer.json"
 # "model" of tokenizer.json is required, so it is replaced instead of removed.
 EMPTY_VOCABULARY = {"type": "BPE", "vocab": {}, "merges": []}
-# Bytes per element of the data types of safetensors.
-ITEM_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 
 Location = tuple[str, str | None]  # a file and a field
 
@@ -76,39 +72,6 @@ def eliminate_field(content: dict[str, Any], is_accepted: Callable[[dict[str, An
         if is_accepted({name: value for name, value in content.items() if name != field}):
             return field
     return None
-
-
-def invalid_tensor(file: Path) -> str | None:
-    """A description of the first invalid tensor in the header of a safetensors file; `None` if all are valid."""
-    file_size = file.stat().st_size
-    try:
-        with open(file, "rb") as content:
-            length = struct.unpack("<Q", content.read(8))[0]
-            header = json.loads(content.read(min(length, file_size)))
-        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    except (struct.error, ValueError, RecursionError, AttributeError):
-        return None
-    for name, entry in tensors.items():
-        for key, is_valid in TENSOR_CHECKS.items():
-            if not isinstance(entry, dict) or key not in entry or not is_valid(entry[key]):
-                value = entry.get(key) if isinstance(entry, dict) else entry
-                return f"{key} of {name} is not valid, got {shorten(value)}."
-        begin, end = entry["data_offsets"]
-        size = math.prod(entry["shape"]) * ITEM_SIZES.get(entry["dtype"], 1)
-        if end - begin != size or end > file_size - 8 - length:
-            return f"data_offsets of {name} must match its shape, its dtype and the size of the file."
-    return None
-
-
-def are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
-
-
-TENSOR_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "dtype": lambda value: isinstance(value, str) and value.startswith(("F", "B", "I", "U", "C")),
-    "shape": are_sizes,
-    "data_offsets": lambda value: are_sizes(value) and len(value) == 2,
-}
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from transformers import (
     CONFIG_MAPPING,
@@ -19,32 +18,24 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import (
-    SAFE_WEIGHTS_INDEX_NAME,
-    SAFE_WEIGHTS_NAME,
-    WEIGHTS_INDEX_NAME,
-    WEIGHTS_NAME,
-    logging,
-)
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..utils.vocabulary import check_tokenizer
 from .diagnosis import (
     TOKENIZER,
     Location,
     eliminate_field,
     fails,
-    invalid_tensor,
     locate_field,
     name_file_in_errors,
     read_object,
     shorten,
-    summarize,
 )
-from .errors import format_names
-from .vocabulary import check_tokenizer
+from .weights import CONFIG, WEIGHT_FILES, check_loaded_weights, check_weight_files
 
-CONFIG, GENERATION, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
+GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 JSON_FILES = (
     CONFIG,
     GENERATION,
@@ -54,22 +45,11 @@ JSON_FILES = (
     "special_tokens_map.json",
     "adapter_config.json",
 )
-WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
-# The configuration field that determines whether parameters with such a name exist.
-FIELDS_OF_PARAMETERS = {
-    "lm_head.weight": "tie_word_embeddings",
-    "lm_head.bias": "lm_head_bias",
-    "embed_tokens": "share_embeddings",
-    "shared": "share_embeddings",
-    "embed_positions": "position_embedding",
-    "encoder.layers": "encoder_layers",
-    "decoder.layers": "decoder_layers",
-    "layer_norm": "final_layer_norm",
-    "proj.bias": "attention_bias",
-}
 
 
-def load_translator(folder: Path, dtype: str = "float32", argument: str = "FOLDER") -> tuple[Any, Any]:
+def load_translator(
+    folder: Path, dtype: str = "float32", argument: str = "FOLDER"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
 
     Args:
@@ -84,11 +64,11 @@ def load_translator(folder: Path, dtype: str = "float32", argument: str = "FOLDE
         return load_model_and_tokenizer(folder, dtype)
     except ValueError as error:
         raise ValueError(
-            f"{argument} must contain a model and its tokenizer, got {_describe_folder(folder)}: {error}"
+            f"{argument} must contain a model and its tokenizer, got {describe_folder(folder)}: {error}"
         ) from error
 
 
-def _describe_folder(folder: Path) -> str:
+def describe_folder(folder: Path) -> str:
     """The folder, and for an adapter also its base model, which may be the cause of the error."""
     try:
         base = json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"]
@@ -148,39 +128,6 @@ def read_config(folder: Path) -> Any:
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
-def check_weight_files(folder: Path) -> None:
-    """Check that all files of the weights exist and that their safetensors headers are valid."""
-    if (folder / SAFE_WEIGHTS_NAME).is_file():
-        names = {SAFE_WEIGHTS_NAME}
-    elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
-        names = shards_of_index(folder)
-    elif any(folder.glob("model-*-of-*.safetensors")):
-        raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME} must be in the folder, because the weights are sharded.")
-    else:
-        return  # an older format
-    for name in sorted(names):
-        try:
-            with safe_open(folder / name, "pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{name}: {invalid_tensor(folder / name) or summarize(error)}") from error
-
-
-def shards_of_index(folder: Path) -> set[str]:
-    """The names of the shards, all of which exist."""
-    weight_map = read_object(folder / SAFE_WEIGHTS_INDEX_NAME).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map must be an object, got {shorten(weight_map)}.")
-    present = {file.name for file in folder.iterdir() if file.is_file()}
-    for weight, name in weight_map.items():
-        if not isinstance(name, str) or name not in present:  # this also excludes paths to other folders
-            raise ValueError(
-                f"{SAFE_WEIGHTS_INDEX_NAME}: weight_map.{weight} must be the name of a file in the folder, "
-                f"got {shorten(name)}."
-            )
-    return set(weight_map.values())
-
-
 def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
     """Load the model, and check that weights and configuration match."""
     file = next((name for name in WEIGHT_FILES if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
@@ -194,28 +141,7 @@ def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    is_random_transformer = isinstance(model.config, RandomTransformerConfig)
-    for name, stored, expected in sorted(info["mismatched_keys"]):
-        fields = fields_of_shape(stored, expected, model.config) if is_random_transformer else []
-        raise ValueError(
-            f"{file}: {name} must have the shape {list(expected)} of {CONFIG}{in_parentheses(fields)}, "
-            f"got {list(stored)}."
-        )
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        shards = read_object(folder / file).get("weight_map", {}) if file == SAFE_WEIGHTS_INDEX_NAME else {}
-        names = sorted({shards.get(name, file) for name in missing})
-        fields = fields_of_parameters(missing) if is_random_transformer else []
-        raise ValueError(
-            f"{', '.join(names)} must contain all weights of the model in {CONFIG}{in_parentheses(fields)}, "
-            f"got none for {format_names(missing)}."
-        )
-    if is_random_transformer and info["unexpected_keys"]:
-        unexpected = sorted(info["unexpected_keys"])
-        raise ValueError(
-            f"{file} must contain only weights of the model in {CONFIG}"
-            f"{in_parentheses(fields_of_parameters(unexpected))}, got {format_names(unexpected)}."
-        )
+    check_loaded_weights(folder, file, info, model.config)
     return model
 
 
@@ -223,25 +149,6 @@ def build_without_weights(folder: Path) -> None:
     """Build the model on the meta device, to check whether the configuration is usable."""
     with torch.device("meta"):
         AutoModelForSeq2SeqLM.from_config(read_config(folder), trust_remote_code=False)
-
-
-def fields_of_shape(stored: Any, expected: Any, config: RandomTransformerConfig) -> list[str]:
-    """The configuration fields that determine the mismatched sizes of a parameter."""
-    sizes = [size for found, size in zip(stored, expected, strict=False) if found != size]
-    named = [
-        name for name in ("vocab_size", "d_model", "d_ff", "max_position_embeddings") if getattr(config, name) in sizes
-    ]
-    heads = [name for name in ("d_k", "d_v") if config.num_heads * getattr(config, name) in sizes]
-    return named + (["num_heads", *heads] if heads else [])
-
-
-def fields_of_parameters(names: list[str]) -> list[str]:
-    """The configuration fields that determine whether the parameters exist."""
-    return [field for part, field in FIELDS_OF_PARAMETERS.items() if any(part in name for name in names)]
-
-
-def in_parentheses(fields: list[str]) -> str:
-    return f" ({', '.join(fields)})" if fields else ""
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
