@@ -89,8 +89,9 @@ def invalid_tensor(file: Path) -> str | None:
 
 def invalid_key(entry: Any) -> str | None:
     """The first key of a tensor's entry in the header that is missing or has an invalid value."""
-    values = entry if isinstance(entry, dict) else {}
-    dtype, offsets = values.get("dtype"), values.get("data_offsets")
+    values: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype: Any = values.get("dtype")
+    offsets: Any = values.get("data_offsets")
     if not (isinstance(dtype, str) and dtype.startswith(("F", "B", "I", "U", "C"))):
         return "dtype"
     if not are_sizes(values.get("shape")):
