@@ -63,7 +63,8 @@ def from_fairseq(
     """
     origin = "the fairseq checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
     content = checkpoint if isinstance(checkpoint, Mapping) else read_checkpoint(checkpoint)
-    return convert_weights(content["model"], read_options(content, origin), origin, num_heads, fairseq_ids)
+    options = read_options(content, origin)
+    return convert_weights(content["model"], options, origin, num_heads, fairseq_ids)
 
 
 def convert_fairseq(

@@ -11,6 +11,12 @@ from tests.helpers.fairseq import checkpoint
 FC1, TABLE = "encoder.layers.0.fc1.weight", "encoder.embed_tokens.weight"
 
 
+@pytest.mark.parametrize("content", [{}, {"args": 1}, {"model": 3}], ids=repr)
+def test_checkpoint_of_another_format(content):
+    with pytest.raises(ValueError, match=r"^the fairseq checkpoint must be a fairseq checkpoint with [^\n]+\.$"):
+        from_fairseq(content)
+
+
 @pytest.mark.parametrize("value", [["relu"], {"relu": 1}, None, 3], ids=repr)
 def test_activation_of_wrong_type(value):
     content = checkpoint()
