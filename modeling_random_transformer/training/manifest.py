@@ -1,4 +1,4 @@
-"""The manifest of a run, and the lock on its output folder.
+"""The manifest and the result of a run, and the lock on its output folder.
 
 The manifest is a JSON file in the output folder with the inputs and the progress of the run. A resumed run compares its
 arguments and data with it. Values that determine the result must be equal. Changes of other values are recorded.
