@@ -4,13 +4,15 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ..utils.atomic_files import write_atomically
 from ..utils.text import encode_lines
+
+DAMAGED = "The manifest is damaged: delete the folder to translate from the first line."
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,8 @@ class Job:
             raise ValueError(f"{manifest} must be JSON, got {type(error).__name__}. {DAMAGED}") from error
         if not isinstance(content, dict):
             raise ValueError(f"{manifest} must contain a JSON object, got {type(content).__name__}. {DAMAGED}")
-        for field, (is_valid, allowed) in FIELD_CHECKS.items():
-            if not is_valid(content.get(field)):
-                value = reprlib.repr(content.get(field))
-                raise ValueError(f"{field} in {manifest} must be {allowed}, got {value}. {DAMAGED}")
-        return cls(**{field: content[field] for field in FIELD_CHECKS})
+        check_manifest(content, manifest)
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
 
     def check_resumes(self, earlier: "Job", folder: Path) -> None:
         """Raise a `ValueError` unless the parts of `earlier` are parts of this job."""
@@ -59,20 +58,24 @@ class Job:
         )
 
 
+def check_manifest(content: dict[str, Any], manifest: Path) -> None:
+    """Raise a one-line `ValueError` for the first field that is missing or invalid."""
+    starts, chunk_size = content.get("starts"), content.get("chunk_size")
+    for field, is_valid, allowed in (
+        ("lines", is_count(content.get("lines")), "an integer of at least 0"),
+        ("sha256", isinstance(content.get("sha256"), str), "a string"),
+        ("starts", isinstance(starts, list) and all(map(is_count, starts)), "a list of integers of at least 0"),
+        ("chunk_size", is_count(chunk_size) and chunk_size != 0, "a positive integer"),
+        ("model", isinstance(content.get("model"), str), "a string"),
+        ("options", isinstance(content.get("options"), dict), "an object"),
+    ):
+        if not is_valid:
+            value = reprlib.repr(content.get(field))
+            raise ValueError(f"{field} in {manifest} must be {allowed}, got {value}. {DAMAGED}")
+
+
 def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-# The check of each field of a manifest, and a description of the valid values.
-FIELD_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "lines": (is_count, "an integer of at least 0"),
-    "sha256": (lambda value: isinstance(value, str), "a string"),
-    "starts": (lambda value: isinstance(value, list) and all(map(is_count, value)), "a list of integers of at least 0"),
-    "chunk_size": (lambda value: is_count(value) and value > 0, "a positive integer"),
-    "model": (lambda value: isinstance(value, str), "a string"),
-    "options": (lambda value: isinstance(value, dict), "an object"),
-}
-DAMAGED = "The manifest is damaged: delete the folder to translate from the first line."
 
 
 class Parts:
