@@ -1,50 +1,82 @@
-"""Run a script on several processes, or in a process that has already imported the package."""
+"""Run a script in processes that need not import the package: children of a server that has imported it."""
 
 import multiprocessing
 import os
 import runpy
-import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NamedTuple
+
+from torch.distributed import TCPStore
 
 ROOT = Path(__file__).parents[2]
+# Imported once per pytest process, by the server.
+IMPORTS = (
+    "accelerate.commands.accelerate_cli",
+    "evaluate",
+    "modeling_random_transformer.training",
+    "modeling_random_transformer.translation.command",
+    "sacrebleu",
+    "torch.distributed.fsdp",
+    "transformers.testing_utils",
+)
+NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
-def run_on_two_processes(script: Path, *arguments: str) -> subprocess.CompletedProcess:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    return subprocess.run(
-        [*launcher, str(script), *arguments],
-        env=with_tests_on_path(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
+class Ended(NamedTuple):
+    returncode: int  # of the first process that fails, or 0
+    stderr: str  # of all processes
 
 
-def with_tests_on_path() -> dict[str, str]:
-    """An environment in which scripts import the package and the test helpers from this repository."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def start_imported(script: Path, *arguments: str, imports: tuple[str, ...]) -> BaseProcess:
-    """Run a script in a child of a fork server, which imports these modules only once.
-
-    The first call in a process determines the imports of the server.
-    """
+def start_imported(
+    script: Path | str, *arguments: str, environment: Mapping[str, str] = NO_ENVIRONMENT, stderr: Path | None = None
+) -> BaseProcess:
+    """Run a script, or a module given by its name, in a child of a fork server that has imported `IMPORTS`."""
     os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads must not fork
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(list(imports))
-    process = server.Process(target=_run_script, args=(str(script), arguments))
+    server.set_forkserver_preload(list(IMPORTS))
+    target = (script if isinstance(script, str) else str(script), list(map(str, arguments)), dict(environment))
+    process = server.Process(target=_run_script, args=(*target, str(stderr or os.devnull)))
     process.start()
     return process
 
 
-def _run_script(script: str, arguments: tuple[str, ...]) -> None:
-    with open(os.devnull, "w") as nowhere:
+def run_on_two_processes(script: Path, *arguments: str, timeout: float = 1200) -> Ended:
+    """Start both processes with the environment that `torchrun` gives them, and stop one if the other fails."""
+    # As torchrun does, this process serves the store: its port cannot be taken before the processes connect.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    common |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, str(rank)) for rank in range(2)]
+        ranks = [
+            start_imported(
+                script, *arguments, environment=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=file
+            )
+            for rank, file in enumerate(files)
+        ]
+        deadline = time.monotonic() + timeout
+        while any(rank.exitcode is None for rank in ranks) and not any(rank.exitcode for rank in ranks):
+            assert time.monotonic() < deadline, f"{script} did not end within {timeout} s"
+            ranks[0].join(0.05)
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+        return Ended(next((rank.exitcode for rank in ranks if rank.exitcode), 0), "".join(f.read_text() for f in files))
+
+
+def _run_script(script: str, arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    with open(os.devnull, "w") as nowhere, open(stderr, "w") as errors:
         os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
+        os.dup2(errors.fileno(), 2)
+    os.environ.update(environment)
     sys.argv = [script, *arguments]
+    if not Path(script).is_file():
+        runpy.run_module(script, run_name="__main__")
+        return
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")
