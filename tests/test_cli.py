@@ -68,6 +68,7 @@ def test_program_name_applies_within_its_block(capsys):
     assert capsys.readouterr().err == "random-transformer convert: error: x\nconvert_marian.py: error: x\n"
 
 
+@pytest.mark.slow
 def test_help_imports_no_verb():
     """`--help` of the dispatcher must not wait for the imports of a verb."""
     code = """

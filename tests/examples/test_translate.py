@@ -412,6 +412,7 @@ def wait_for_parts(output, more, process):
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_full_disk_at_stdout(folder):
     with open("/dev/full", "wb") as full:
         process = start(sys.executable, SCRIPT, "--model", folder, "--device", "cpu", "the boy", stdout=full)

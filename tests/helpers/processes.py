@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
@@ -14,16 +15,17 @@ from typing import NamedTuple
 from torch.distributed import TCPStore
 
 ROOT = Path(__file__).parents[2]
-# Imported once per pytest process, by the server.
-IMPORTS = (
+# Imported once per pytest process, by the server. The first process that it starts determines them.
+IMPORTS = [
     "accelerate.commands.accelerate_cli",
     "evaluate",
     "modeling_random_transformer.training",
     "modeling_random_transformer.translation.command",
     "sacrebleu",
     "torch.distributed.fsdp",
+    "transformers.generation",
     "transformers.testing_utils",
-)
+]
 NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
@@ -36,13 +38,17 @@ def start_imported(
     script: Path | str, *arguments: str, environment: Mapping[str, str] = NO_ENVIRONMENT, stderr: Path | None = None
 ) -> BaseProcess:
     """Run a script, or a module given by its name, in a child of a fork server that has imported `IMPORTS`."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads must not fork
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(list(IMPORTS))
-    target = (script if isinstance(script, str) else str(script), list(map(str, arguments)), dict(environment))
-    process = server.Process(target=_run_script, args=(*target, str(stderr or os.devnull)))
+    strings = str(script), list(map(str, arguments)), dict(environment), str(stderr or os.devnull)
+    process = fork_server().Process(target=_run_script, args=strings)
     process.start()
     return process
+
+
+def fork_server() -> ForkServerContext:
+    os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads must not fork
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTS)
+    return context
 
 
 def run_on_two_processes(script: Path, *arguments: str, timeout: float = 1200) -> Ended:
