@@ -50,7 +50,7 @@ from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipel
 from tests.helpers.models import EOS, assert_near, tiny_config
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
-TEXTS = some_texts(14)
+TEXTS = some_texts(9)
 SHORT = {"max_new_tokens": 6}
 KINDS = ("own", "Marian", "T5", "BART")
 POSITIONS = 64
