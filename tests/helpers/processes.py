@@ -26,7 +26,6 @@ IMPORTS = [
     "transformers.generation",
     "transformers.testing_utils",
 ]
-NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 class Ended(NamedTuple):
@@ -35,10 +34,13 @@ class Ended(NamedTuple):
 
 
 def start_imported(
-    script: Path | str, *arguments: str, environment: Mapping[str, str] = NO_ENVIRONMENT, stderr: Path | None = None
+    script: Path | str,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    stderr: Path | None = None,
 ) -> BaseProcess:
     """Run a script, or a module given by its name, in a child of a fork server that has imported `IMPORTS`."""
-    strings = str(script), list(map(str, arguments)), dict(environment), str(stderr or os.devnull)
+    strings = str(script), list(map(str, arguments)), dict(environment or {}), str(stderr or os.devnull)
     process = fork_server().Process(target=_run_script, args=strings)
     process.start()
     return process
@@ -51,7 +53,7 @@ def fork_server() -> ForkServerContext:
     return context
 
 
-def run_on_two_processes(script: Path, *arguments: str, timeout: float = 1200) -> Ended:
+def run_on_two_processes(script: Path, *arguments: object, timeout: float = 1200) -> Ended:
     """Start both processes with the environment that `torchrun` gives them, and stop one if the other fails."""
     # As torchrun does, this process serves the store: its port cannot be taken before the processes connect.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -66,12 +68,11 @@ def run_on_two_processes(script: Path, *arguments: str, timeout: float = 1200) -
             for rank, file in enumerate(files)
         ]
         deadline = time.monotonic() + timeout
-        while any(rank.exitcode is None for rank in ranks) and not any(rank.exitcode for rank in ranks):
-            assert time.monotonic() < deadline, f"{script} did not end within {timeout} s"
-            ranks[0].join(0.05)
-        for rank in ranks:
-            rank.kill()
-            rank.join()
+        while running := [rank for rank in ranks if rank.exitcode is None]:
+            if any(rank.exitcode for rank in ranks) or time.monotonic() > deadline:
+                for rank in running:
+                    rank.kill()
+            running[0].join(0.05)
         return Ended(next((rank.exitcode for rank in ranks if rank.exitcode), 0), "".join(f.read_text() for f in files))
 
 
