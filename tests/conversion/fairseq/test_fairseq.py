@@ -17,7 +17,6 @@ from modeling_random_transformer.conversion import (
     convert_fairseq,
     fairseq_tokenizer,
     from_fairseq,
-    largest_difference,
     read_checkpoint,
 )
 from modeling_random_transformer.translation import translate
@@ -30,7 +29,8 @@ from tests.helpers.fairseq import (
     words,
     write_dictionary,
 )
-from tests.helpers.references import FairseqReference, same_search
+from tests.helpers.models import assert_near
+from tests.helpers.references import FairseqReference, relative_difference, same_search
 
 PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 CASES = {
@@ -95,7 +95,7 @@ def test_logits_and_search_equal_reference(case, layout):
     model, _ = from_fairseq(content)
     reference = reference_of(content, **CASES[case])
     sizes = sizes_of(content)
-    assert largest_difference(model, reference, vocabularies=sizes) < 1e-4
+    assert relative_difference(model, reference, vocabularies=sizes) < 1e-5
     batch = batch_of(sizes[0])
     for beams in (1, 4):
         assert same_search(model, pad_vocabulary(reference, model.config.vocab_size), batch, beams)
@@ -106,8 +106,8 @@ def test_activation(name):
     content = checkpoint(activation_fn=name, **PRE)
     model, _ = from_fairseq(content)
     assert (
-        largest_difference(model, reference_of(content, activation_fn=name, **PRE), vocabularies=sizes_of(content))
-        < 1e-4
+        relative_difference(model, reference_of(content, activation_fn=name, **PRE), vocabularies=sizes_of(content))
+        < 1e-5
     )
 
 
@@ -118,13 +118,13 @@ def test_half_precision_is_not_rounded():
     model, _ = from_fairseq(content)
     content["model"] = {name: weight.float() for name, weight in content["model"].items()}
     assert model.dtype == torch.float32
-    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-4
+    assert relative_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-5
 
 
 def test_names_of_old_checkpoints():
     content = checkpoint(**PRE)
     model, _ = from_fairseq({**content, "model": old_names(content["model"])})
-    assert largest_difference(model, reference_of(content, **PRE), vocabularies=sizes_of(content)) < 1e-4
+    assert relative_difference(model, reference_of(content, **PRE), vocabularies=sizes_of(content)) < 1e-5
 
 
 def test_sinusoids_up_to_last_position():
@@ -135,7 +135,7 @@ def test_sinusoids_up_to_last_position():
     ids = torch.randint(4, SOURCE_TOKENS, (1, 300))
     with torch.no_grad():
         ours = model(ids, torch.ones_like(ids), ids).logits
-    torch.testing.assert_close(ours, reference_of(content)(ids, torch.ones_like(ids), ids), rtol=0, atol=1e-4)
+    assert_near(ours, reference_of(content)(ids, torch.ones_like(ids), ids), 1e-5)
     with pytest.raises(ValueError, match="max_position_embeddings=300"):
         model(torch.ones(1, 301, dtype=torch.long), decoder_input_ids=ids)
     assert any("sinusoids differ" in note for note in report.notes)
@@ -231,7 +231,7 @@ def test_layerdrop_is_noted():
     content = checkpoint(encoder_layerdrop=0.2)
     model, report = from_fairseq(content)
     assert any("encoder_layerdrop=0.2" in note for note in report.notes)
-    assert largest_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-4
+    assert relative_difference(model, reference_of(content), vocabularies=sizes_of(content)) < 1e-5
 
 
 def test_missing_weight_and_wrong_shape_are_named():
@@ -309,7 +309,9 @@ def test_training_statistics_are_ignored(tmp_path, monkeypatch):
         assert read["args"].encoder_attention_heads == 2
         assert type(read["extra_state"]["meters"]).__name__ == "IgnoredObject"
         model, _ = from_fairseq(read)
-        assert largest_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-4
+        assert (
+            relative_difference(model, reference_of(checkpoint()), vocabularies=(SOURCE_TOKENS, TARGET_TOKENS)) < 1e-5
+        )
 
 
 @pytest.fixture
@@ -350,7 +352,7 @@ def test_two_dictionaries_become_one_vocabulary(tied, tmp_path):
     with torch.no_grad():
         probabilities = model(**batch, decoder_input_ids=target).logits.softmax(-1)
     theirs = reference(*batch.values(), target).softmax(-1)
-    torch.testing.assert_close(probabilities, theirs, rtol=0, atol=1e-6)
+    assert_near(probabilities, theirs, 1e-5)
 
 
 def test_pipeline_generates_words_of_target_dictionary(files, tmp_path):
@@ -478,9 +480,9 @@ def test_intermediate_pieces_are_unknown_tokens(tmp_path):
     with torch.no_grad():
         ours = model(**batch, decoder_input_ids=target).logits
     theirs = reference_of(content)(as_fairseq, batch["attention_mask"], target)
-    torch.testing.assert_close(ours[..., :SOURCE_TOKENS], theirs, rtol=0, atol=1e-4)
+    assert_near(ours[..., :SOURCE_TOKENS], theirs, 1e-5)
     probabilities = ours.log_softmax(-1)[..., :SOURCE_TOKENS]
-    torch.testing.assert_close(probabilities, theirs.log_softmax(-1), rtol=0, atol=1e-4)
+    assert_near(probabilities, theirs.log_softmax(-1), 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer.conversion import (
     convert_torch_transformer,
     from_torch_transformer,
-    largest_difference,
 )
 from modeling_random_transformer.modeling_random_transformer import sinusoids
-from tests.helpers.references import same_search
+from tests.helpers.references import relative_difference, same_search
 from tests.helpers.torch_transformer import TARGETS, TOKENS, WIDTH, Original
 
 # Warnings of nn.Transformer about its fast path.
@@ -41,7 +40,7 @@ def pad_vocabulary(original: Original, size: int):
 
 def assert_same(original: Original, model: nn.Module) -> None:
     sizes = original.source.num_embeddings, original.target.num_embeddings
-    assert largest_difference(model, original, vocabularies=sizes) < 1e-4
+    assert relative_difference(model, original, vocabularies=sizes) < 1e-5
     mask = (torch.arange(8) < torch.tensor([8, 5, 2])[:, None]).long()
     ids = torch.randint(4, sizes[0], mask.shape, generator=torch.Generator().manual_seed(1)) * mask
     batch = {"input_ids": ids, "attention_mask": mask}
