@@ -13,12 +13,15 @@ from unittest import SkipTest
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from transformers import AutoModelForSeq2SeqLM, TorchAoConfig
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
+from modeling_random_transformer.training import SmoothedCrossEntropy
+
 from ..generate import DEVICE, DTYPES, generate
 from ..models import ours
-from ..train import Batch, SmoothedCrossEntropy, make_batch, trainer
+from ..train import SMOOTHING, Batch, make_batch, trainer
 from .parts import Figures, Rows, checked, static_cache
 from .settings import Settings
 
@@ -43,7 +46,7 @@ def rows(settings: Settings) -> Rows:
 
 
 @torch.no_grad()
-def logits_of(model: nn.Module, batch: Batch) -> Tensor:
+def logits_of(model: Any, batch: Batch) -> Tensor:
     """`[batch, target_len, vocab_size]` in float64."""
     return model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits.double()
 
@@ -100,7 +103,7 @@ def compile_rows(model: Any, exact: Any, batch: Batch, settings: Settings) -> Ro
 
     def loss(network: Any) -> Tensor:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        return SmoothedCrossEntropy(0.1)(network(**inputs), batch["labels"])
+        return SmoothedCrossEntropy(SMOOTHING)(network(**inputs), batch["labels"])
 
     yield "logits, torch.compile, fp32", check_compiled_forward
     yield "gradients, torch.compile, fp32", check_compiled_training
@@ -117,11 +120,12 @@ def generation_rows(exact: Any, ids: Tensor, settings: Settings) -> Rows:
 
     def check_tokens(num_beams: int, options: dict[str, Any]) -> Figures:
         found, reference = (generate(exact, ids, num_beams, **each) for each in (options, {"use_cache": False}))
-        figures = checked({}, (found != reference).double().mean().item(), 0.0)
-        if options and "_compiled_call" not in vars(exact):
-            figures["error"] = "generate() did not compile the model."
+        skips = counters["inductor"]["cudagraph_skips"]  # graphs that inductor did not run as CUDA graphs
+        figures = checked({"cudagraph_skips": skips}, (found != reference).double().mean().item(), 0.0)
         if not options and (reason := exact.fallback_reason()):
             figures["error"] = f"generate() did not use the fast decoder: {reason}."
+        if options and "_compiled_call" not in vars(exact):
+            figures["error"] = "generate() did not compile the model."
         return figures
 
     yield "tokens, greedy search", partial(check_tokens, 1, {})

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the parts; exit with status 1 if one of them failed."""
     try:
         check(options)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         sys.exit(f"{PROGRAM}: error: {error}")
     settings = SMOKE if options.smoke else Settings()
     if settings.start_method == "forkserver":
@@ -72,7 +72,7 @@ def problems(report: dict[str, Any]) -> list[str]:
 
 def markdown(folder: Path, smoke: bool) -> str:
     """A section for every part that has been measured."""
-    title = "GPU report" + (" (smoke test on a CPU: the figures mean nothing)" if smoke else "")
+    title = "GPU report" + (" (smoke test on a CPU: figures are not meaningful)" if smoke else "")
     found = {name: folder / f"{name}.json" for name in PARTS}
     sections = [section(name, json.loads(path.read_text())) for name, path in found.items() if path.exists()]
     return "\n".join([f"# {title}", *sections])
@@ -83,21 +83,18 @@ def section(name: str, report: dict[str, Any]) -> str:
     part = importlib.import_module(PARTS[name])
     heading, _, description = (part.__doc__ or "").strip().partition("\n")
     columns = list(part.COLUMNS)
-    lines = ["", f"## {heading.rstrip('.')}", description.rstrip(), ""]
-    lines += [
-        ", ".join(f"{key} {value}" for key, value in report["environment"].items() if value is not None) + ".",
-        "",
-    ]
+    environment = [f"{key} {value}" for key, value in report["environment"].items() if value is not None]
+    lines = ["", f"## {heading.rstrip('.')}", description.rstrip(), "", ", ".join(environment) + ".", ""]
     lines += ["| " + " | ".join(["", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
     for row in report["rows"]:
-        lines.append("| " + " | ".join([row["label"], *cells(row, columns)]).replace("\n", " ") + " |")
+        lines.append("| " + " | ".join([row["label"], *cells(row, columns)]) + " |")
     return "\n".join([*lines, *(["", f"**Failed: {report['error']}.**"] if report["error"] else []), ""])
 
 
 def cells(row: dict[str, Any], columns: list[str]) -> list[str]:
     """The figures of a row, or in the first column why there are none; an error follows the last figure."""
     shown = [row.get("cells", {}).get(column, "") for column in columns]
-    note = f"**failed:** {row['error'].replace('|', '¦')}" if row.get("error") else row.get("skipped", "")
+    note = f"**failed:** {row['error']}" if row.get("error") else row.get("skipped", "")
     place = -1 if any(shown) else 0
     shown[place] = " ".join(filter(None, [shown[place], note]))
     return shown

@@ -6,6 +6,7 @@ at every step. The static cache is that of this model, compiled to CUDA graphs.
 
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,7 @@ from torch import Tensor, nn
 from ..generate import DEVICE, DTYPES, NEW_TOKENS, SOURCE_LEN, Generate
 from ..generate import generate as generate_tokens
 from ..models import END, START, VOCAB_SIZE, PlainTorch, Size, marian, ours
-from ..timing import paired
-from .parts import PAIRED_COLUMNS, Figures, Rows, paired_figures, static_cache
+from .parts import PAIRED_COLUMNS, Rows, compare, static_cache
 from .settings import Settings
 
 COLUMNS = PAIRED_COLUMNS
@@ -30,7 +30,9 @@ def rows(settings: Settings) -> Rows:
             if batch > 1 and peer == "the static cache":  # it is compiled again for every batch size
                 continue
             label = f"{name} {dtype}, batch {batch}, {search}, over {peer}"
-            yield label, partial(compare, mine, peers[peer], batch, num_beams, settings.pairs)
+            ids = torch.randint(END + 1, VOCAB_SIZE, (batch, SOURCE_LEN), device=DEVICE)
+            ours_once, theirs_once = (partial(each, ids, num_beams) for each in (mine, peers[peer]))
+            yield label, partial(compare, ours_once, theirs_once, settings.pairs)
 
 
 def candidates(size: Size, dtype: torch.dtype, settings: Settings) -> tuple[Generate, dict[str, Generate]]:
@@ -41,14 +43,9 @@ def candidates(size: Size, dtype: torch.dtype, settings: Settings) -> tuple[Gene
     return partial(generate_tokens, mine), {**peers, "the static cache": static}
 
 
-def compare(mine: Generate, theirs: Generate, batch: int, num_beams: int, pairs: int) -> Figures:
-    ids = torch.randint(END + 1, VOCAB_SIZE, (batch, SOURCE_LEN), device=DEVICE)
-    return paired_figures(paired(partial(mine, ids, num_beams), partial(theirs, ids, num_beams), pairs))
-
-
 @torch.inference_mode()
-def decode_without_cache(model: PlainTorch, ids: Tensor, num_beams: int) -> Tensor:
-    """Greedy search; `num_beams` is 1."""
+def decode_without_cache(model: Any, ids: Tensor, num_beams: int) -> Tensor:
+    """Greedy search with a `PlainTorch`; `num_beams` is 1."""
     assert num_beams == 1
     encoded = model.transformer.encoder(model.embed_with_positions(ids))
     target = torch.full((len(ids), 1), START, device=ids.device)

@@ -18,7 +18,7 @@ from modeling_random_transformer.data.batches import padding_multiple
 
 from ..generate import DEVICE
 from ..models import END, PAD, START, VOCAB_SIZE
-from ..timing import Paired
+from ..timing import paired
 from ..train import Batch
 from .settings import Settings
 
@@ -27,8 +27,9 @@ Rows = Iterator[tuple[str, Callable[[], Figures]]]
 PAIRED_COLUMNS = {"speedup: median (range)": "{}", "ours, ms": "{:,.2f}", "peer, ms": "{:,.2f}"}
 
 
-def paired_figures(result: Paired) -> Figures:
-    """The figures of `PAIRED_COLUMNS`."""
+def compare(ours: Callable[[], object], theirs: Callable[[], object], pairs: int) -> Figures:
+    """Time both, alternating: the figures of `PAIRED_COLUMNS`."""
+    result = paired(ours, theirs, pairs)
     return dict(zip(PAIRED_COLUMNS, (result, result.ours * 1000, result.theirs * 1000), strict=True))
 
 

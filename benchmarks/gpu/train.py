@@ -8,23 +8,20 @@ from functools import partial
 from itertools import product
 
 from ..generate import DTYPES
-from ..models import TRAINED
-from ..timing import paired
+from ..models import TRAINED, ours
 from ..train import make_batch, trainer
-from .parts import PAIRED_COLUMNS, Rows, paired_figures
+from .parts import PAIRED_COLUMNS, Rows, compare
 from .settings import Settings
 
 COLUMNS = PAIRED_COLUMNS
+DROPOUT = 0.1
 PEERS = ("Marian", "nn.Transformer")
 
 
 def rows(settings: Settings) -> Rows:
     batch = make_batch(settings.training_batch)
     for (name, size), dtype in product(settings.sizes.items(), settings.training_dtypes):
-        steps = {
-            each: trainer(TRAINED[each](size, 0.1), batch, DTYPES[dtype], each not in PEERS)
-            for each in ("random-transformer", *PEERS)
-        }
+        mine = trainer(ours(size, DROPOUT), batch, DTYPES[dtype], own_loss=True)
         for peer in PEERS:
-            pair = partial(paired, steps["random-transformer"], steps[peer], settings.pairs)
-            yield f"{name} {dtype}, over {peer}", lambda pair=pair: paired_figures(pair())
+            theirs = trainer(TRAINED[peer](size, DROPOUT), batch, DTYPES[dtype], own_loss=False)
+            yield f"{name} {dtype}, over {peer}", partial(compare, mine, theirs, settings.pairs)

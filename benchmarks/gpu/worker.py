@@ -66,21 +66,21 @@ def measure(module: str, settings: Settings, path: Path) -> None:
         report["rows"].append(row)
         write_report(path, report)
         shown = [f"{column} {cell}" for column, cell in row.get("cells", {}).items()]
-        print(
-            f"  {label}: {', '.join([*shown, *(row[key] for key in ('skipped', 'error') if row.get(key))])}", flush=True
-        )
+        shown += [row[key] for key in ("skipped", "error") if row.get(key)]
+        print(f"  {label}: {', '.join(shown)}", flush=True)
         torch.cuda.empty_cache()
 
 
 def outcome(work: Any, columns: dict[str, str]) -> dict[str, Any]:
     """Call the function of a row: its figures, also as text, or why there are none."""
     try:
-        figures = work()
+        figures: dict[str, Any] = work()
     except SkipTest as skipped:
         return {"skipped": str(skipped)}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        message = " ".join(str(error).split())[:300].replace("|", "/")  # one line, without separators of a table
+        return {"error": f"{type(error).__name__}: {message}"}
     cells = {name: form.format(figures[name]) for name, form in columns.items() if name in figures}
     return {"figures": figures, "cells": cells, "error": figures.pop("error", None)}
 
