@@ -17,7 +17,7 @@ from unittest import SkipTest
 
 import torch
 
-from modeling_random_transformer.utils.files import write_atomically
+from modeling_random_transformer.utils.atomic_files import write_atomically
 
 from ..report import hardware
 from .settings import Settings
