@@ -7,7 +7,7 @@ NEWEST := .venv-newest
 WORKERS ?= 2
 # Most installed modules are never imported; the others are compiled at their first import.
 QUIET := --quiet --no-compile --disable-pip-version-check
-# Files stay together, for their fixtures, and in the order of tests/conftest.py: those with slow tests first.
+# Files stay together, for their fixtures, and in the order of tests/conftest.py.
 PYTEST := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -19,25 +19,20 @@ help: ## list the targets
 demo: $(VENV)/.demo ## train a translation model from scratch in a few minutes
 	$(VENV)/bin/python examples/quickstart.py
 
-# The export engines start thread pools, which is unsafe in a process that forks: their tests run separately.
 test: $(VENV)/.ready lint ## linters and all tests, as in CI
-	$(VENV)/bin/python $(PYTEST) --ignore tests/export
-	$(VENV)/bin/python $(PYTEST) tests/export
+	$(VENV)/bin/python $(PYTEST)
 
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests
 	$(VENV)/bin/python $(PYTEST) -m "not slow" --ignore tests/export --ignore tests/conformance
 
 test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers
-	$(LOWEST)/bin/python $(PYTEST) --ignore tests/export
-	$(LOWEST)/bin/python $(PYTEST) tests/export
+	$(LOWEST)/bin/python $(PYTEST)
 
 test-newest: $(NEWEST)/.ready ## all tests with the newest releases within the ranges of pyproject.toml
-	$(NEWEST)/bin/python $(PYTEST) --ignore tests/export
-	$(NEWEST)/bin/python $(PYTEST) tests/export
+	$(NEWEST)/bin/python $(PYTEST)
 
 coverage: $(VENV)/.ready ## line and branch coverage of the package, as HTML in outputs/coverage
-	$(VENV)/bin/python $(PYTEST) -m "not slow" --ignore tests/export --cov --cov-report=
-	$(VENV)/bin/python $(PYTEST) -m "not slow" tests/export --cov --cov-append --cov-report=term --cov-report=html:outputs/coverage
+	$(VENV)/bin/python $(PYTEST) -m "not slow" --cov --cov-report=term --cov-report=html:outputs/coverage
 
 lint: $(VENV)/.ready ## ruff and mypy
 	$(VENV)/bin/ruff check .

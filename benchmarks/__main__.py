@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import corpus, generate, memory, scaling, serving, start, train, weights
+from . import corpus, generate, gpu, memory, scaling, serving, start, train, weights
 
 BENCHMARKS = {
     "generate": generate,
@@ -15,6 +15,7 @@ BENCHMARKS = {
     "start": start,
     "corpus": corpus,
     "weights": weights,
+    "gpu": gpu,
 }
 
 

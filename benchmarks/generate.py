@@ -58,8 +58,8 @@ def candidates(size: str, dtype: str, engines: bool) -> tuple[Generate, dict[str
 
 
 @torch.inference_mode()
-def generate(model: Any, ids: Tensor, num_beams: int) -> Tensor:
-    """Generate exactly `NEW_TOKENS` tokens per source."""
+def generate(model: Any, ids: Tensor, num_beams: int, **options: Any) -> Tensor:
+    """Generate exactly `NEW_TOKENS` tokens per source, with more options of `model.generate()`."""
     return model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -68,4 +68,5 @@ def generate(model: Any, ids: Tensor, num_beams: int) -> Tensor:
         min_new_tokens=NEW_TOKENS,
         max_new_tokens=NEW_TOKENS,
         decoder_start_token_id=START,
+        **options,
     )

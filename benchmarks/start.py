@@ -32,10 +32,11 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, make in makers.items():
             make(SIZES[options.size]).save_pretrained(Path(folder, name))
-        mine, theirs = (partial(first_token, Path(folder, name), IMPORTS[name]) for name in GENERATORS)
-        result = paired(theirs, mine, options.pairs)  # swapped: ratio of times, not of speeds
-    print(f"time to the first token, ours over Marian's: {result}")
-    print(f"ours {result.theirs:.1f} s, Marian {result.ours:.1f} s")
+        ours, marian = (partial(first_token, Path(folder, name), IMPORTS[name]) for name in GENERATORS)
+        result = paired(ours, marian, options.pairs)
+    ratio = f"{1 / result.median:.2f} ({1 / max(result.ratios):.2f} to {1 / min(result.ratios):.2f})"
+    print(f"time to the first token, ours over Marian's: {ratio}")
+    print(f"ours {result.ours:.1f} s, Marian {result.theirs:.1f} s")
 
 
 def first_token(folder: Path, imports: str) -> None:

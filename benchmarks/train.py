@@ -27,6 +27,8 @@ from .timing import paired, seconds
 LENGTH, SHORTER = 32, 16  # every second row is half as long: a quarter is padding
 SMOOTHING = 0.1
 
+Batch = dict[str, Tensor]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpu = DEVICE == "cuda"
@@ -63,16 +65,12 @@ def run(options: argparse.Namespace) -> None:
     save("train", rows, options.output, {"our_speed": speeds})
 
 
-def speed_of(step: Callable[[], None], dtype: torch.dtype, tokens: int) -> dict[str, float]:
+def speed_of(step: Callable[[], object], dtype: torch.dtype, tokens: int) -> dict[str, float]:
     """Tokens per second (source, target and padding), and the share of the speed of a large matrix product."""
     with FlopCounterMode(display=False) as counter:
         step()
     took = statistics.median(seconds(step, 1) for _ in range(7))
-    width = 8192 if DEVICE == "cuda" else 1024
-    factor = torch.randn(width, width, device=DEVICE, dtype=dtype)
-    product = partial(torch.mm, factor, factor)
-    product()
-    peak = 2 * width**3 / statistics.median(seconds(product, 3) for _ in range(5))
+    peak = matmul_flops(dtype)
     return {
         "tokens_per_second": tokens / took,
         "utilization": counter.get_total_flops() / took / peak,
@@ -80,7 +78,16 @@ def speed_of(step: Callable[[], None], dtype: torch.dtype, tokens: int) -> dict[
     }
 
 
-def make_batch(batch_size: int) -> dict[str, Tensor]:
+def matmul_flops(dtype: torch.dtype) -> float:
+    """FLOP/s of one large matrix product in this dtype: the peak that utilization refers to."""
+    width = 8192 if DEVICE == "cuda" else 1024
+    factor = torch.randn(width, width, device=DEVICE, dtype=dtype)
+    product = partial(torch.mm, factor, factor)
+    product()
+    return 2 * width**3 / statistics.median(seconds(product, 3) for _ in range(5))
+
+
+def make_batch(batch_size: int) -> Batch:
     """Source and target of `batch_size` pairs, `[batch_size, LENGTH]`; every second pair is half as long."""
     generator = torch.Generator().manual_seed(0)
     ids, labels = (torch.randint(END + 1, VOCAB_SIZE, (batch_size, LENGTH), generator=generator) for _ in range(2))
@@ -96,12 +103,21 @@ def make_batch(batch_size: int) -> dict[str, Tensor]:
     return {name: tensor.to(DEVICE) for name, tensor in batch.items()}
 
 
-def trainer(model: nn.Module, batch: dict[str, Tensor], dtype: torch.dtype, own_loss: bool) -> Callable[[], None]:
-    """A typical training step: autocast, smoothed cross-entropy, gradient clipping, fused AdamW."""
+def trainer(model: nn.Module, batch: Batch, dtype: torch.dtype, own_loss: bool) -> Callable[[], Tensor]:
+    """A training step on one batch; see `training_step`."""
+    return partial(training_step(model, dtype, own_loss), batch)
+
+
+def training_step(model: nn.Module, dtype: torch.dtype, own_loss: bool) -> Callable[[Batch], Tensor]:
+    """A typical training step: autocast, smoothed cross-entropy, gradient clipping, fused AdamW.
+
+    Returns a function of a batch that returns the loss.
+    """
     model = model.to(DEVICE).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
     loss_of = SmoothedCrossEntropy(SMOOTHING, overwrite=True) if own_loss else plain_loss
-    return partial(step, model, optimizer, batch, dtype, loss_of)
+    return partial(step, model, optimizer, scaler, dtype, loss_of)
 
 
 def plain_loss(outputs: Any, labels: Tensor) -> Tensor:
@@ -111,14 +127,19 @@ def plain_loss(outputs: Any, labels: Tensor) -> Tensor:
 def step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batch: dict[str, Tensor],
+    scaler: torch.amp.GradScaler,
     dtype: torch.dtype,
     loss_of: Callable[[Any, Tensor], Tensor],
-) -> None:
+    batch: Batch,
+) -> Tensor:
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
+    with torch.autocast(DEVICE, dtype, enabled=dtype in (torch.float16, torch.bfloat16)):
         outputs = model(**inputs)
-    loss_of(outputs, batch["labels"]).backward()
+    loss = loss_of(outputs, batch["labels"])
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
     optimizer.zero_grad()
+    return loss.detach()

@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer
-from tutorials.report import console, show_table
-from tutorials.sample_data import SAMPLE_SEED, held_out_sample
-from tutorials.training_helpers import (
+
+from modeling_random_transformer.tutorials.report import console, show_table
+from modeling_random_transformer.tutorials.sample_data import SAMPLE_SEED, held_out_sample
+from modeling_random_transformer.tutorials.training_helpers import (
     MAX_TOKENS,
     Pairs,
     build_or_load,
@@ -36,7 +37,6 @@ from tutorials.training_helpers import (
     show_loss_on_progress_bar,
     single_stack_parser,
 )
-
 from modeling_random_transformer.utils.text import read_lines
 
 SAMPLE_SIZE = 9300  # new sentences improve accuracy more than additional epochs

@@ -4,6 +4,7 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import is_peft_available
 
+from . import _quiet_torchao  # noqa: F401  (first, because the other modules import torchao)
 from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
 from .modeling_random_transformer import (
     RandomTransformerEncoderModel,
@@ -49,6 +50,6 @@ for auto_class, name in MODEL_CLASSES.items():
     model_class.register_for_auto_class(auto_class)
 
 if is_peft_available():  # importing it takes 0.1 s
-    from .utils.adapters import register_target_modules
+    from .utils.peft_targets import register_target_modules
 
     register_target_modules()

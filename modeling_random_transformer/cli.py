@@ -4,13 +4,11 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 from .utils.command_line import print_error, program_name, raise_on_sigterm
 
 PROGRAM = "random-transformer"
-EXAMPLES = Path(__file__).parents[1] / "examples"  # in a checkout; a wheel contains the tutorials in this package
 VERBS = {
     "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
     "translate": ("translation.command", "translate sentences, a file or standard input"),
@@ -61,8 +59,5 @@ def usage() -> str:
 
 
 def import_command(module: str) -> ModuleType:
-    """Import a module of this package; `tutorials` is in `examples` in a checkout."""
-    if module.startswith("tutorials.") and (EXAMPLES / "tutorials").is_dir():
-        sys.path.insert(0, str(EXAMPLES))
-        return importlib.import_module(module)
-    return importlib.import_module(f"{__package__}.{module}")
+    """Import a module of this package, such as `training.command`."""
+    return importlib.import_module(f".{module}", __package__)

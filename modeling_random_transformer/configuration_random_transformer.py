@@ -36,6 +36,26 @@ PIPELINES = {
     }
 }
 
+# Limits far above any real model, so that a corrupted size cannot cause a huge allocation.
+MAX_SIZE, MAX_LAYERS = 2**24, 2**12
+# Boolean fields, and fields with a few allowed values.
+FLAGS = (
+    "attention_bias",
+    "scale_embedding",
+    "share_embeddings",
+    "tie_word_embeddings",
+    "lm_head_bias",
+    "use_cache",
+    "is_encoder_decoder",
+    "is_decoder",
+)
+CHOICES = {
+    "activation_function": ACT2FN,
+    "norm_order": ("post", "pre"),
+    "position_embedding": ("sinusoidal", "learned", "none"),
+    "sinusoid_layout": ("interleaved", "concatenated"),
+}
+
 
 class RandomTransformerConfig(PretrainedConfig):
     """All options of a Random Transformer. The defaults are the paper's base model.
@@ -163,9 +183,7 @@ class RandomTransformerConfig(PretrainedConfig):
         for alias, name in self.attribute_map.items():
             if alias in kwargs:  # before validation and before other fields are derived from it
                 setattr(self, name, kwargs.pop(alias))
-        for name, value in {"custom_pipelines": custom_pipelines, **kwargs}.items():
-            if name in _ALLOWED_ARGUMENTS:
-                _check(name, value, _ALLOWED_ARGUMENTS[name])
+        _check_arguments({"custom_pipelines": custom_pipelines, **kwargs})
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             # The package registers these pipelines, so a folder's code is not needed for them.
             custom_pipelines = {k: v for k, v in (custom_pipelines or {}).items() if k not in PIPELINES}
@@ -185,9 +203,9 @@ class RandomTransformerConfig(PretrainedConfig):
         Overrides may use aliases. They are validated together with the other values. A field with its derived value
         is derived again.
         """
-        own = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
+        model_fields = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
         names = {name: cls.attribute_map.get(name, name) for name in kwargs}
-        overrides = cls._without_aliases({name: kwargs.pop(name) for name in names if names[name] in own})
+        overrides = cls._without_aliases({name: kwargs.pop(name) for name in names if names[name] in model_fields})
         if overrides:
             saved, values = cls(**config_dict), cls._without_aliases(config_dict)
             for name, derive in _DERIVED.items():
@@ -253,12 +271,42 @@ class RandomTransformerConfig(PretrainedConfig):
         return renamed
 
     def _check_fields(self) -> None:
-        for name, allowed in _ALLOWED.items():
-            _check(name, getattr(self, name), allowed)
-        for name, choices in _CHOICES.items():
+        for name in ("vocab_size", "d_model", "num_heads", "d_ff", "max_position_embeddings"):
+            _check_size(name, getattr(self, name), MAX_SIZE)
+        for name in ("encoder_layers", "decoder_layers"):
+            _check_size(name, getattr(self, name), MAX_LAYERS)
+        for name in ("d_k", "d_v"):
+            _check_size(name, getattr(self, name), MAX_SIZE, optional=True)
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            rate = getattr(self, name)
+            _check(name, rate, _is_number(rate) and 0 <= rate < 1, "a rate of at least 0 and below 1")
+        epsilon, scale = self.layer_norm_eps, self.attention_scale
+        _check("layer_norm_eps", epsilon, _is_positive(epsilon), "a positive number")
+        _check("attention_scale", scale, scale is None or _is_positive(scale), "None or a positive number")
+        offset = self.position_offset
+        is_index = _is_int(offset) and 0 <= offset <= MAX_SIZE
+        _check("position_offset", offset, is_index, f"an integer of at least 0 and at most {MAX_SIZE}")
+        for name in FLAGS:
+            _check(name, getattr(self, name), isinstance(getattr(self, name), bool), "True or False")
+        _check_optional_flag("final_layer_norm", self.final_layer_norm)
+        for name, choices in CHOICES.items():
             value = getattr(self, name)
-            if not (isinstance(value, str) and value in choices):
-                raise ValueError(f"{name} must be one of {_format_names(choices)}, got {value!r}.")
+            _check(name, value, isinstance(value, str) and value in choices, f"one of {_format_names(choices)}")
+        self._check_inherited_fields()
+
+    def _check_inherited_fields(self) -> None:
+        """Check fields of `PretrainedConfig` for which a wrong type would only fail later."""
+        names, labels, chunk_size = self.architectures, self.id2label, self.chunk_size_feed_forward
+        _check("architectures", names, names is None or _are_strings(names), "None or a list of strings")
+        _check(
+            "chunk_size_feed_forward", chunk_size, _is_int(chunk_size) and chunk_size >= 0, "an integer of at least 0"
+        )
+        _check_dtype("dtype", self.dtype)
+        _check("id2label", labels, labels is None or _are_labels(labels), "None or a dictionary of labels by id")
+        _check_optional("label2id", self.label2id, dict, "a dictionary")
+        for name in ("output_hidden_states", "return_dict"):
+            _check_optional_flag(name, getattr(self, name))
+        _check_optional("transformers_version", self.transformers_version, str, "a string")
 
     def _check_combinations(self) -> None:
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
@@ -293,6 +341,48 @@ _DERIVED = {
 }
 
 
+# The strict dataclasses of transformers 5.17 and 5.23 do not replace these checks: their exception is not a ValueError,
+# its message has several lines, and they check types but not ranges.
+def _check(name: str, value: Any, is_valid: bool, allowed: str) -> None:
+    if not is_valid:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+
+
+def _check_size(name: str, value: Any, largest: int, optional: bool = False) -> None:
+    is_valid = (optional and value is None) or (_is_int(value) and 0 < value <= largest)
+    _check(name, value, is_valid, f"{'None or ' if optional else ''}a positive integer of at most {largest}")
+
+
+def _check_optional(name: str, value: Any, expected: type, allowed: str) -> None:
+    _check(name, value, value is None or isinstance(value, expected), f"None or {allowed}")
+
+
+def _check_optional_flag(name: str, value: Any) -> None:
+    _check(name, value, value is None or isinstance(value, bool), "None, True or False")
+
+
+def _check_dtype(name: str, value: Any) -> None:
+    """Check that a value is a floating-point dtype of torch, its name or `None`."""
+    dtype = getattr(torch, value, None) if isinstance(value, str) else value
+    is_valid = value is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
+    _check(name, value, is_valid, "None or a floating-point dtype")
+
+
+def _check_arguments(values: dict[str, Any]) -> None:
+    """Check keyword arguments that are not fields."""
+    implementation, layer_types = values.get("attn_implementation"), values.get("layer_types")
+    is_valid = implementation is None or isinstance(implementation, str | dict)
+    _check("attn_implementation", implementation, is_valid, "None, a string or a dictionary")
+    is_valid = layer_types is None or (
+        isinstance(layer_types, list) and all(kind == "full_attention" for kind in layer_types)
+    )
+    _check("layer_types", layer_types, is_valid, "None or a list of 'full_attention'")
+    _check_optional("custom_pipelines", values.get("custom_pipelines"), dict, "a dictionary")
+    _check_size("num_labels", values.get("num_labels"), MAX_SIZE, optional=True)
+    _check_optional_flag("output_attentions", values.get("output_attentions"))
+    _check_dtype("torch_dtype", values.get("torch_dtype"))
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -301,13 +391,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_dtype(value: Any) -> bool:
-    """Whether this is a floating-point dtype of torch or its name."""
-    dtype = getattr(torch, value, None) if isinstance(value, str) else value
-    return isinstance(dtype, torch.dtype) and dtype.is_floating_point
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and 0 < value < float("inf")
 
 
-def _is_labels(value: Any) -> bool:
+def _are_strings(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+
+
+def _are_labels(value: Any) -> bool:
     """Whether this maps ids (strings in JSON) to labels."""
     try:
         return all(isinstance(label, str) for label in {int(key): label for key, label in value.items()}.values())
@@ -318,96 +410,6 @@ def _is_labels(value: Any) -> bool:
 def _format_names(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
-
-def _check(name: str, value: Any, allowed: str) -> None:
-    if not _CHECKS[allowed](value):
-        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
-
-
-# Limits far above any real model, so that a corrupted size cannot cause a huge allocation.
-#
-# The strict dataclasses of transformers 5.17 and 5.23 do not replace these tables: their exception is not a ValueError,
-# its message has several lines, and they check types but not ranges.
-MAX_SIZE, MAX_LAYERS = 2**24, 2**12
-_SIZE = f"a positive integer of at most {MAX_SIZE}"
-_LAYERS = f"a positive integer of at most {MAX_LAYERS}"
-
-_CHECKS = {
-    _SIZE: lambda v: _is_int(v) and 0 < v <= MAX_SIZE,
-    f"None or {_SIZE}": lambda v: v is None or (_is_int(v) and 0 < v <= MAX_SIZE),
-    _LAYERS: lambda v: _is_int(v) and 0 < v <= MAX_LAYERS,
-    f"an integer of at least 0 and at most {MAX_SIZE}": lambda v: _is_int(v) and 0 <= v <= MAX_SIZE,
-    "an integer of at least 0": lambda v: _is_int(v) and v >= 0,
-    "a rate of at least 0 and below 1": lambda v: _is_number(v) and 0 <= v < 1,
-    "a positive number": lambda v: _is_number(v) and 0 < v < float("inf"),
-    "None or a positive number": lambda v: v is None or (_is_number(v) and 0 < v < float("inf")),
-    "True or False": lambda v: isinstance(v, bool),
-    "None, True or False": lambda v: v is None or isinstance(v, bool),
-    "None or a string": lambda v: v is None or isinstance(v, str),
-    "None or a list of strings": lambda v: (
-        v is None or (isinstance(v, list | tuple) and all(isinstance(name, str) for name in v))
-    ),
-    "None or a list of 'full_attention'": lambda v: (
-        v is None or (isinstance(v, list) and all(kind == "full_attention" for kind in v))
-    ),
-    "None, a string or a dictionary": lambda v: v is None or isinstance(v, str | dict),
-    "None or a dictionary": lambda v: v is None or isinstance(v, dict),
-    "None or a dictionary of labels by id": lambda v: v is None or _is_labels(v),
-    "None or a floating-point dtype": lambda v: v is None or _is_dtype(v),
-}
-
-_ALLOWED = {
-    "vocab_size": _SIZE,
-    "d_model": _SIZE,
-    "encoder_layers": _LAYERS,
-    "decoder_layers": _LAYERS,
-    "num_heads": _SIZE,
-    "d_k": f"None or {_SIZE}",
-    "d_v": f"None or {_SIZE}",
-    "d_ff": _SIZE,
-    "dropout": "a rate of at least 0 and below 1",
-    "attention_dropout": "a rate of at least 0 and below 1",
-    "activation_dropout": "a rate of at least 0 and below 1",
-    "final_layer_norm": "None, True or False",
-    "layer_norm_eps": "a positive number",
-    "attention_bias": "True or False",
-    "attention_scale": "None or a positive number",
-    "position_offset": f"an integer of at least 0 and at most {MAX_SIZE}",
-    "max_position_embeddings": _SIZE,
-    "scale_embedding": "True or False",
-    "share_embeddings": "True or False",
-    "tie_word_embeddings": "True or False",
-    "lm_head_bias": "True or False",
-    "use_cache": "True or False",
-    # Inherited fields, for which a wrong type would only fail later.
-    "is_encoder_decoder": "True or False",
-    "is_decoder": "True or False",
-    "architectures": "None or a list of strings",
-    "chunk_size_feed_forward": "an integer of at least 0",
-    "dtype": "None or a floating-point dtype",
-    "id2label": "None or a dictionary of labels by id",
-    "label2id": "None or a dictionary",
-    "output_hidden_states": "None, True or False",
-    "return_dict": "None, True or False",
-    "transformers_version": "None or a string",
-}
-
-# The same for keyword arguments that are not fields.
-_ALLOWED_ARGUMENTS = {
-    "attn_implementation": "None, a string or a dictionary",
-    "custom_pipelines": "None or a dictionary",
-    "layer_types": "None or a list of 'full_attention'",
-    "num_labels": f"None or {_SIZE}",
-    "output_attentions": "None, True or False",
-    "torch_dtype": "None or a floating-point dtype",
-}
-
-_CHOICES = {
-    "activation_function": ACT2FN,
-    "norm_order": ("post", "pre"),
-    "position_embedding": ("sinusoidal", "learned", "none"),
-    "sinusoid_layout": ("interleaved", "concatenated"),
-}
 
 # Rows A to E each vary one hyperparameter of the base model. Row B changes d_k only: the paper's parameter counts show
 # that d_v remains 64.

@@ -5,6 +5,11 @@ Masks, caches, attention kernels and search are those of transformers. Device-sp
 `ops_random_transformer`.
 
 Shapes: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
+
+`save_pretrained` copies this file and the files that it imports, which it finds by searching the text for import lines.
+The pipeline imports this file, so importing it here would be circular. This line has the same effect on copying:
+
+    from .pipeline_random_transformer import Seq2SeqPipeline
 """
 
 import math
@@ -40,12 +45,6 @@ from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin, record_methods
 from .ops_random_transformer import Int8Linear, dropout, float64_device, is_transformed, select_attention, token_loss
 from .quantization_random_transformer import METHOD  # noqa: F401  (registers the quantization method)
-
-# `save_pretrained` copies the files that this file imports. It finds them by searching the text for import lines. The
-# pipeline imports this file, so an import here would be circular: the line in this string has the same effect.
-SAVED_WITH_THE_MODEL = """
-from .pipeline_random_transformer import Seq2SeqPipeline
-"""
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
@@ -379,8 +378,8 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
     def _flash_attn_can_dispatch(self, *args: Any, **kwargs: Any) -> bool:
         if self.config.d_k != self.config.d_v:
-            others = f"'eager', 'sdpa' or 'flex_attention' with d_k={self.config.d_k}, d_v={self.config.d_v}"
-            raise ValueError(f"attn_implementation must be {others}, got flash.")
+            supported = f"'eager', 'sdpa' or 'flex_attention' with d_k={self.config.d_k}, d_v={self.config.d_v}"
+            raise ValueError(f"attn_implementation must be {supported}, got flash.")
         return super()._flash_attn_can_dispatch(*args, **kwargs)
 
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
@@ -406,15 +405,15 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
 
     def init_parallel_plans(self) -> None:
         """Clear the plans of this stack: those of the model name the modules of both stacks."""
-        for kind in ("tp", "ep", "pp", "fsdp"):
-            setattr(self, f"_{kind}_plan", {})
+        for name in ("tp", "ep", "pp", "fsdp"):
+            setattr(self, f"_{name}_plan", {})
 
     def embed_ids(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Rows of the embedding matrix, not yet scaled: `[batch, length]` → `[batch, length, d_model]`."""
         ids_name, embeds_name = f"{self.input_prefix}input_ids", f"{self.input_prefix}inputs_embeds"
         if (input_ids is None) == (inputs_embeds is None):
-            given = "neither" if input_ids is None else "both"
-            raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {given}.")
+            provided = "neither" if input_ids is None else "both"
+            raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {provided}.")
         if inputs_embeds is not None:
             return check_shape(embeds_name, inputs_embeds, "batch", "length", self.config.d_model)
         assert input_ids is not None
@@ -437,8 +436,10 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
 def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
     """Raise a ValueError for any other shape. A name allows any size, except 0 for a sequence length."""
     sizes = zip(tensor.shape, shape, strict=False)
-    fits = all(size == wanted if isinstance(wanted, int) else size or wanted == "batch" for size, wanted in sizes)
-    if tensor.dim() != len(shape) or not fits:
+    matches = all(
+        size == expected if isinstance(expected, int) else size or expected == "batch" for size, expected in sizes
+    )
+    if tensor.dim() != len(shape) or not matches:
         raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
     return tensor
 
@@ -622,8 +623,8 @@ class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
     def init_parallel_plans(self) -> None:
         """Restrict the tensor-parallel plan to modules of this model, also for names that transformers 5.17 adds."""
         super().init_parallel_plans()
-        own = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in self.named_modules()}
-        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in own}
+        modules = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in self.named_modules()}
+        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in modules}
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.shared if self.config.share_embeddings else self.stacks[0].embed_tokens
@@ -778,8 +779,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
         if isinstance(past_key_values, FastDecodingCache) and decoder_input_ids is not None:
-            others = (labels, decoder_attention_mask, decoder_inputs_embeds, *kwargs.values())
-            if past_key_values.can_step(decoder_input_ids, *others):
+            other_inputs = (labels, decoder_attention_mask, decoder_inputs_embeds, *kwargs.values())
+            if past_key_values.can_step(decoder_input_ids, *other_inputs):
                 # A step of generate(): the cache contains the keys and values of the source and of all earlier tokens.
                 logits = past_key_values.step(self, decoder_input_ids, attention_mask)
                 return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
@@ -799,8 +800,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, indices])
         loss = None
         if labels is not None:
             check_shape("labels", labels, *logits.shape[:2])
@@ -914,8 +915,8 @@ def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Mean over the tokens without padding, summed in float32: `[batch, length, d_model]` → `[batch, d_model]`."""
     if padding_mask is None:
         return states.mean(dim=1)
-    kept = padding_mask[..., None].float()
-    return ((states * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)).to(states.dtype)
+    mask = padding_mask[..., None].float()
+    return ((states * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).to(states.dtype)
 
 
 def label_shape(logits: Tensor, labels: Tensor | None) -> Sequence[int]:
@@ -1145,8 +1146,8 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
             position_ids=position_ids,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, indices])
         loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,

@@ -125,8 +125,8 @@ class Seq2SeqPipeline(Pipeline):
             if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
                 generate_options = {other: None, **generate_options}
         if "generation_config" not in generate_options:  # which would replace the options of the pipeline
-            own = vars(self).get("_forward_params", {})
-            generate_options = {**own.get("generate_options", {}), **generate_options}
+            defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
+            generate_options = {**defaults, **generate_options}
         return (
             drop_none(prefix=prefix, truncation=truncation, max_source_tokens=max_source_tokens),
             drop_none(
@@ -362,8 +362,8 @@ class Texts(IterableDataset):
     """Several texts as a dataset, which the base class does not read in advance."""
 
     def __init__(self, texts: Any):
-        one = isinstance(texts, bytes | Mapping)  # iterable, but not over texts
-        if one or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
+        is_single = isinstance(texts, bytes | Mapping)  # iterable, but not over texts
+        if is_single or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
             raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(texts)}.")
         self.texts = texts
 
@@ -442,8 +442,8 @@ def source_positions(model: Any) -> int | None:
         and not hasattr(module, "make_weight")  # those of FSMT grow on demand
     ]
     config = getattr(encoder, "config", model.config)
-    own = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number
-    count = own or getattr(config, "max_position_embeddings", None)
+    encoder_count = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number
+    count = encoder_count or getattr(config, "max_position_embeddings", None)
     if not tables or count is None:
         return None
     table = tables[0]
@@ -498,11 +498,11 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def with_scores(options: dict[str, Any]) -> dict[str, Any]:
     """Add scores to the options of `generate()`, in `generation_config` if there is one."""
-    wanted = {"return_dict_in_generate": True, "output_scores": True}
+    scores = {"return_dict_in_generate": True, "output_scores": True}
     if options.get("generation_config") is None:
-        return {**options, **wanted}
+        return {**options, **scores}
     config = copy.deepcopy(options["generation_config"])
-    config.update(**wanted)
+    config.update(**scores)
     return {**options, "generation_config": config}
 
 
@@ -540,9 +540,9 @@ def check_text(text: Any, place: str) -> None:
         raise ValueError(f"texts must be Unicode, but the one at {place} is {reprlib.repr(text)}: {error}.") from error
 
 
-def check_type(name: str, value: Any, kind: type, allowed: str, reserved: Sequence[Any] = ()) -> None:
+def check_type(name: str, value: Any, expected: type, allowed: str, reserved: Sequence[Any] = ()) -> None:
     """Check an optional argument."""
-    if value is not None and (not isinstance(value, kind) or value in reserved):
+    if value is not None and (not isinstance(value, expected) or value in reserved):
         raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 

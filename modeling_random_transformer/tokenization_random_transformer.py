@@ -183,9 +183,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
             ) from error
 
 
-def _check_integer(name: str, value: Any, least: int, reason: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least} ({reason}), got {value!r}.")
+def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{name} must be an integer of at least {minimum} ({reason}), got {value!r}.")
 
 
 def _check_unicode(value: Any) -> None:

@@ -103,47 +103,46 @@ class BlockPackage:
 sys.meta_path.insert(0, BlockPackage())
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
-folder, copy, text = sys.argv[1:]
+text, *folders, last = sys.argv[1:]
 options = {"trust_remote_code": True}
-config = AutoConfig.from_pretrained(folder, **options)
-tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options)
-base = AutoModel.from_pretrained(folder, **options)
-inputs = tokenizer(text, return_tensors="pt")
-result = {
-    "classes": [type(x).__name__ for x in (config, tokenizer, model, base)],
-    "modules": [type(x).__module__.split(".")[0] for x in (config, tokenizer, model, base)],
-    "ids": inputs.input_ids[0].tolist(),
-    "text": tokenizer.decode(inputs.input_ids[0], skip_special_tokens=True),
-    "loss": model(**inputs, labels=inputs.input_ids).loss.item(),
-    "beams": model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist(),
-    "fallback": model.fallback_reason(),
-}
-model.save_pretrained(copy)
-tokenizer.save_pretrained(copy)
-print(json.dumps(result))
+results = []
+for folder, copy in zip(folders, [*folders[1:], last]):
+    config = AutoConfig.from_pretrained(folder, **options)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options)
+    base = AutoModel.from_pretrained(folder, **options)
+    inputs = tokenizer(text, return_tensors="pt")
+    results.append({
+        "classes": [type(x).__name__ for x in (config, tokenizer, model, base)],
+        "modules": [type(x).__module__.split(".")[0] for x in (config, tokenizer, model, base)],
+        "ids": inputs.input_ids[0].tolist(),
+        "text": tokenizer.decode(inputs.input_ids[0], skip_special_tokens=True),
+        "loss": model(**inputs, labels=inputs.input_ids).loss.item(),
+        "beams": model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist(),
+        "fallback": model.fallback_reason(),
+    })
+    model.save_pretrained(copy)
+    tokenizer.save_pretrained(copy)
+print(json.dumps(results))
 """
 
 
-def run_without_the_package(folder: Path, copy: Path, cache: Path) -> dict:
-    environment = {"HF_MODULES_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}
+@pytest.mark.slow
+def test_remote_code_without_the_package(folder, tmp_path):
+    """A model loaded by remote code can be saved, and loaded again both ways."""
+    cache, copy = tmp_path / "modules", tmp_path / "copy"
+    cache.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(folder), str(copy), TEXT],
+        [sys.executable, "-c", WITHOUT_THE_PACKAGE, TEXT, str(folder), str(copy), str(tmp_path / "copy of copy")],
         cwd=cache,
-        env=environment,
+        env={"HF_MODULES_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-def test_remote_code_without_the_package(folder, tmp_path):
-    cache, copy = tmp_path / "modules", tmp_path / "copy"
-    cache.mkdir()
-    result = run_without_the_package(folder, copy, cache)
+    result, again = json.loads(done.stdout.splitlines()[-1])
+    assert again == result
     assert result["classes"] == [
         "RandomTransformerConfig",
         "RandomTransformerTokenizer",
@@ -158,8 +157,6 @@ def test_remote_code_without_the_package(folder, tmp_path):
     assert result["ids"] == inputs.input_ids[0].tolist()
     assert result["loss"] == pytest.approx(model(**inputs, labels=inputs.input_ids).loss.item(), rel=1e-6)
     assert result["beams"] == model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist()
-    # A model loaded by remote code can be saved, and loaded again both ways.
-    assert run_without_the_package(copy, tmp_path / "copy of copy", cache) == result
     assert type(AutoModel.from_pretrained(copy)) is package.RandomTransformerModel
 
 

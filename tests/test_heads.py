@@ -26,7 +26,15 @@ from modeling_random_transformer import (
 )
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
 from modeling_random_transformer.tracing import trace
-from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids, save_translator, tiny_config, tiny_model
+from tests.helpers.models import (
+    VOCAB_SIZE,
+    assert_near,
+    padded_batch,
+    random_ids,
+    save_translator,
+    tiny_config,
+    tiny_model,
+)
 
 AUTO = {
     RandomTransformerEncoderModel: AutoModelForTextEncoding,
@@ -158,7 +166,7 @@ def test_padding_does_not_change_outputs(head):
         tokens = (
             slice(None) if alone.dim() == 2 and head is RandomTransformerForSequenceClassification else slice(length)
         )
-        torch.testing.assert_close(batched[row, tokens], alone[0], rtol=1e-5, atol=1e-5)
+        assert_near(batched[row, tokens], alone[0], 1e-5)
 
 
 def test_mean_excludes_padding():
@@ -438,7 +446,7 @@ def test_sinusoidal_positions_beyond_max_position_embeddings():
     models[8].load_state_dict(models[64].state_dict())
     ids, positions = random_ids(1, 4), torch.tensor([[6, 7, 8, 40]])
     logits = [model(ids, position_ids=positions).logits for model in models.values()]
-    torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
+    assert_near(*logits, 1e-5)
 
 
 @pytest.mark.parametrize("overrides", [{}, {"position_embedding": "learned", "position_offset": 2}], ids=str)

@@ -17,7 +17,7 @@ from transformers.utils.output_capturing import OutputRecorder
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
 from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
-from tests.helpers.models import BOS, PAD, VOCAB_SIZE, padded_batch, random_ids, tiny_config, tiny_model
+from tests.helpers.models import BOS, PAD, VOCAB_SIZE, assert_near, padded_batch, random_ids, tiny_config, tiny_model
 
 SOURCE, TARGET = random_ids(2, 7), random_ids(2, 5, seed=1)
 
@@ -310,9 +310,7 @@ def test_resizing_the_vocabulary(share, tie, size):
     after = model(input_ids=ids, labels=ids)
     assert after.logits.shape[-1] == model.config.vocab_size == size
     common = min(size, VOCAB_SIZE)
-    torch.testing.assert_close(
-        model(input_ids=ids, decoder_input_ids=ids).logits[..., :common], before[..., :common], rtol=1e-5, atol=1e-5
-    )
+    assert_near(model(input_ids=ids, decoder_input_ids=ids).logits[..., :common], before[..., :common], 1e-5)
     encoder, decoder = model.model.encoder.embed_tokens.weight, model.model.decoder.embed_tokens.weight
     assert encoder.shape == decoder.shape == model.lm_head.weight.shape == (size, 16)
     assert model.lm_head.bias.shape == (size,)
@@ -428,5 +426,5 @@ def test_compiling(norm_order):
     model.zero_grad()
     compiled = torch.compile(model, fullgraph=True)(**batch)
     compiled.loss.backward()
-    torch.testing.assert_close(compiled.logits, expected.logits, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(model.model.shared.weight.grad, gradient, rtol=1e-4, atol=1e-5)
+    assert_near(compiled.logits, expected.logits, 1e-5)
+    assert_near(model.model.shared.weight.grad, gradient, 1e-4)

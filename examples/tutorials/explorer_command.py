@@ -19,14 +19,13 @@ from typing import Any
 import transformers
 from plotly.offline import get_plotlyjs
 
-from modeling_random_transformer.translation.loading import load_translator
+from modeling_random_transformer.loading import check_finite, load_translator
+from modeling_random_transformer.utils.atomic_files import write_atomically
 from modeling_random_transformer.utils.command_line import (
     Parser,
-    check_finite,
     print_error,
     require_random_transformer_folder,
 )
-from modeling_random_transformer.utils.files import write_atomically
 
 from .explorer_data import explore
 

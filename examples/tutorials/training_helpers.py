@@ -130,9 +130,11 @@ def configure_libraries(seed: int) -> None:
     set_seed(seed)
 
 
-def build_translator(tokenizer: RandomTransformerTokenizer) -> RandomTransformerForConditionalGeneration:
-    """A small translation model with random weights."""
-    config = RandomTransformerConfig.from_preset("tiny", vocab_size=len(tokenizer), **SMALL)
+def build_translator(
+    tokenizer: RandomTransformerTokenizer, **overrides: Any
+) -> RandomTransformerForConditionalGeneration:
+    """A small translation model with random weights; `overrides` are fields of the configuration."""
+    config = RandomTransformerConfig.from_preset("tiny", vocab_size=len(tokenizer), **{**SMALL, **overrides})
     model = RandomTransformerForConditionalGeneration(config)
     model.generation_config.max_new_tokens = MAX_TOKENS  # transformers' default is 20
     return model

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modeling_random_transformer.loading import load_translator
 from modeling_random_transformer.tracing import Trace, trace
-from modeling_random_transformer.translation.loading import load_translator
 
 from .token_text import token_texts
 from .walkthrough_display import Display

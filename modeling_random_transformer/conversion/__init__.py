@@ -9,13 +9,12 @@ option or a weight without a counterpart in this model raises a `ValueError` tha
 executed.
 """
 
-from .compare import largest_difference
-from .fairseq import convert_fairseq, from_fairseq
-from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
+from .fairseq import FairseqTokenizer, convert_fairseq, fairseq_tokenizer, from_fairseq
+from .logits import largest_difference
 from .marian import convert_marian, from_marian
+from .pytorch import convert_torch_transformer, from_torch_transformer
 from .report import ConversionReport, DerivedField, MappedWeight
 from .safe_loading import read_checkpoint
-from .torch_transformer import convert_torch_transformer, from_torch_transformer
 
 __all__ = [
     "ConversionReport",

@@ -18,27 +18,27 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from ..utils.command_line import Parser, format_error, print_error
-from .compare import Logits, largest_difference
 from .fairseq import convert_fairseq
+from .logits import Logits, largest_difference
 from .marian import convert_marian
+from .pytorch.checkpoint import TorchReference, read_torch_checkpoint
+from .pytorch.convert import TOKEN_IDS, convert_torch_transformer
+from .pytorch.options import TorchOptions
 from .report import ConversionReport
 from .report_tables import report_tables
-from .torch_checkpoint import TorchReference, read_torch_checkpoint
-from .torch_options import TorchOptions
-from .torch_transformer import TOKEN_IDS, convert_torch_transformer
 
 COMMAND = "random-transformer convert"
 TOLERANCE = 1e-4
-MARIAN = """Convert a folder of MarianMT, such as a model of OPUS-MT, and compare the logits of the two models.
+MARIAN_HELP = """Convert a folder of MarianMT, such as a model of OPUS-MT, and compare the logits of the two models.
 
 Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the folder cannot be converted.
 """
-TORCH = """Convert a checkpoint that contains an nn.Transformer, and compare the logits of the two models.
+TORCH_HELP = """Convert a checkpoint that contains an nn.Transformer, and compare the logits of the two models.
 
 Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint cannot be converted.
 No code in the checkpoint is executed.
 """
-FAIRSEQ = """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
+FAIRSEQ_HELP = """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
 
 Exit status: 0 on success; 2 if the checkpoint cannot be converted. No code in the checkpoint is executed. The logits
 are not compared, because that would require fairseq.
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian") -> int:
     """Convert a folder of MarianMT. `program` is the command's name in messages."""
-    parser = Parser(program, MARIAN)
+    parser = Parser(program, MARIAN_HELP)
     parser.add_argument("folder", type=Path, help="config.json, weights and the tokenizer's files")
     add_output(parser)
     add_tolerance(parser)
@@ -74,7 +74,7 @@ def run_marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} mar
 
 def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") -> int:
     """Convert a checkpoint with an `nn.Transformer`. `program` is the command's name in messages."""
-    parser = Parser(program, TORCH)
+    parser = Parser(program, TORCH_HELP)
     parser.add_argument("checkpoint", type=Path, help="a .pt or .safetensors file with a state dict")
     add_output(parser)
     parser.add_argument("--num_heads", type=int, required=True, metavar="N", help="number of attention heads")
@@ -135,7 +135,7 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
 
 def run_fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
     """Convert a checkpoint of fairseq. `program` is the command's name in messages."""
-    parser = Parser(program, FAIRSEQ)
+    parser = Parser(program, FAIRSEQ_HELP)
     parser.add_argument("checkpoint", type=Path, help="checkpoint, a .pt file")
     add_output(parser)
     parser.add_argument(

@@ -46,7 +46,7 @@ class ConversionReport:
         """One line for each weight, field and note."""
         lines = [f"{self.origin}: {len(self.mapped)} weights"]
         lines += [f"  {m.source} -> {m.target} {list(m.shape)} ({m.how})" for m in self.mapped]
-        lines += [f"  default -> {name} ({why})" for name, why in self.defaults.items()]
-        lines += [f"  {name} -> unused ({why})" for name, why in self.unused.items()]
+        lines += [f"  default -> {name} ({reason})" for name, reason in self.defaults.items()]
+        lines += [f"  {name} -> unused ({reason})" for name, reason in self.unused.items()]
         lines += [f"  config.{name} = {derived.value!r} ({derived.source})" for name, derived in self.config.items()]
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])

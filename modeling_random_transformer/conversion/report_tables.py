@@ -16,10 +16,10 @@ def report_tables(report: ConversionReport) -> Group:
     )
     for row in group_layers(report.mapped):
         weights.add_row(*row)
-    for name, why in report.defaults.items():
-        weights.add_row("—", name, "", why)
-    for name, why in report.unused.items():
-        weights.add_row(name, "—", "", why)
+    for name, reason in report.defaults.items():
+        weights.add_row("—", name, "", reason)
+    for name, reason in report.unused.items():
+        weights.add_row(name, "—", "", reason)
     config = Table(*columns("field", "value", "derived from"), title="config", title_justify="left")
     for name, derived in report.config.items():
         config.add_row(name, repr(derived.value), derived.source)

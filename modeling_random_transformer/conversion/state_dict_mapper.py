@@ -39,7 +39,7 @@ class StateDictMapper:
     Args:
         origin: how error messages refer to the source.
         weights: the source's weights by their names.
-        kind: how the report refers to the source; `origin` when `None`.
+        title: how the report refers to the source; `origin` when `None`.
 
     Attributes:
         remaining: source weights that are not yet mapped.
@@ -49,13 +49,13 @@ class StateDictMapper:
         report: the conversion's report.
     """
 
-    def __init__(self, origin: str, weights: Mapping[str, Tensor], kind: str | None = None):
+    def __init__(self, origin: str, weights: Mapping[str, Tensor], title: str | None = None):
         self.origin = origin
         self.remaining = dict(weights)
         self.state_dict: dict[str, Tensor] = {}
         self.sources: dict[str, str] = {}
         self.config_fields: dict[str, Any] = {}
-        self.report = ConversionReport(kind or origin)
+        self.report = ConversionReport(title or origin)
         self.names: NameTable = {}
 
     def peek(self, name: str, dims: int | None = None) -> Tensor:
@@ -85,16 +85,16 @@ class StateDictMapper:
         self.sources[target] = source
         self.report.mapped.append(MappedWeight(source, target, tuple(weight.shape), how))
 
-    def default(self, target: str, weight: Tensor, why: str) -> None:
+    def default(self, target: str, weight: Tensor, reason: str) -> None:
         """Set the parameter `target` to a value that the source implies but does not store."""
         self.state_dict[target] = weight
-        self.report.defaults[target] = why
+        self.report.defaults[target] = reason
 
-    def ignore(self, names: Iterable[str], why: str) -> None:
+    def ignore(self, names: Iterable[str], reason: str) -> None:
         """Drop these source weights if they exist."""
         for name in list(names):
             if self.remaining.pop(name, None) is not None:
-                self.report.unused[name] = why
+                self.report.unused[name] = reason
 
     def derive_config(self, source: str, **fields: Any) -> None:
         """Set config fields that follow from `source`."""

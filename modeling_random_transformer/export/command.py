@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from ..translation import TranslationOptions
-from ..translation.loading import load_translator
+from ..loading import check_finite, load_translator
+from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.command_line import (
     Parser,
-    check_finite,
     existing_file,
     format_error,
     print_error,
@@ -89,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
     model, tokenizer = load_translator(arguments.model)
     check_finite(model)
     # Long sentences are reported before anything is written.
-    lengths = [len(ids) for ids in TranslationOptions().pipeline(model, tokenizer).tokenize(sentences)]
+    lengths = [len(ids) for ids in Seq2SeqPipeline(model, tokenizer, device=model.device).tokenize(sentences)]
     check_lengths(lengths, max_tokens(model, arguments.engine), arguments.engine)
     export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
     size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..translation import longest_target
+from ..pipeline_random_transformer import longest_target
 from .search import Translate, translate_fn
 
 BEAMS = (1, 4)

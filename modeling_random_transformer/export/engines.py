@@ -10,9 +10,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.checks import check_tokenizer
+from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names
-from ..utils.files import new_folder
+from ..utils.vocabulary import check_tokenizer
 from .search import Translate
 
 

@@ -22,9 +22,9 @@ from ..modeling_random_transformer import RandomTransformerPreTrainedModel
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 
 
-def tensor_names(config: RandomTransformerConfig, kind: str) -> list[str]:
-    """Names of keys and values in the graphs, by layer, of kind `"source"`, `"past"` or `"present"`."""
-    return [f"{kind}.{i}.{part}" for i in range(config.decoder_layers) for part in ("keys", "values")]
+def tensor_names(config: RandomTransformerConfig, role: str) -> list[str]:
+    """Names of keys and values in the graphs, by layer, with the role `"source"`, `"past"` or `"present"`."""
+    return [f"{role}.{i}.{part}" for i in range(config.decoder_layers) for part in ("keys", "values")]
 
 
 @dataclass

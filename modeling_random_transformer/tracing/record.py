@@ -77,8 +77,8 @@ def step_and_path(path: str) -> tuple[int, str]:
     """The index of the decoder's pass that a path belongs to, and the path within it."""
     if not path.startswith("step."):
         return 0, path
-    _, number, rest = path.split(".", maxsplit=2)
-    return int(number), rest
+    _, index, inner_path = path.split(".", maxsplit=2)
+    return int(index), inner_path
 
 
 @dataclass

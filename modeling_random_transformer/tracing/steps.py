@@ -63,10 +63,10 @@ PARENTS = {"self_attn": ("attn", "sublayer"), "encoder_attn": ("attn", "sublayer
 def describe(path: str, value: Tensor, config: Any) -> Step:
     """The description of a value, in a model of this configuration."""
     *places, name = re.sub(r"^step\.\d+\.|\.\d+", "", path).split(".")
-    kinds = PARENTS.get(places[-1], tuple(places[-1:])) if places else ("",)
+    parents = PARENTS.get(places[-1], tuple(places[-1:])) if places else ("",)
     if places[-1:] == ["head"] and "encoder_attn" in places:
-        kinds = ("cross_head", "head")
-    formula, section = next(FORMULAS[key] for kind in kinds if (key := f"{kind}.{name}".lstrip(".")) in FORMULAS)
+        parents = ("cross_head", "head")
+    formula, section = next(FORMULAS[key] for parent in parents if (key := f"{parent}.{name}".lstrip(".")) in FORMULAS)
     return Step(path, tuple(value.shape), formula.format_map(placeholders(config)), section)
 
 

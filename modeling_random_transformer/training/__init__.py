@@ -6,11 +6,10 @@ from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, validate
 from .arguments import DataArguments, ModelArguments
-from .averaging import average_weights, load_average
-from .checkpoints import is_complete, newest_complete
+from .checkpoints import average_weights, is_complete, load_average, newest_complete
 from .loss import SmoothedCrossEntropy
+from .manifest import RunResult
 from .recipe import TranslationTrainingArguments, paper_peak_rate
-from .result import RunResult
 from .run import train_translation
 from .trainer import TranslationTrainer
 

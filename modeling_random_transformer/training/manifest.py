@@ -1,4 +1,4 @@
-"""The manifest of a run, and the lock on its output folder.
+"""The manifest and the result of a run, and the lock on its output folder.
 
 The manifest is a JSON file in the output folder with the inputs and the progress of the run. A resumed run compares its
 arguments and data with it. Values that determine the result must be equal. Changes of other values are recorded.
@@ -17,8 +17,9 @@ from filelock import FileLock, Timeout
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, DatasetText
-from ..translation.files import call_on_main_process, read_blocks
-from ..utils.files import write_atomically
+from ..data.validation import ValidationReport
+from ..utils.atomic_files import write_atomically
+from ..utils.distributed import call_on_main_process
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
 from .recipe import TranslationTrainingArguments
@@ -130,6 +131,35 @@ class Manifest:
         return entry["metrics"] if entry is not None and entry["scored"] == settings else None
 
 
+@dataclass
+class RunResult:
+    """The result of a training run.
+
+    Args:
+        folder: the output folder.
+        seconds: training time in the process that finished the run.
+        steps: optimizer steps.
+        parameters: number of parameters of the model.
+        trained: number of trainable parameters.
+        pairs: number of training pairs.
+        learning_rate: peak learning rate.
+        world_size: number of processes that finished the run.
+        reports: validation reports of the corpora.
+        scores: metrics of the validation and test sets, by set and name of the metric.
+    """
+
+    folder: Path
+    seconds: float
+    steps: int
+    parameters: int
+    trained: int
+    pairs: int
+    learning_rate: float
+    world_size: int
+    reports: list[ValidationReport] = field(default_factory=list)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
 def open_manifest(folder: Path, fixed: dict[str, Any], free: dict[str, Any]) -> Manifest:
     """Open the manifest in a folder, or create one if there is nothing to resume.
 
@@ -161,10 +191,10 @@ def open_manifest(folder: Path, fixed: dict[str, Any], free: dict[str, Any]) -> 
     return manifest
 
 
-def _check_same(folder: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
-    names = sorted(name for name in {*earlier, *now} if earlier.get(name) != now.get(name))
-    longer = {name for name in LENGTHS if name in earlier and name in now and 0 < earlier[name] < now[name]}
-    different = [f"{name}: was {earlier.get(name)}, now {now.get(name)}" for name in names if name not in longer]
+def _check_same(folder: Path, earlier: dict[str, Any], current: dict[str, Any]) -> None:
+    names = sorted(name for name in {*earlier, *current} if earlier.get(name) != current.get(name))
+    longer = {name for name in LENGTHS if name in earlier and name in current and 0 < earlier[name] < current[name]}
+    different = [f"{name}: was {earlier.get(name)}, now {current.get(name)}" for name in names if name not in longer]
     if different:
         raise ValueError(
             f"output_dir must be new or contain a run with the same arguments and data, got {folder} with different "
@@ -266,9 +296,8 @@ def _plain(value: Any) -> Any:
 
 def file_digest(path: Path) -> str:
     """Size and SHA-256 of a file."""
-    digest = hashlib.sha256()
-    for block in read_blocks(path):
-        digest.update(block)
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
     return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
 
 

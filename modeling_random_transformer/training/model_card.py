@@ -9,10 +9,10 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
-from ..utils.files import write_atomically
+from ..utils.atomic_files import write_atomically
 from .arguments import PRESET, ModelArguments
+from .manifest import RunResult
 from .recipe import TranslationTrainingArguments
-from .result import RunResult
 
 CARD = "README.md"
 HYPERPARAMETERS = [

@@ -12,8 +12,8 @@ from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.checks import check_tokenizer
 from ..utils.errors import reraise_as_value_error
+from ..utils.vocabulary import check_tokenizer
 from .arguments import VOCAB_SIZE, ModelArguments, parse_overrides
 from .checkpoints import MARKER, all_checkpoints, is_complete, newest_complete
 from .recipe import TranslationTrainingArguments

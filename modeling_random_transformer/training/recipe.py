@@ -99,9 +99,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         # Without an accelerator, pinned memory is useless, and PyTorch warns about it for every loader.
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False
-        for name, least in {"max_tokens_per_batch": 2, **dict.fromkeys(POSITIVE, 1)}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        for name, minimum in {"max_tokens_per_batch": 2, **dict.fromkeys(POSITIVE, 1)}.items():
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
         self._check_length()

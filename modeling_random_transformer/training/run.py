@@ -24,16 +24,14 @@ from .. import __version__
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
-from ..translation.files import call_on_main_process
+from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
-from .averaging import load_average
-from .checkpoints import STREAM_REPORT, best_of, is_last, newest_complete, save_atomically, step_of
-from .manifest import Manifest, fingerprint, fixed_values, free_values, locked, open_manifest
+from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
+from .manifest import Manifest, RunResult, fingerprint, fixed_values, free_values, locked, open_manifest
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
 from .preparation import PreparedData, TokenizedSet, check_lengths, prepare_data
 from .recipe import TranslationTrainingArguments
-from .result import RunResult
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)

@@ -4,9 +4,8 @@ import copy
 import json
 import logging
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
     Seq2SeqTrainer,
-    TrainerCallback,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
@@ -30,7 +28,8 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
-from ..translation import longest_target
+from ..pipeline_random_transformer import longest_target
+from .callbacks import SetEpochCallback, Throughput, ThroughputProgressCallback
 from .checkpoints import (
     STREAM_REPORT,
     all_checkpoints,
@@ -41,7 +40,7 @@ from .checkpoints import (
     remove_incomplete,
     save_error,
 )
-from .loss import SmoothedCrossEntropy
+from .loss import LossMonitor, SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -90,10 +89,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
-        self._unchecked: list[_MicroBatch] = []
+        self.loss_monitor = LossMonitor(self.processing_class, self._advice)
         self._batch_losses: list[Tensor] = []
-        self.throughput = _Throughput()
-        self._replace_progress_bar()
+        self.throughput = Throughput()
+        # Replace transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
+        if self.pop_callback(ProgressCallback) is None:
+            self.remove_callback(PrinterCallback)
+        if not args.disable_tqdm:
+            self.add_callback(ThroughputProgressCallback(self.throughput))
 
     # Batches
 
@@ -113,7 +116,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
             pad_to_multiple_of=self.padding_multiple,
         )
-        self.add_callback(_SetEpoch(sampler))
+        self.add_callback(SetEpochCallback(sampler))
         return self._loader(
             self.train_dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers
         )
@@ -263,30 +266,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         loss = super().training_step(model, inputs, num_items_in_batch)
         step = self.state.global_step + 1
-        self._unchecked.append(_MicroBatch(step, loss, inputs))
-        self._check_losses(before=step)
+        self.loss_monitor.add(step, loss, inputs)
+        self.loss_monitor.check(before=step)
         return loss
-
-    def _check_losses(self, before: int) -> None:
-        """Raise an error if a loss before step `before` is not finite. Synchronizes with the device."""
-        checked = [batch for batch in self._unchecked if batch.step < before]
-        if not checked:
-            return
-        self._unchecked = self._unchecked[len(checked) :]
-        finite = torch.stack([batch.loss for batch in checked]).isfinite()
-        if not finite.all():
-            first = checked[int(finite.int().argmin())]
-            raise FloatingPointError(self._describe(first))
-
-    def _describe(self, batch: "_MicroBatch") -> str:
-        inputs = batch.inputs
-        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in inputs.items())
-        first = inputs["input_ids"][0].tolist()
-        text = self.processing_class.decode(first, skip_special_tokens=True) if self.processing_class else first
-        return (
-            f"the loss is {batch.loss.item()} at step {batch.step}, in a batch of {shapes} whose first "
-            f"source is {text!r}. {self._advice()}"
-        )
 
     def _advice(self) -> str:
         return (
@@ -305,9 +287,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.accelerator.wait_for_everyone()
             newest = newest_complete(self.args.output_dir)
             resume_from_checkpoint = None if newest is None else str(newest)
-        self._unchecked = []
+        self.loss_monitor.unchecked.clear()
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        self._check_losses(before=self.state.global_step + 1)
+        self.loss_monitor.check(before=self.state.global_step + 1)
         self._check_weights()
         return output
 
@@ -321,7 +303,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self._check_losses(before=self.state.global_step + 1)
+        self.loss_monitor.check(before=self.state.global_step + 1)
         self._check_weights()
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
@@ -334,93 +316,28 @@ class TranslationTrainer(Seq2SeqTrainer):
         except Exception as error:
             shutil.rmtree(folder, ignore_errors=True)
             newest = newest_complete(self.args.output_dir)
-            left = f"{newest} is complete" if newest else "there is no earlier one"
-            message = f"checkpoint {folder} could not be saved, {left}"
+            resumable = f"{newest} is complete" if newest else "there is no earlier one"
+            message = f"checkpoint {folder} could not be saved, {resumable}"
             raise save_error(message, self.args.output_dir, error) from error
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             keep_newest(
-                self.args.output_dir, self.checkpoint_limit, also=set() if best is None else {Path(best).resolve()}
+                self.args.output_dir, self.checkpoint_limit, protected=set() if best is None else {Path(best).resolve()}
             )
         self.accelerator.wait_for_everyone()
 
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
-        trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
-        bad = [name for name, weight in trained if not _local(weight).isfinite().all()]
-        if bad:
+        trainable = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+        invalid = [name for name, weight in trainable if not _local(weight).isfinite().all()]
+        if invalid:
             raise FloatingPointError(
-                f"the weights are not finite after step {self.state.global_step}, first {bad[0]}. {self._advice()}"
+                f"the weights are not finite after step {self.state.global_step}, first {invalid[0]}. {self._advice()}"
             )
 
     def last_checkpoints(self, count: int) -> list[Path]:
         """The last `count` complete checkpoints, or fewer, oldest first."""
         return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
-
-    # Progress
-
-    def _replace_progress_bar(self) -> None:
-        if self.pop_callback(ProgressCallback) is None:
-            self.remove_callback(PrinterCallback)
-        if not self.args.disable_tqdm:
-            self.add_callback(_ProgressBar(self.throughput))
-
-
-class _Throughput:
-    """Tokens since the last reading, and their number per second."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Start counting."""
-        self.tokens: Tensor | int = 0  # on the device until it is read
-        self.since = time.perf_counter()
-
-    def read(self) -> float:
-        """Tokens per second of this process since the last reading; synchronizes with the device."""
-        rate = float(self.tokens) / max(time.perf_counter() - self.since, 1e-9)
-        self.reset()
-        return rate
-
-
-class _ProgressBar(ProgressCallback):
-    """transformers' progress bar with loss, learning rate and throughput instead of printed log entries."""
-
-    def __init__(self, throughput: _Throughput):
-        super().__init__()
-        self.throughput = throughput
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        self.throughput.reset()
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
-        if logs is not None and "loss" in logs and self.training_bar is not None:
-            rate = self.throughput.read() * args.world_size
-            loss, learning_rate = float(logs["loss"]), float(logs["learning_rate"])
-            self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
-        else:
-            super().on_log(args, state, control, logs=logs, **kwargs)
-
-
-class _SetEpoch(TrainerCallback):
-    """Sets the epoch of the sampler, including after resuming within an epoch."""
-
-    def __init__(self, sampler: TokenBudgetSampler):
-        self.sampler = sampler
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        self.sampler.set_epoch(int(state.epoch or 0))
-
-
-@dataclass
-class _MicroBatch:
-    """A batch whose loss may not be computed yet, and its optimizer step, counted from 1."""
-
-    step: int
-    loss: Tensor
-    inputs: dict[str, Any]
 
 
 def _local(weight: Tensor) -> Tensor:

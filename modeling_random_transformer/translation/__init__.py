@@ -8,9 +8,8 @@ All three are front ends of `Seq2SeqPipeline` and take any model of `AutoModelFo
 """
 
 from ..pipeline_random_transformer import longest_target
-from ..utils.text import read_lines
+from ..utils.text import encode_lines, one_line, read_lines
 from .files import translate_file
-from .lines import encode_lines, one_line
 from .streams import TranslationOptions, translate, translate_stream
 
 __all__ = [

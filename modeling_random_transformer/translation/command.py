@@ -22,15 +22,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..utils.command_line import (
-    Parser,
-    check_finite,
-    existing_file,
-    format_error,
-    model_folder,
-    print_error,
-)
-from .loading import load_translator
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
+
+from ..loading import check_finite, load_translator
+from ..utils.atomic_files import write_atomically
+from ..utils.command_line import Parser, existing_file, format_error, model_folder, print_error
+from ..utils.errors import first_line
+from ..utils.text import encode_lines, read_lines
+from .files import translate_file
+from .streams import TranslationOptions, stream_chunks
 
 SCRIPT = "translate.py"
 
@@ -70,21 +72,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--input", type=existing_file, metavar="FILE", help="UTF-8 file, one text per line (default: standard input)"
     )
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
-    parser.add_argument(
-        "--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4, or 1 with --sample)"
-    )
-    parser.add_argument(
-        "--length_penalty",
-        type=float,
-        default=0.6,
-        metavar="X",
-        help="larger values favor longer translations (default: %(default)s)",
-    )
-    parser.add_argument("--sample", action="store_true", help="sample from the model's distribution")
-    parser.add_argument("--temperature", type=positive_number, metavar="X", help="temperature of --sample (default: 1)")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed of --sample (default: %(default)s)"
-    )
+    add_search_arguments(parser)
     parser.add_argument(
         "--max_batch_tokens",
         type=positive_integer,
@@ -121,6 +109,25 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_intermixed_args(argv)
     check_combinations(arguments, parser)
     return arguments
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of beam search and sampling."""
+    parser.add_argument(
+        "--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4, or 1 with --sample)"
+    )
+    parser.add_argument(
+        "--length_penalty",
+        type=float,
+        default=0.6,
+        metavar="X",
+        help="larger values favor longer translations (default: %(default)s)",
+    )
+    parser.add_argument("--sample", action="store_true", help="sample from the model's distribution")
+    parser.add_argument("--temperature", type=positive_number, metavar="X", help="temperature of --sample (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed of --sample (default: %(default)s)"
+    )
 
 
 def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -164,12 +171,8 @@ def positive_number(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model and translate."""
-    # Imported after the arguments are parsed, because these imports take seconds.
-    import torch
-    from accelerate import PartialState
+    from accelerate import PartialState  # not required for translating texts
     from accelerate.utils import parse_flag_from_env
-
-    from . import translate_file
 
     on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
     state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
@@ -187,12 +190,8 @@ def run(arguments: argparse.Namespace) -> None:
     state.destroy_process_group()
 
 
-def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
+def load(folder: Path, dtype: str, device: str | torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model onto the device, and its tokenizer."""
-    import torch
-
-    from ..utils.errors import first_line
-
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # depends on torch's build
@@ -201,10 +200,8 @@ def load(folder: Path, dtype: str, device: Any) -> tuple[Any, Any]:
     return model.to(device), tokenizer
 
 
-def limit_sources(model: Any, tokenizer: Any) -> None:
+def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Limit a tokenizer without a limit to the positions of the model, so that a line of a megabyte is an error."""
-    from transformers.tokenization_utils_base import LARGE_INTEGER
-
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None and tokenizer.model_max_length > LARGE_INTEGER:
         tokenizer.model_max_length = positions
@@ -221,12 +218,10 @@ def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def translate_lines(arguments: argparse.Namespace, model: Any, tokenizer: Any, options: dict[str, Any]) -> None:
+def translate_lines(
+    arguments: argparse.Namespace, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]
+) -> None:
     """Translate sentences, standard input or a file to standard output or a file, in a single pass."""
-    from ..utils.files import write_atomically
-    from . import encode_lines
-    from .streams import TranslationOptions, stream_chunks
-
     chunk_size, progress = options.pop("chunk_size"), None
     if not arguments.sentences and not arguments.input and sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
@@ -256,8 +251,6 @@ def write_to_stdout(lines: Iterable[bytes]) -> None:
 @contextmanager
 def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
     """The sentences of the command line, or the lines of the input."""
-    from ..utils.text import read_lines
-
     if arguments.sentences:
         yield arguments.sentences
     elif arguments.input:

@@ -67,8 +67,8 @@ class TranslationOptions:
     @classmethod
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":
         """Separate the options of this class from those of `generate()`."""
-        own = {name: options.pop(name) for name in [own.name for own in fields(cls)] if name in options}
-        return cls(**own, generate_options=options)
+        names = [entry.name for entry in fields(cls) if entry.name in options]
+        return cls(**{name: options.pop(name) for name in names}, generate_options=options)
 
     @property
     def search_options(self) -> dict[str, Any]:

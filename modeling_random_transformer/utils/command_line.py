@@ -1,8 +1,7 @@
-"""Shared code of the command lines. Slow imports wait until the arguments are parsed."""
+"""Shared code of the command lines."""
 
 import argparse
 import json
-import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +11,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MODEL_TYPE = "random_transformer"
-
-# transformers imports torchao if it is installed, which then logs the kernels that are unavailable on this machine.
-for noisy in ("torchao", "torch.utils._pytree"):
-    logging.getLogger(noisy).setLevel(logging.ERROR)
-
 
 _program: ContextVar[str | None] = ContextVar("program", default=None)
 
@@ -119,19 +113,3 @@ def require_random_transformer_folder(text: str) -> Path:
             f"must contain a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
         )
     return folder
-
-
-def check_finite(model: Any) -> None:
-    """Check that no weight is NaN or infinite, in one pass over the weights.
-
-    Raises:
-        FloatingPointError: a weight is not finite. A bias of -inf on a logit is valid: it excludes the token.
-    """
-    for name, weight in model.state_dict().items():
-        if not weight.is_floating_point() or weight.is_meta:
-            continue
-        allowed = weight.isfinite()
-        if name.endswith(("lm_head.bias", "final_logits_bias")):
-            allowed |= weight.isneginf()
-        if not allowed.all():
-            raise FloatingPointError(f"the model's weights must be finite, but {name} contains NaN or infinity.")

@@ -34,3 +34,14 @@ def decode_line(line: bytes, name: str, number: int) -> str:
         return line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.") from error
+
+
+def one_line(text: str) -> str:
+    """Replace each line break (`\\n`, `\\r` or `\\r\\n`) by a space."""
+    return LINE_BREAK.sub(" ", text)
+
+
+def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
+    """Encode each text as exactly one line of UTF-8."""
+    for text in texts:
+        yield f"{one_line(text)}\n".encode()

@@ -7,8 +7,8 @@ import classify_text
 import pytest
 import torch
 from transformers import pipeline
-from tutorials.sample_data import sample
 
+from modeling_random_transformer.tutorials.sample_data import sample
 from tests.helpers.models import save_translator
 
 ANIMALS = ["cat", "dog", "cow", "hen", "lion"]

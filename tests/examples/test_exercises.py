@@ -5,7 +5,8 @@ import math
 import exercises
 import pytest
 import torch
-from tutorials import (
+
+from modeling_random_transformer.tutorials import (
     exercises_attention,
     exercises_command,
     exercises_depth,

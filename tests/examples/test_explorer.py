@@ -14,8 +14,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from tutorials import explorer_command, explorer_data
 
+from modeling_random_transformer.tutorials import explorer_command, explorer_data
 from tests.helpers.models import save_translator
 
 SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"

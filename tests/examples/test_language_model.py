@@ -7,8 +7,8 @@ import language_model
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline, set_seed
-from tutorials import training_helpers
 
+from modeling_random_transformer.tutorials import training_helpers
 from tests.helpers.models import save_translator
 
 COUNTING = ["one two three four five six", "three four five six seven", "two three four five"]

@@ -12,7 +12,8 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 import quickstart  # noqa: E402
-from tutorials import sample_data, training_helpers  # noqa: E402
+
+from modeling_random_transformer.tutorials import sample_data, training_helpers  # noqa: E402
 
 PAIRS = sample_data.sample(2000, seed=1)
 

@@ -7,10 +7,10 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,6 +22,7 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.translation import command, encode_lines, translate
 from tests.helpers.models import tiny_config
+from tests.helpers.processes import run_on_two_processes, start_imported
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "translate.py"
 # Two processes on a machine without accelerators: `--cpu` would start one.
 TWO = ["--multi_gpu", "--num_processes", "2"]
-LAUNCHER = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
+LAUNCHER = "accelerate.commands.accelerate_cli"
 SETTINGS = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
 pytestmark = pytest.mark.usefixtures("_reset_accelerate")
 
@@ -291,12 +292,6 @@ def start(*command, **options):
     return subprocess.Popen(list(map(str, command)), env=environment(), stderr=subprocess.PIPE, **options)
 
 
-def finish(*command):
-    process = start(*command)
-    errors = process.communicate(timeout=1200)[1].decode()
-    assert process.returncode == 0, errors[-3000:]
-
-
 @pytest.mark.slow
 def test_closed_stdout(folder, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(some_texts(2000)))
@@ -312,6 +307,8 @@ def test_closed_stdout(folder, tmp_path):
 
 @pytest.mark.slow
 class TestProcesses:
+    """All but the processes that the launcher starts are forked from a server with their imports."""
+
     OPTIONS = ["--num_beams", 1, "--chunk_size", 3]
 
     @pytest.fixture
@@ -329,53 +326,76 @@ class TestProcesses:
         return tmp_path / "out.txt"
 
     @pytest.fixture
-    def work(self, folder, source, output):
-        """The command line after the interpreter or launcher."""
-        return [SCRIPT, "--model", folder, "--input", source, "--output", output, *self.OPTIONS]
+    def arguments(self, folder, source, output):
+        return ["--model", folder, "--input", source, "--output", output, *self.OPTIONS]
 
-    def test_two_processes_write_the_same_output(self, work, source, output, expected):
-        finish(*LAUNCHER, *TWO, *SETTINGS, *work)
+    @pytest.fixture
+    def alone(self, arguments, tmp_path_factory):
+        """Start one process."""
+        return partial(start_imported, SCRIPT, *arguments, stderr=tmp_path_factory.mktemp("alone") / "stderr")
+
+    @pytest.fixture
+    def launch(self, arguments, tmp_path_factory):
+        """Start `accelerate launch` with these options."""
+        errors = tmp_path_factory.mktemp("launcher") / "stderr"
+
+        def launch(*options):
+            command = ["launch", *options, *SETTINGS, SCRIPT, *arguments]
+            return start_imported(LAUNCHER, *command, environment=environment(), stderr=errors)
+
+        return launch
+
+    def test_two_processes_write_the_same_output(self, launch, source, output, expected):
+        finish(launch(*TWO))
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]
 
-    def test_resume_after_random_kills(self, work, source, output, expected):
+    def test_resume_after_random_kills(self, alone, source, output, expected):
         draw = random.Random(2017)
         for _ in range(3):
-            process = start(sys.executable, *work)
+            process = alone()
             wait_for_parts(output, draw.randint(1, 12), process)
             time.sleep(draw.uniform(0, 0.2))
             process.kill()
-            process.communicate()
+            process.join()
             assert not output.exists()
-        finish(sys.executable, *work)
+        finish(alone())
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]
 
-    def test_one_process_resumes_after_two(self, work, output, expected):
-        process = start(*LAUNCHER, *TWO, *SETTINGS, *work)
-        wait_for_parts(output, 10, process)
-        kill_all(process)
-        finish(sys.executable, *work)
-        assert output.read_bytes() == expected
-
     @pytest.mark.parametrize("processes", [TWO, ["--cpu", "--num_processes", "2"]], ids=["two", "--cpu"])
-    def test_processes_exit_with_a_killed_launcher(self, work, output, expected, processes):
-        process = start(*LAUNCHER, *processes, *SETTINGS, *work)
+    def test_processes_exit_with_a_killed_launcher(self, launch, alone, output, expected, processes):
+        """One process continues."""
+        process = launch(*processes)
         wait_for_parts(output, 3, process)
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
-        process.stderr.close()
+        process.join()
         _, alive = psutil.wait_procs(children, timeout=60)
         assert children
         assert not alive
-        finish(*LAUNCHER, *processes, *SETTINGS, *work)
+        assert not output.exists()
+        finish(alone())
+        assert output.read_bytes() == expected
+
+    def test_two_processes_continue_the_parts_of_one(self, alone, output, expected, arguments):
+        process = alone()
+        wait_for_parts(output, 10, process)
+        process.kill()
+        process.join()
+        done = run_on_two_processes(SCRIPT, *arguments)
+        assert done.returncode == 0, done.stderr[-3000:]
         assert output.read_bytes() == expected
 
     def test_several_processes_require_files(self, folder):
-        process = start(*LAUNCHER, *TWO, *SETTINGS, SCRIPT, "--model", folder, "the boy")
-        errors = process.communicate(timeout=1200)[1].decode()
-        assert process.returncode != 0
-        assert "--input and --output must both be files with 2 processes." in errors
+        done = run_on_two_processes(SCRIPT, "--model", folder, "the boy")
+        assert done.returncode != 0
+        assert "--input and --output must both be files with 2 processes." in done.stderr
+
+
+def finish(process):
+    process.join(1200)
+    assert process.exitcode == 0
 
 
 def parts_of(output):
@@ -388,19 +408,11 @@ def wait_for_parts(output, more, process):
     """Wait for this number of additional parts."""
     before = len(parts_of(output))
     while len(parts_of(output)) < before + more:
-        assert process.poll() is None, process.stderr.read().decode()[-3000:]
+        assert process.exitcode is None
         time.sleep(0.005)
 
 
-def kill_all(process):
-    """Kill a process and its children, as a power failure would."""
-    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.send_signal(signal.SIGKILL)
-    process.communicate()
-
-
+@pytest.mark.slow
 def test_full_disk_at_stdout(folder):
     with open("/dev/full", "wb") as full:
         process = start(sys.executable, SCRIPT, "--model", folder, "--device", "cpu", "the boy", stdout=full)

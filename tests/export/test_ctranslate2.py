@@ -8,7 +8,7 @@ import torch
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.export import export_model, load_engine
 from tests.helpers.engines import BEAMS, CONFIGS, LIMIT, TEXTS, exportable, needs, own_translations
-from tests.helpers.models import EOS, random_ids, tiny_model
+from tests.helpers.models import EOS, assert_near, random_ids, tiny_model
 
 pytestmark = needs("ctranslate2")
 
@@ -44,7 +44,7 @@ def test_activations_of_one_kind_are_equal():
     for kind in set(ACTIVATIONS.values()):
         equal = [ACT2FN[name](inputs) for name, value in ACTIVATIONS.items() if value == kind]
         for outputs in equal:
-            torch.testing.assert_close(outputs, equal[0], atol=1e-6, rtol=0)
+            assert_near(outputs, equal[0], 1e-6)
 
 
 @pytest.mark.parametrize("num_beams", BEAMS)
@@ -79,7 +79,7 @@ def test_scores_equal_log_probabilities(tmp_path):
     expected = logits.log_softmax(-1).gather(2, labels[..., None])[0, :, 0]
     tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source["input_ids"], target)]
     (scored,) = ctranslate2.Translator(str(tmp_path / "out")).score_batch(tokens[:1], tokens[1:])
-    torch.testing.assert_close(torch.tensor(scored.log_probs), expected, atol=1e-4, rtol=1e-4)
+    assert_near(torch.tensor(scored.log_probs), expected, 1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

@@ -1,50 +1,89 @@
-"""Run a script on several processes, or in a process that has already imported the package."""
+"""Run a script in processes that need not import the package: children of a server that has imported it."""
 
 import multiprocessing
 import os
 import runpy
-import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NamedTuple
+
+from torch.distributed import TCPStore
 
 ROOT = Path(__file__).parents[2]
+# Imported once per pytest process, by the server. The first process that it starts determines them.
+IMPORTS = [
+    "accelerate.commands.accelerate_cli",
+    "evaluate",
+    "modeling_random_transformer.training",
+    "modeling_random_transformer.translation.command",
+    "sacrebleu",
+    "torch.distributed.fsdp",
+    "transformers.generation",
+    "transformers.testing_utils",
+]
 
 
-def run_on_two_processes(script: Path, *arguments: str) -> subprocess.CompletedProcess:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    return subprocess.run(
-        [*launcher, str(script), *arguments],
-        env=with_tests_on_path(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
+class Ended(NamedTuple):
+    returncode: int  # of the first process that fails, or 0
+    stderr: str  # of all processes
 
 
-def with_tests_on_path() -> dict[str, str]:
-    """An environment in which scripts import the package and the test helpers from this repository."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def start_imported(script: Path, *arguments: str, imports: tuple[str, ...]) -> BaseProcess:
-    """Run a script in a child of a fork server, which imports these modules only once.
-
-    The first call in a process determines the imports of the server.
-    """
-    os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads must not fork
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(list(imports))
-    process = server.Process(target=_run_script, args=(str(script), arguments))
+def start_imported(
+    script: Path | str,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    stderr: Path | None = None,
+) -> BaseProcess:
+    """Run a script, or a module given by its name, in a child of a fork server that has imported `IMPORTS`."""
+    strings = str(script), list(map(str, arguments)), dict(environment or {}), str(stderr or os.devnull)
+    process = fork_server().Process(target=_run_script, args=strings)
     process.start()
     return process
 
 
-def _run_script(script: str, arguments: tuple[str, ...]) -> None:
-    with open(os.devnull, "w") as nowhere:
+def fork_server() -> ForkServerContext:
+    os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads must not fork
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTS)
+    return context
+
+
+def run_on_two_processes(script: Path, *arguments: object, timeout: float = 1200) -> Ended:
+    """Start both processes with the environment that `torchrun` gives them, and stop one if the other fails."""
+    # As torchrun does, this process serves the store: its port cannot be taken before the processes connect.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    common |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, str(rank)) for rank in range(2)]
+        ranks = [
+            start_imported(
+                script, *arguments, environment=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=file
+            )
+            for rank, file in enumerate(files)
+        ]
+        deadline = time.monotonic() + timeout
+        while running := [rank for rank in ranks if rank.exitcode is None]:
+            if any(rank.exitcode for rank in ranks) or time.monotonic() > deadline:
+                for rank in running:
+                    rank.kill()
+            running[0].join(0.05)
+        return Ended(next((rank.exitcode for rank in ranks if rank.exitcode), 0), "".join(f.read_text() for f in files))
+
+
+def _run_script(script: str, arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    with open(os.devnull, "w") as nowhere, open(stderr, "w") as errors:
         os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
+        os.dup2(errors.fileno(), 2)
+    os.environ.update(environment)
     sys.argv = [script, *arguments]
+    if not Path(script).is_file():
+        runpy.run_module(script, run_name="__main__")
+        return
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")

@@ -10,6 +10,8 @@ from torch.nn.functional import layer_norm, linear, relu
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from modeling_random_transformer.conversion import largest_difference
+
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -56,6 +58,19 @@ def same_search(model: PreTrainedModel, logits: Logits, batch: dict[str, Tensor]
     options = {"max_new_tokens": 10, "do_sample": False, "num_beams": beams}
     reference = Search(logits, model.generation_config, model.config.vocab_size)
     return torch.equal(model.generate(**batch, **options), reference.generate(**batch, use_cache=False, **options))
+
+
+def relative_difference(model: Any, logits: Logits, vocabularies: tuple[int, int] | None = None) -> float:
+    """`largest_difference` divided by the largest absolute value of the reference's logits."""
+    largest = 0.0
+
+    def recorded(*inputs: Tensor) -> Tensor:
+        nonlocal largest
+        found = logits(*inputs)
+        largest = max(largest, found.abs().max().item())
+        return found
+
+    return largest_difference(model, recorded, vocabularies=vocabularies) / largest
 
 
 def attention(

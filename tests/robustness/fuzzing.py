@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .mutants import MARIAN_NAMES, TRACE, InapplicableMutationError, Mutant, all_mutants, copy_folder
-from .outcomes import Grade, Outcome, by_auto_classes, by_script, is_helpful, save_folders
+from .outcomes import COMPARED_SECONDS, Grade, Outcome, by_auto_classes, by_script, is_helpful, save_folders
 
 MIN_HELPFUL_SHARE = 0.95
 
@@ -77,7 +77,7 @@ class Fuzzer:
             self._damage("marian", mutant.renamed(MARIAN_NAMES), target)
         except InapplicableMutationError:
             return
-        other = by_auto_classes(target, self.trace)
+        other = by_auto_classes(target, self.trace, COMPARED_SECONDS)
         order = "equal" if own.grade == other.grade else "better" if own.grade < other.grade else "worse"
         report.compared[order] += 1
         if order == "worse":

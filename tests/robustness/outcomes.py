@@ -42,6 +42,7 @@ class Hostile: pass
 CLEAR = (ValueError, OSError, SafetensorError, RuntimeError)
 CLEAR_NAMES = ("StrictDataclassFieldValidationError", "StrictDataclassClassValidationError")
 SECONDS = 10  # CPU time of one load; a usual one takes less than 0.1
+COMPARED_SECONDS = 2  # of a Marian model, which hangs with some of the mutants
 
 
 class Grade(IntEnum):
@@ -100,9 +101,9 @@ def save_folders(folder: Path) -> dict[str, Path]:
     return folders
 
 
-def by_auto_classes(folder: Path, trace: Path) -> Outcome:
+def by_auto_classes(folder: Path, trace: Path, seconds: int = SECONDS) -> Outcome:
     """Load model and tokenizer with the Auto classes, then translate one sentence."""
-    with record_outcome(trace) as outcome:
+    with record_outcome(trace, seconds) as outcome:
         library_logging.set_verbosity(logging.CRITICAL)
         model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -167,11 +168,11 @@ def is_helpful(outcome: Outcome, folder: Path, file: str, keys: tuple[str, ...])
 
 
 @contextlib.contextmanager
-def record_outcome(trace: Path) -> Iterator[Outcome]:
+def record_outcome(trace: Path, seconds: int = SECONDS) -> Iterator[Outcome]:
     """Record an exception as an outcome; a hang, a panic and executed code are crashes."""
     outcome = Outcome(Grade.UNCLEAR)
     try:
-        with time_limit(SECONDS), quiet():
+        with time_limit(seconds), quiet():
             yield outcome
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):

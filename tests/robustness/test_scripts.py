@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from tutorials import explorer_command
-from tutorials.report import draw_heat_map
 
 from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.translation import command as translate_command
+from modeling_random_transformer.tutorials import explorer_command
+from modeling_random_transformer.tutorials.report import draw_heat_map
 from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder

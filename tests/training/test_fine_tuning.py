@@ -17,8 +17,7 @@ from modeling_random_transformer.training import (
     average_weights,
     load_average,
 )
-from modeling_random_transformer.training.averaging import ADAPTER
-from modeling_random_transformer.training.checkpoints import all_checkpoints
+from modeling_random_transformer.training.checkpoints import ADAPTER, all_checkpoints
 from modeling_random_transformer.training.model_init import check_arguments
 from tests.helpers.marian import ENGLISH, SPANISH, opus_folder
 from tests.helpers.training import STEPS, run, write_corpus

@@ -162,7 +162,7 @@ def start(folder: Path, output: str) -> BaseProcess:
     command = []
     for name, value in arguments(folder, output).items():
         command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return start_imported(SCRIPT, *command, imports=("modeling_random_transformer.training", "evaluate", "sacrebleu"))
+    return start_imported(SCRIPT, *command)
 
 
 def finish(process: BaseProcess) -> None:

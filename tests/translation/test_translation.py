@@ -30,7 +30,7 @@ from modeling_random_transformer.translation import (
     translate_file,
     translate_stream,
 )
-from modeling_random_transformer.utils.files import write_atomically
+from modeling_random_transformer.utils.atomic_files import write_atomically
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 

@@ -1,6 +1,5 @@
 """Stub: starts the processes of a distributed test. transformers' module of this name is not published."""
 
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
@@ -10,8 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-# Slow imports run once, in the process that all ranks are forked from.
-SLOW_IMPORTS = ["torch.distributed.fsdp", "transformers.generation", "transformers.testing_utils"]
+from tests.helpers.processes import fork_server
 
 
 def _get_distributed_device_type() -> str:
@@ -35,7 +33,7 @@ def _set_rank_device(rank: int) -> None:
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
     """Run `function(rank, *args)` in `nprocs` processes and raise the first of their exceptions."""
-    multiprocessing.set_forkserver_preload(SLOW_IMPORTS)
+    fork_server()  # imports once, in the process that all ranks are forked from
     mp.start_processes(_run_on_one_thread, (function, args), nprocs, start_method="forkserver")
 
 

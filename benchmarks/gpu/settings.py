@@ -1,0 +1,58 @@
+"""Sizes of the workloads: for a GPU, and for a smoke test of the code on a CPU."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..models import SIZES, Size
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Workloads of all parts; the defaults are those for a GPU."""
+
+    sizes: dict[str, Size] = field(default_factory=lambda: {name: SIZES[name] for name in ("base", "big")})
+    checked_size: Size = SIZES["tiny"]  # of the models whose outputs are compared with a reference
+    presets: dict[str, dict[str, Any]] = field(default_factory=lambda: {"base": {}, "big": {}})  # and overrides
+    generation_dtypes: tuple[str, ...] = ("bf16", "fp32")
+    training_dtypes: tuple[str, ...] = ("bf16", "fp32")
+    utilization_dtype: str = "bf16"
+    generation_batches: tuple[int, ...] = (1, 8, 32)
+    training_batch: int = 512  # pairs of 32 + 32 tokens
+    sentence_pairs: int = 200_000  # whose lengths are drawn for the paper's recipe
+    batch_tokens: int = 25_000  # per side (paper 5.1)
+    recipe_batches: int = 20
+    utilization_pairs: int = 256  # of 48 + 48 tokens
+    check_steps: int = 20
+    pairs: int = 5  # paired measurements
+    backend: str = "inductor"  # of torch.compile
+    processes: int | None = None  # `None`: one per device
+    start_method: str = "spawn"  # CUDA cannot be used in a process that was forked
+    threads: int | None = None  # of PyTorch; `None`: its default
+    test_files: tuple[str, ...] = ("configuration", "tokenizer", "heads", "model", "distributed")
+    test_options: tuple[str, ...] = ("--numprocesses=4",)
+
+
+SMALL = Size(d_model=32, d_ff=64, layers=1, heads=2)
+SMALL_PRESET = {"d_model": 32, "d_ff": 64, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
+SMOKE = Settings(
+    sizes={"small": SMALL},
+    checked_size=SMALL,
+    presets={"tiny": SMALL_PRESET | {"vocab_size": 10_000}},
+    generation_dtypes=("fp32",),
+    training_dtypes=("fp32",),
+    utilization_dtype="fp32",
+    generation_batches=(1,),
+    training_batch=2,
+    sentence_pairs=200,
+    batch_tokens=200,
+    recipe_batches=2,
+    utilization_pairs=2,
+    check_steps=3,
+    pairs=1,
+    backend="eager",
+    processes=2,
+    start_method="forkserver",  # the server imports the libraries once
+    threads=1,
+    test_files=("model",),
+    test_options=("-k", "test_model_outputs_equivalence or test_greedy_generate_dict_outputs_use_cache"),
+)

@@ -1,0 +1,25 @@
+"""Checks that a tokenizer matches the vocabulary of a model."""
+
+from transformers import PreTrainedTokenizerBase
+
+from ..configuration_random_transformer import RandomTransformerConfig
+
+# Toolkits pad the embedding to a multiple of 8, 64 or 128 rows; a larger difference means another vocabulary.
+ROUNDED_TO = 128
+
+
+def fits_embedding(tokens: int, rows: int) -> bool:
+    """Whether an embedding with this number of rows can belong to a vocabulary with this number of tokens."""
+    return tokens <= rows <= -(-tokens // ROUNDED_TO) * ROUNDED_TO
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransformerConfig) -> None:
+    """Check that the tokenizer has the vocabulary of the model.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the model, or far fewer. With separate embeddings for source and
+            target (`share_embeddings=False`), any smaller number is allowed.
+    """
+    tokens, rows = len(tokenizer), config.vocab_size
+    if tokens > rows or (config.share_embeddings and not fits_embedding(tokens, rows)):
+        raise ValueError(f"tokenizer must match the model's vocab_size={rows}, got {tokens} tokens.")

@@ -1,0 +1,276 @@
+"""Conversion of `nn.Transformer` with its embeddings, compared with the original."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_random_transformer.conversion import (
+    convert_torch_transformer,
+    from_torch_transformer,
+)
+from modeling_random_transformer.modeling_random_transformer import sinusoids
+from tests.helpers.references import relative_difference, same_search
+from tests.helpers.torch_transformer import TARGETS, TOKENS, WIDTH, Original
+
+# Warnings of nn.Transformer about its fast path.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{text}") for text in ("enable_nested_tensor", "The PyTorch API of nes")
+]
+CASES = {
+    "default": {},
+    "pre-norm": {"norm_first": True},
+    "gelu": {"activation": "gelu", "nhead": 4},
+    "without biases": {"bias": False, "norm_first": True},
+    "without biases, post-norm": {"bias": False, "layer_norm_eps": 1e-3},
+    "large eps": {"layer_norm_eps": 1e-2, "num_encoder_layers": 3, "num_decoder_layers": 1},
+}
+
+
+def pad_vocabulary(original: Original, size: int):
+    def logits(*inputs):
+        known = original(*inputs)
+        return torch.cat([known, known.new_full((*known.shape[:-1], size - known.shape[-1]), -torch.inf)], dim=-1)
+
+    return logits
+
+
+def assert_same(original: Original, model: nn.Module) -> None:
+    sizes = original.source.num_embeddings, original.target.num_embeddings
+    assert relative_difference(model, original, vocabularies=sizes) < 1e-5
+    mask = (torch.arange(8) < torch.tensor([8, 5, 2])[:, None]).long()
+    ids = torch.randint(4, sizes[0], mask.shape, generator=torch.Generator().manual_seed(1)) * mask
+    batch = {"input_ids": ids, "attention_mask": mask}
+    for beams in (1, 4):
+        assert same_search(model, pad_vocabulary(original, model.config.vocab_size), batch, beams)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("as_module", [True, False])
+def test_logits_and_search_equal_original(case, as_module):
+    original = Original(**CASES[case])
+    module = original.transformer
+    options = {} if as_module else state_dict_options(CASES[case])
+    model, report = from_torch_transformer(
+        module if as_module else module.state_dict(),
+        (original.source, original.target),
+        original.output,
+        positions=original.table,
+        scale_embedding=True,
+        **options,
+    )
+    assert_same(original, model)
+    assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
+    assert set(module.state_dict()) <= {m.source for m in report.mapped}
+    assert bool(report.defaults) == ("bias" in CASES[case])
+    assert model.config.dropout == model.config.attention_dropout == 0.1
+
+
+def state_dict_options(case: dict) -> dict:
+    names = {"nhead": "num_heads"}
+    known = {names.get(name, name): value for name, value in case.items()}
+    expected = ("num_heads", "norm_first", "activation", "layer_norm_eps")
+    return {"num_heads": 2, **{name: value for name, value in known.items() if name in expected}}
+
+
+@pytest.mark.parametrize("tokens", [(TOKENS,), (TOKENS, TOKENS), (TARGETS, TOKENS), (TOKENS, TARGETS)])
+@pytest.mark.parametrize("output", ["bias", "plain", "tied"])
+def test_embeddings_and_output(tokens, output):
+    original = Original(tokens, output=output, positions="none", scale=False)
+    embedding = original.source if len(tokens) == 1 else (original.source.weight, original.target.weight)
+    model, _ = from_torch_transformer(original.transformer, embedding, None if output == "tied" else original.output)
+    assert model.config.tie_word_embeddings == (output == "tied")
+    assert model.config.share_embeddings == (len(tokens) == 1)
+    assert model.config.vocab_size == TOKENS
+    assert_same(original, model)
+
+
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "concatenated"])
+def test_positions_by_name(positions):
+    original = Original((TOKENS,), positions=positions)
+    arguments = (original.transformer, original.source, original.output)
+    assert_same(original, from_torch_transformer(*arguments, positions=positions, scale_embedding=True)[0])
+
+
+def test_tables_of_sinusoids_are_recognized():
+    original = Original((TOKENS,), positions="sinusoidal")
+    tables = tuple(sinusoids(torch.arange(length), WIDTH)[:, None] for length in (30, 40))
+    arguments = (original.transformer, original.source, original.output)
+    model, report = from_torch_transformer(*arguments, positions=tables, scale_embedding=True)
+    assert model.config.position_embedding == "sinusoidal"
+    assert set(report.unused) == {"source_positions", "target_positions"}
+    assert_same(original, model)
+
+
+def test_custom_stacks_without_final_norms():
+    original = Original((TOKENS,))
+    original.transformer.encoder.norm = original.transformer.decoder.norm = None
+    arguments = (original.source, original.output)
+    options = {"positions": original.table, "scale_embedding": True}
+    model, _ = from_torch_transformer(original.transformer, *arguments, **options)
+    assert not model.config.final_layer_norm
+    assert_same(original, model)
+    original.transformer.decoder.norm = nn.LayerNorm(WIDTH)
+    with pytest.raises(ValueError, match=r"encoder\.norm and decoder\.norm"):
+        from_torch_transformer(original.transformer, *arguments, **options)
+
+
+def test_weights_are_copied():
+    original = Original((TOKENS,))
+    model, _ = from_torch_transformer(original.transformer, original.source, original.output)
+    before = copy.deepcopy(original.state_dict())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert all(torch.equal(before[name], weight) for name, weight in original.state_dict().items())
+
+
+def test_dropout_replaced_by_identity():
+    original = Original((TOKENS,))
+    for layer in (*original.transformer.encoder.layers, *original.transformer.decoder.layers):
+        layer.dropout1 = nn.Identity()
+    model, _ = from_torch_transformer(original.transformer, original.source, original.output)
+    assert model.config.dropout == 0
+
+
+def test_mixed_dtypes_are_not_rounded():
+    """Weights of two dtypes are converted to the wider one."""
+    original = Original((TOKENS,))
+    original.source.bfloat16()
+    model, report = from_torch_transformer(original.transformer, original.source, original.output)
+    assert model.dtype == torch.float32
+    assert torch.equal(model.model.encoder.layers[0].fc1.weight, original.transformer.encoder.layers[0].linear1.weight)
+    assert any("became torch.float32, which represents all of them exactly" in note for note in report.notes)
+
+
+def change(path: str, **attributes):
+    def changed(transformer):
+        module = transformer.get_submodule(path)
+        for name, value in attributes.items():
+            setattr(module, name, value)
+
+    return changed
+
+
+class CustomLayer(nn.TransformerEncoderLayer):
+    """A subclass with a possibly different computation."""
+
+
+class CustomLinear(nn.Linear):
+    """A subclass with a possibly different computation."""
+
+
+class CustomEmbedding(nn.Embedding):
+    """A subclass with a possibly different computation."""
+
+
+class CustomAttention(nn.MultiheadAttention):
+    """A subclass with a possibly different computation."""
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (change("encoder.layers.1", linear2=CustomLinear(24, WIDTH)), "linear2 of each layer must be an nn.Linear"),
+        (change("decoder.layers.1", norm2=nn.RMSNorm(WIDTH)), "norm2 of each layer must be an nn.LayerNorm"),
+        (change("decoder.layers.0", multihead_attn=CustomAttention(WIDTH, 2)), "multihead_attn of each layer .*Custom"),
+        (
+            change("encoder.layers.0.self_attn", out_proj=CustomLinear(WIDTH, WIDTH)),
+            "out_proj of each attention .*Custom",
+        ),
+        (change("encoder.layers.1", activation=torch.tanh), "activation"),
+        (change("encoder.layers.1", norm_first=True), "norm_first"),
+        (change("encoder.layers.0.self_attn", add_zero_attn=True), "add_zero_attn"),
+        (change("decoder.layers.0.norm3", eps=0.5), "layer_norm_eps"),
+        (change("encoder.norm", eps=0.5), "layer_norm_eps"),
+        (change("decoder.layers.0.multihead_attn", num_heads=4), "num_heads"),
+        (lambda t: t.encoder.layers.__setitem__(0, CustomLayer(WIDTH, 2, 24)), "CustomLayer"),
+        (lambda t: setattr(t.decoder, "norm", nn.Identity()), "Identity"),
+        (lambda t: setattr(t, "encoder", nn.Identity()), "Identity"),
+        (lambda t: t.register_parameter("gate", nn.Parameter(torch.ones(1))), "got gate"),
+        (lambda t: setattr(t.decoder.layers[0].self_attn, "bias_k", nn.Parameter(torch.ones(1, 1, 16))), "bias_k"),
+        (lambda t: t.encoder.layers.__setitem__(1, nn.TransformerEncoderLayer(WIDTH, 2, 32)), r"layers\.1\.linear1"),
+        (lambda t: setattr(t.decoder, "layers", t.decoder.layers[:0]), r"transformer\.decoder must have at least one"),
+    ],
+)
+def test_unsupported_module_is_named(changed, message):
+    original = Original((TOKENS,))
+    changed(original.transformer)
+    with pytest.raises(ValueError, match=message) as caught:
+        from_torch_transformer(original.transformer, original.source, original.output)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 4}, "num_heads must equal that of the module, 2"),
+        ({"positions": "rotary"}, "positions"),
+        ({"positions": torch.ones(3, 4, 16)}, "3 dimensions|2 dimensions"),
+        ({"positions": torch.ones(30, 8)}, "positions of nn.Transformer must have the shape"),
+        ({"embedding": nn.Embedding(TOKENS, 8)}, "embedding of nn.Transformer must have the shape"),
+        ({"embedding": "rows"}, "embedding must be"),
+        ({"output": nn.Linear(WIDTH, 5)}, "as many rows"),
+        (
+            {"output": CustomLinear(WIDTH, TOKENS)},
+            "output must be a tensor, an nn.Embedding or an nn.Linear, .*CustomLinear",
+        ),
+        ({"embedding": CustomEmbedding(TOKENS, WIDTH)}, "embedding must be a tensor.* got CustomEmbedding"),
+        ({"embedding": nn.Linear(WIDTH, TOKENS)}, "an nn.Linear without a bias"),
+        ({"embedding": nn.Embedding(TOKENS, WIDTH, max_norm=1.0)}, "max_norm of embedding must be None, got 1.0"),
+        ({"pad_token": 1}, "'pad_token'"),
+        ({"pad_token_id": 99}, "pad_token_id"),
+    ],
+)
+def test_invalid_argument_is_named(options, message):
+    original = Original((TOKENS,))
+    arguments = {"embedding": original.source, "output": original.output, **options}
+    with pytest.raises(ValueError, match=message):
+        from_torch_transformer(original.transformer, **arguments)
+
+
+def test_state_dict_requires_num_heads():
+    original = Original((TOKENS,))
+    with pytest.raises(ValueError, match="num_heads must be given with a state dict"):
+        from_torch_transformer(original.transformer.state_dict(), original.source)
+
+
+NAMES = {"embedding": ["source.weight", "target.weight"], "output_layer": "output", "positions": ["table"]}
+NAMES |= {"prefix": "transformer.", "num_heads": 2, "scale_embedding": True}
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_convert_file(suffix, tmp_path):
+    original = Original()
+    path = tmp_path / f"weights{suffix}"
+    weights = {name: weight.contiguous() for name, weight in original.state_dict().items()}
+    if suffix == ".pt":
+        torch.save({"epoch": 3, "state": {**weights, "extra": torch.ones(2)}}, path)
+        report = convert_torch_transformer(path, tmp_path / "out", key="state", ignore=["extra"], **NAMES)
+        assert report.unused["extra"] == "ignored on request"
+    else:
+        save_file(weights, path)
+        report = convert_torch_transformer(path, tmp_path / "out", **NAMES)
+    assert_same(original, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": "state"}, "key must name the state dict"),
+        ({"prefix": "model."}, "must contain only weights under 'model.'"),
+        ({"embedding": ["missing.weight"]}, "'missing.weight'"),
+        ({"embedding": []}, "one name or two"),
+        ({"output_layer": "head"}, r"'head\.weight'"),
+        ({"ignore": ["transformer.encoder.layers.1.linear1.weight"]}, r"'encoder\.layers\.1\.linear1\.weight'"),
+    ],
+)
+def test_invalid_description_writes_nothing(change, message, tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save(Original().state_dict(), path)
+    with pytest.raises(ValueError, match=message):
+        convert_torch_transformer(path, tmp_path / "out", **{**NAMES, **change})
+    assert sorted(tmp_path.iterdir()) == [path]
