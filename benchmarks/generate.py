@@ -1,6 +1,7 @@
 """Throughput of `generate()` against MarianMTModel and CTranslate2: source 32, 64 new tokens."""
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -10,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modeling_random_transformer import DynamicInt8Config
+
 from .models import END, SIZES, START, VOCAB_SIZE, marian, ours
 from .report import Rows, save, show
 from .timing import paired
 
 SOURCE_LEN, NEW_TOKENS = 32, 64
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}  # of all weights but int8 ones
 
 Generate = Callable[[Tensor, int], Any]  # source ids `[batch, source_len]`, num_beams → target ids
 
@@ -46,15 +49,22 @@ def run(options: argparse.Namespace) -> None:
 
 
 def candidates(size: str, dtype: str, engines: bool) -> tuple[Generate, dict[str, Generate]]:
-    """Our `generate()`, and the peers: Marian in the same dtype and, with `engines`, CTranslate2."""
+    """Our `generate()`, and the peers: Marian, for int8 in float32, and, with `engines`, CTranslate2."""
     torch.manual_seed(0)
     mine, theirs = (make(SIZES[size]).to(DEVICE, DTYPES[dtype]).eval() for make in (ours, marian))
-    peers: dict[str, Generate] = {f"Marian {dtype}": partial(generate, theirs)}
+    peers: dict[str, Generate] = {f"Marian {'fp32' if dtype == 'int8' else dtype}": partial(generate, theirs)}
     if engines:
         from .engines import translate  # imports ctranslate2, which is optional
 
         peers |= {f"CTranslate2 {kind}": translate(mine, kind, NEW_TOKENS) for kind in ("float32", "int8")}
-    return partial(generate, mine), peers
+    return partial(generate, quantized(mine) if dtype == "int8" else mine), peers
+
+
+def quantized(model: Any) -> Any:
+    """The model with int8 weights and dynamically quantized activations."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return type(model).from_pretrained(folder, quantization_config=DynamicInt8Config()).to(DEVICE).eval()
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TorchAoConfig
 
-import modeling_random_transformer  # noqa: F401  (registers the Auto classes)
+from modeling_random_transformer import DynamicInt8Config
 from modeling_random_transformer.evaluation import score
 from modeling_random_transformer.translation import translate
 
@@ -61,6 +61,7 @@ def variants() -> dict[str, dict[str, Any]]:
     return {
         "float32": {"dtype": torch.float32},
         "bfloat16": bfloat16,
+        "int8, dynamic": {"quantization_config": DynamicInt8Config()},
         "int8, float32": {"dtype": torch.float32, "quantization_config": int8},
         "int8, bfloat16": {**bfloat16, "quantization_config": int8},
         **{f"int4 by {group}, bfloat16": {**bfloat16, "quantization_config": int4[group]} for group in GROUP_SIZES},

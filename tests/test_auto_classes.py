@@ -53,6 +53,7 @@ def test_files_of_a_saved_folder(folder):
         "modeling_random_transformer.py",
         "ops_random_transformer.py",
         "pipeline_random_transformer.py",
+        "quantization_random_transformer.py",
         "tokenization_random_transformer.py",
         "tokenizer.json",
         "tokenizer_config.json",
@@ -165,7 +166,8 @@ IMPORTS = {  # by the files saved with a checkpoint: the files of the project th
     "ops": set(),
     "tokenization": set(),
     "generation": {"ops"},
-    "modeling": {"configuration", "generation", "ops"},
+    "quantization": {"ops"},
+    "modeling": {"configuration", "generation", "ops", "quantization"},
     "pipeline": {"configuration", "generation", "modeling", "ops", "tokenization"},
 }
 

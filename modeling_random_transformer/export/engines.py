@@ -61,7 +61,7 @@ def export_model(
         expected = RandomTransformerForConditionalGeneration.__name__
         raise ValueError(f"model must be a {expected}, got a {type(model).__name__}.")
     if getattr(model, "quantization_method", None) is not None:
-        method = model.quantization_method.value
+        method = getattr(model.quantization_method, "value", model.quantization_method)
         raise ValueError(f"model must not be quantized, got a model quantized by {method}: cannot export it.")
     check_tokenizer(tokenizer, model.config)
     with new_folder(output) as folder:

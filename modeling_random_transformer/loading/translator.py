@@ -22,6 +22,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, loggi
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..quantization_random_transformer import DynamicInt8Config
 from ..utils.vocabulary import check_tokenizer
 from .diagnosis import (
     TOKENIZER,
@@ -54,7 +55,7 @@ def load_translator(
 
     Args:
         folder: a saved model, or an adapter for one, with its tokenizer.
-        dtype: dtype of the weights; `"auto"` for the saved one.
+        dtype: dtype of the weights; `"auto"` for the saved one, `"int8"` for `DynamicInt8Config`.
         argument: name of the command-line argument in error messages.
 
     Raises:
@@ -86,7 +87,7 @@ def load_model_and_tokenizer(
 
     Args:
         folder: a saved model, or an adapter for one, with its tokenizer.
-        dtype: dtype of the weights; `"auto"` for the saved one.
+        dtype: dtype of the weights; `"auto"` for the saved one, `"int8"` for `DynamicInt8Config`.
 
     Raises:
         ValueError: a file cannot be read, a field is invalid, weights are missing or have another shape, or the
@@ -136,7 +137,7 @@ def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         model, info = AutoModelForSeq2SeqLM.from_pretrained(
             folder,
-            dtype=dtype,
+            **({"quantization_config": DynamicInt8Config()} if dtype == "int8" else {"dtype": dtype}),
             trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,

@@ -1,0 +1,270 @@
+"""Dynamic int8 quantization through `from_pretrained(quantization_config=DynamicInt8Config())`."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    BartConfig,
+    BartModel,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
+
+from modeling_random_transformer import (
+    DynamicInt8Config,
+    RandomTransformerForCausalLM,
+    RandomTransformerForSequenceClassification,
+    RandomTransformerTokenizer,
+)
+from modeling_random_transformer import ops_random_transformer as ops
+from modeling_random_transformer.export import export_model
+from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.ops_random_transformer import Int8Linear, int8_kernels, is_exact, quantize_rows
+from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_config, tiny_model
+
+TEXTS = ["the red house", "a cat sleeps in the house", "the cat is red"]
+INPUTS = {**padded_batch([8, 5, 3]), "decoder_input_ids": random_ids(3, 6, seed=1)}
+UNTIED = {"tie_word_embeddings": False, "lm_head_bias": True}
+MODELS = {
+    "tied": {},
+    "untied": UNTIED,
+    "two embeddings": {"share_embeddings": False},
+    "no bias": {"attention_bias": False},
+}
+
+
+@pytest.fixture(params=["int8 kernels", "floating point"])
+def kernels(request, monkeypatch):
+    """Use int8 kernels for layers of any size, or none."""
+    if request.param == "floating point":
+        monkeypatch.setattr(ops, "int8_kernels", lambda: (127, ()))
+    elif not int8_kernels()[1]:
+        pytest.skip("this CPU has no int8 kernel")
+    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 1)
+    return request.param
+
+
+def quantized(model, folder):
+    model.save_pretrained(folder)
+    return type(model).from_pretrained(folder, quantization_config=DynamicInt8Config())
+
+
+def logits(model, **inputs):
+    with torch.no_grad():
+        return model(**(inputs or INPUTS)).logits
+
+
+def int8_layer(outputs=24, inputs=40, bias=True, seed=0):
+    torch.manual_seed(seed)
+    return Int8Linear.from_linear(nn.Linear(inputs, outputs, bias))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("config", MODELS)
+def test_logits_are_close(config, tmp_path):
+    model = tiny_model(**MODELS[config])
+    error = logits(quantized(model, tmp_path)) - logits(model)
+    assert 0 < error.std() < 0.03 * logits(model).std()
+
+
+@pytest.mark.parametrize("config", MODELS)
+def test_linear_layers_of_the_stacks_and_the_output_layer_are_quantized(config, tmp_path):
+    model = quantized(tiny_model(**MODELS[config]), tmp_path)
+    assert model.is_quantized
+    assert model.dtype == torch.float32
+    assert isinstance(model.lm_head, Int8Linear)
+    assert not [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("config", MODELS)
+def test_saved_and_loaded_again(config, tmp_path):
+    model = quantized(tiny_model(**MODELS[config]), tmp_path / "float")
+    model.save_pretrained(tmp_path / "int8")
+    weights = load_file(tmp_path / "int8" / "model.safetensors")
+    assert ("lm_head.weight" in weights) == (config == "untied")
+    assert weights["model.encoder.layers.0.fc1.weight"].dtype == torch.int8
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "int8")
+    assert again.is_quantized
+    assert torch.equal(logits(again), logits(model))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"do_sample": True}], ids=["greedy", "beams", "sampling"])
+def test_generate_takes_the_fast_path_and_equals_the_modules(search, tmp_path, monkeypatch):
+    """Up to rounding: attention sums in another order, after which an activation can be rounded up instead of down."""
+    model = quantized(tiny_model(spread=2.0), tmp_path)
+    options = {"max_new_tokens": 20, "output_scores": True, "return_dict_in_generate": True, **search}
+    assert model.fallback_reason() is None
+
+    def scores():
+        torch.manual_seed(0)
+        return model.generate(INPUTS["input_ids"], attention_mask=INPUTS["attention_mask"], **options).scores[0]
+
+    fast = scores()
+    monkeypatch.setattr(type(model), "fallback_reason", lambda _: "test")
+    assert_near(fast, scores(), 0.02)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_products_are_exact():
+    """The result is that of the integers, computed in float64."""
+    layer, states = int8_layer(), torch.randn(2, 3, 40)
+    with torch.no_grad():
+        actual = layer(states)
+    largest, _ = int8_kernels()
+    if ops.int8_kernels()[1]:
+        scale = states.abs().amax(dim=-1, keepdim=True) / largest
+        states = (states / scale).round() * scale
+    expected = states.double() @ layer.dequantized_weight().double().t() + layer.bias
+    assert_near(actual, expected.float(), 1e-5)
+
+
+@pytest.mark.parametrize("kernel", [ops.FbgemmInt8, ops.OneDnnInt8])
+@pytest.mark.parametrize("rows", [1, 2, 33])
+def test_kernels_agree(kernel, rows):
+    largest, available = int8_kernels()
+    if kernel not in available:
+        pytest.skip("the kernel is not available on this CPU")
+    torch.manual_seed(0)
+    weight, scale = quantize_rows(torch.randn(48, 64))
+    states = torch.randn(rows, 64).clamp(-1, 1) * largest
+    expected = (states.round().double() @ weight.double().t()).float() * scale
+    assert_near(kernel(weight, scale, largest)(states), expected, 1e-6)
+
+
+def test_seven_bits_without_vnni(monkeypatch):
+    """A kernel that saturates sums of two products above 2**15, as CPUs without VNNI do."""
+
+    class Saturating:
+        def __init__(self, weight, _, largest):
+            self.weight, self.shift = weight.float(), largest + 1
+
+        def __call__(self, states):
+            products = (states + self.shift)[:, None] * self.weight
+            pairs = products.unflatten(2, (-1, 2)).sum(dim=3).clamp(-(2**15), 2**15 - 1)
+            return pairs.sum(dim=2) - self.shift * self.weight.sum(dim=1)
+
+    assert not is_exact(Saturating, 127)
+    assert is_exact(Saturating, 63)
+    monkeypatch.setattr(ops, "FbgemmInt8", Saturating)
+    monkeypatch.setattr(ops, "OneDnnInt8", Saturating)
+    assert int8_kernels.__wrapped__()[0] == 63
+
+
+def test_missing_operators_fall_back(monkeypatch):
+    def missing(*_):
+        return torch.ops.quantized.an_operator_that_was_removed()
+
+    monkeypatch.setattr(ops, "FbgemmInt8", missing)
+    monkeypatch.setattr(ops, "OneDnnInt8", missing)
+    assert int8_kernels.__wrapped__() == (127, ())
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_row_does_not_depend_on_the_others():
+    layer, states = int8_layer(), torch.randn(5, 40)
+    states[1] *= 1000
+    with torch.no_grad():
+        assert_near(torch.cat([layer(row[None]) for row in states]), layer(states), 1e-6)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("bias", [True, False])
+def test_rows_of_zeros_and_no_rows(bias):
+    layer = int8_layer(bias=bias)
+    states = torch.zeros(2, 40)
+    states[1, 0] = 1.0
+    with torch.no_grad():
+        assert torch.equal(layer(states)[0], layer.bias if bias else torch.zeros(24))
+        assert layer(torch.zeros(0, 40)).shape == (0, 24)
+        assert layer(torch.full((1, 40), torch.nan)).isnan().all()
+
+
+def test_weight_rows_of_zeros():
+    weight, scale = quantize_rows(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
+    assert weight.tolist() == [[0, 0], [64, -127]]
+    assert scale.tolist() == pytest.approx([0.0, 2 / 127])
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_copies(duplicate):
+    layer, states = int8_layer(), torch.randn(3, 40)
+    with torch.no_grad():
+        assert torch.equal(duplicate(layer)(states), layer(states))
+
+
+@pytest.mark.usefixtures("kernels")
+def test_packed_weights_follow_the_state_dict():
+    layer, other, states = int8_layer(seed=0), int8_layer(seed=1), torch.randn(3, 40)
+    with torch.no_grad():
+        layer(states)
+        layer.load_state_dict(other.state_dict())
+        assert torch.equal(layer(states), other(states))
+
+
+def test_training_is_an_error(tmp_path):
+    model = quantized(tiny_model(), tmp_path)
+    with pytest.raises(ValueError, match="purely quantized"):
+        Trainer(model, TrainingArguments(tmp_path / "out", report_to="none"))
+    model.model.shared.weight.requires_grad_(True)
+    with pytest.raises(RuntimeError, match="int8 weights cannot be trained"):
+        model(**INPUTS)
+
+
+def test_other_heads(tmp_path):
+    config = tiny_config(num_labels=3)
+    torch.manual_seed(0)
+    model = quantized(RandomTransformerForSequenceClassification(config), tmp_path)
+    assert type(model.score) is nn.Linear
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path, quantization_config=DynamicInt8Config())
+    ids = random_ids(2, 5)
+    assert torch.equal(logits(again, input_ids=ids), logits(model, input_ids=ids))
+    assert isinstance(quantized(RandomTransformerForCausalLM(config), tmp_path).lm_head, Int8Linear)
+
+
+def test_other_architectures_are_an_error(tmp_path):
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 4, "decoder_ffn_dim": 4, "d_model": 4}
+    model = BartModel(BartConfig(vocab_size=8, encoder_attention_heads=1, decoder_attention_heads=1, **sizes))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="quantization_config must be of another method for BartModel"):
+        BartModel.from_pretrained(tmp_path, quantization_config=DynamicInt8Config())
+
+
+@pytest.fixture
+def translator_folder(tmp_path):
+    tokenizer = RandomTransformerTokenizer.train(TEXTS, vocab_size=300)
+    tokenizer.save_pretrained(tmp_path)
+    tiny_model(vocab_size=len(tokenizer), spread=2.0).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_translator_and_pipeline(translator_folder):
+    model, tokenizer = load_translator(translator_folder, "int8")
+    assert model.is_quantized
+    translations = pipeline("seq2seq", model=model, tokenizer=tokenizer, max_new_tokens=9)(TEXTS[:3], num_beams=2)
+    assert len(translations) == 3
+    model.save_pretrained(translator_folder / "int8")
+    tokenizer.save_pretrained(translator_folder / "int8")
+    options = {"model_kwargs": {"quantization_config": DynamicInt8Config()}, "max_new_tokens": 9}
+    for folder in (translator_folder, translator_folder / "int8"):
+        again = pipeline(
+            "seq2seq", model=str(folder), tokenizer=tokenizer, **(options if folder.name != "int8" else {})
+        )
+        assert again.model.is_quantized
+    assert load_translator(translator_folder / "int8")[0].is_quantized
+
+
+def test_export_is_an_error(translator_folder):
+    model, tokenizer = load_translator(translator_folder, "int8")
+    with pytest.raises(ValueError, match="must not be quantized, got a model quantized by dynamic_int8"):
+        export_model(model, tokenizer, translator_folder / "exported", engine="onnx")
