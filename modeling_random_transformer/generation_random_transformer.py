@@ -92,12 +92,10 @@ class BeamKVCache:
         self.limit = max(limit, self.length + 1) * beams  # in entries
         self.capacity = min(self.limit, max(INITIAL_CAPACITY, 2 * self.length) * beams)  # in entries
         self.next_compaction = self.length + COMPACTION_INTERVAL  # in tokens
-        self.own_mask, self.mask = None, None
-        if beams > 1:
-            # 0 for a beam's own entries, -inf for those of other beams: for one token, then for all entries.
-            own = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device).fill_diagonal_(0)
-            self.own_mask = own
-            self.mask = own.new_empty(self.groups, 1, beams, self.capacity)
+        # 0 for a beam's own entries, -inf for those of other beams: for one token, then for all entries.
+        own = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device).fill_diagonal_(0)
+        self.own_mask, self.mask = own, None if beams == 1 else own.new_empty(self.groups, 1, beams, self.capacity)
+        if self.mask is not None:
             self.mask[..., : self.entries] = own.repeat(1, self.length)
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
