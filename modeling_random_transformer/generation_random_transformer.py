@@ -35,6 +35,7 @@ from .ops_random_transformer import (
     fused_attention,
     fused_linear,
     has_hooks,
+    keep_freed_memory,
     linear_add_residual,
     matmul_attention,
     module_fallback,
@@ -63,14 +64,18 @@ FIRST_PASS_ARGUMENTS = {
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 ELEMENTWISE = tuple(kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values())
 INITIAL_CAPACITY = 64  # of a KV cache, in tokens
+COMPACTION_INTERVAL = 8  # decoding steps
+TOP_K_BLOCK = 128  # scores per block of `block_top_k`
+MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
 
 
 class BeamKVCache:
-    """KV cache of the target for all decoder layers, in which beams of one source share a row.
+    """KV cache of the target for all decoder layers, in which beams of one source share a row of entries.
 
-    Entry `t · beams + b` is token `t` of beam `b`. When the search reorders its beams, keys and values are not moved.
-    Only the attention mask changes: each beam attends to the entries of its ancestors. The capacity is allocated in
-    advance and doubled when it is full.
+    Each step appends one entry per beam. When the search reorders its beams, keys and values are not moved. Only the
+    attention mask changes: each beam attends to the entries of its ancestors. Beams soon descend from the same earlier
+    tokens, so most entries lose all their descendants: they are removed every `COMPACTION_INTERVAL` steps. The capacity
+    is allocated in advance and doubled when it is full.
 
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
@@ -83,58 +88,78 @@ class BeamKVCache:
         self.groups = len(keys) // beams
         self.beams = beams
         self.length = keys.shape[2]  # tokens so far
-        self.limit = max(limit, self.length + 1)
-        self.capacity = min(self.limit, max(INITIAL_CAPACITY, 2 * self.length))  # in tokens
-        self.mask = None if beams == 1 else self.own_entries(self.capacity, keys)
+        self.entries = self.length * beams  # in use, per group
+        self.limit = max(limit, self.length + 1) * beams  # in entries
+        self.capacity = min(self.limit, max(INITIAL_CAPACITY, 2 * self.length) * beams)  # in entries
+        self.next_compaction = self.length + COMPACTION_INTERVAL  # in tokens
+        # 0 for a beam's own entries, -inf for those of other beams: for one token, then for all entries.
+        own = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device).fill_diagonal_(0)
+        self.own_mask, self.mask = own, None if beams == 1 else own.new_empty(self.groups, 1, beams, self.capacity)
+        if self.mask is not None:
+            self.mask[..., : self.entries] = own.repeat(1, self.length)
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
 
-    def own_entries(self, tokens: int, like: Tensor) -> Tensor:
-        """The initial mask, before any reordering: 0 for a beam's own entries, -inf for those of other beams.
-
-        `[groups, 1, beams, tokens · beams]`, in the dtype and on the device of `like`.
-        """
-        own = torch.full((self.beams, self.beams), -torch.inf, dtype=like.dtype, device=like.device)
-        return own.fill_diagonal_(0).repeat(1, tokens).repeat(self.groups, 1, 1)[:, None]
-
     def reserve(self) -> None:
-        """Double the capacity, up to the limit, if it is used up."""
-        if self.length < self.capacity:
-            return
-        additional = min(self.limit, 2 * self.capacity) - self.capacity or self.capacity
-        self.capacity += additional
+        """Make sure that the next token's entries fit."""
+        if self.mask is not None and self.length >= self.next_compaction:
+            self.compact(self.mask)
+            self.next_compaction = self.length + COMPACTION_INTERVAL
+        if self.entries + self.beams > self.capacity:
+            self.capacity = max(min(self.limit, 2 * self.capacity), self.entries + self.beams)
+            self.keys, self.values = ([self.enlarge(packed, 2) for packed in kind] for kind in (self.keys, self.values))
+            self.mask = None if self.mask is None else self.enlarge(self.mask, 3)
         if self.mask is not None:
-            self.mask = torch.cat([self.mask, self.own_entries(additional, self.mask)], dim=-1)
-        self.keys, self.values = ([self.enlarge(packed) for packed in kind] for kind in (self.keys, self.values))
+            self.mask.narrow(3, self.entries, self.beams).copy_(self.own_mask)
 
-    def enlarge(self, packed: Tensor) -> Tensor:
-        """A copy with memory for `capacity` tokens."""
-        used = self.length * self.beams
-        larger = packed.new_empty(*packed.shape[:2], self.capacity * self.beams, packed.shape[3])
-        larger[:, :, :used] = packed[:, :, :used]
+    def enlarge(self, tensor: Tensor, dim: int) -> Tensor:
+        """A copy with memory for `capacity` entries in this dimension."""
+        shape = list(tensor.shape)
+        shape[dim] = self.capacity
+        larger = tensor.new_empty(shape)
+        larger.narrow(dim, 0, self.entries).copy_(tensor.narrow(dim, 0, self.entries))
         return larger
 
+    def compact(self, mask: Tensor) -> None:
+        """Remove the entries that no beam attends to, if they are a quarter of all.
+
+        The order of the others is kept. A group with fewer of them than another group keeps some that are masked.
+        """
+        live = (mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
+        remaining = int(live.sum(dim=1).max())
+        if remaining > 0.75 * self.entries:
+            return
+        kept = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, None, :remaining]
+        for packed in (*self.keys, *self.values, mask.transpose(2, 3)):
+            groups, heads, capacity, width = packed.shape
+            firsts = torch.arange(0, groups * heads * capacity, capacity, device=kept.device)
+            rows = firsts.view(groups, heads, 1) + kept  # index_select is ten times as fast as gather
+            selected = packed.reshape(-1, width).index_select(0, rows.flatten())
+            packed[:, :, :remaining] = selected.view(groups, heads, remaining, width)
+        self.entries = remaining
+
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Write the new token's key and value, `[groups, heads, beams, d_k or d_v]`, after those of earlier tokens.
+        """Write the new token's key and value, `[groups, heads, beams, d_k or d_v]`, after the entries in use.
 
         Returns all keys and values, `[groups, heads, entries, d_k or d_v]`, and the mask `[groups, 1, beams, entries]`.
         `advance` increases the length after all layers have appended.
         """
-        start, end = self.length * self.beams, (self.length + 1) * self.beams
+        end = self.entries + self.beams
         keys, values = self.keys[layer], self.values[layer]
-        keys.narrow(2, start, self.beams).copy_(key)
-        values.narrow(2, start, self.beams).copy_(value)
+        keys.narrow(2, self.entries, self.beams).copy_(key)
+        values.narrow(2, self.entries, self.beams).copy_(value)
         mask = None if self.mask is None else self.mask.narrow(3, 0, end)
         return keys.narrow(2, 0, end), values.narrow(2, 0, end), mask
 
     def advance(self) -> None:
         """Increase the length by the token that every layer has appended."""
         self.length += 1
+        self.entries += self.beams
 
     def reorder(self, beam_idx: Tensor) -> None:
         """Let row `i` of the batch continue row `beam_idx[i]`, a beam of the same source."""
         if self.mask is not None:
-            seen = self.mask[..., : self.length * self.beams]
+            seen = self.mask[..., : self.entries]
             seen.copy_(seen.flatten(0, 2)[beam_idx].view(seen.shape))
 
     def split_heads(self, projected: Tensor, width: int) -> Tensor:
@@ -142,20 +167,20 @@ class BeamKVCache:
         return projected.view(self.groups, self.beams, -1, width).transpose(1, 2)
 
     def pack(self, states: Tensor) -> Tensor:
-        """Keys or values `[batch, heads, length, width]` → `[groups, heads, capacity · beams, width]`."""
-        _, heads, length, width = states.shape
-        packed = states.new_empty(self.groups, heads, self.capacity * self.beams, width)
+        """Keys or values `[batch, heads, length, width]` → `[groups, heads, capacity, width]`."""
+        _, heads, _, width = states.shape
+        packed = states.new_empty(self.groups, heads, self.capacity, width)
         by_token = states.unflatten(0, (self.groups, self.beams)).permute(0, 2, 3, 1, 4)  # a token's beams are adjacent
-        packed[:, :, : length * self.beams] = by_token.flatten(2, 3)
+        packed[:, :, : self.entries] = by_token.flatten(2, 3)
         return packed
 
     def unpack(self, packed: Tensor) -> Tensor:
         """The inverse of `pack`: every row's own keys or values, `[batch, heads, length, width]`."""
-        used = packed[:, :, : self.length * self.beams]
+        used = packed[:, :, : self.entries]
         if self.mask is None:
             return used
-        seen = self.mask[:, 0, :, : used.shape[2]].unflatten(2, (self.length, self.beams))
-        entries = seen.argmax(dim=3) + torch.arange(0, used.shape[2], self.beams, device=used.device)
+        visible = self.mask[:, 0, :, : self.entries] == 0  # `length` entries of each beam, in the order of the tokens
+        entries = visible.nonzero()[:, 2].view(self.groups, self.beams, self.length)
         groups = torch.arange(self.groups, device=used.device)[:, None, None]
         return used.transpose(1, 2)[groups, entries].transpose(2, 3).flatten(0, 1)
 
@@ -311,6 +336,36 @@ class FastEosCriteria(EosTokenCriteria):
         """Which rows of `input_ids`, `[batch, length]`, have an end token among their last `new_token_length`."""
         newest = input_ids[:, -new_token_length:, None]
         return (newest == self.eos_token_id.to(newest.device)).flatten(1).any(dim=1)
+
+
+def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`scores.topk(k)` for a few of many scores on a CPU, up to six times as fast.
+
+    PyTorch sorts pairs of all scores and indices. Here, one vectorized pass takes the maximum of each block of scores,
+    and only the blocks with the highest maxima are sorted. For equal scores, PyTorch's order is undefined but
+    reproducible: `scores.topk(k)` is called if the result depends on it.
+
+    Args:
+        scores: `[batch, n]`.
+        k: number of scores to select per row.
+
+    Returns:
+        The highest scores in descending order and their indices, both `[batch, k]`.
+    """
+    blocks = scores.shape[1] // TOP_K_BLOCK
+    if not scores.is_cpu or scores.numel() < MIN_BLOCK_TOP_K or blocks < 4 * (k + 1):
+        return scores.topk(k)
+    head, tail = scores.split([blocks * TOP_K_BLOCK, scores.shape[1] % TOP_K_BLOCK], dim=1)
+    head = head.unflatten(1, (blocks, TOP_K_BLOCK))
+    best = head.amax(dim=2).topk(k + 1)[1]  # these blocks and the tail contain the k + 1 highest scores
+    selected = head.gather(1, best[:, :, None].expand(-1, -1, TOP_K_BLOCK)).flatten(1)
+    values, positions = torch.cat([selected, tail], dim=1).topk(k + 1)
+    if not (values[:, :-1] > values[:, 1:]).all():  # equal scores, or NaN
+        return scores.topk(k)
+    positions = positions[:, :k]
+    block_indices = torch.cat([best, best.new_full((len(best), 1), blocks)], dim=1)  # the tail follows all blocks
+    starts = block_indices.gather(1, positions // TOP_K_BLOCK) * TOP_K_BLOCK
+    return values[:, :k], starts + positions % TOP_K_BLOCK
 
 
 class FastDecodingCache(EncoderDecoderCache):
@@ -516,6 +571,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
         if reason is None:
+            keep_freed_memory()
             model_kwargs["past_key_values"] = FastDecodingCache(generation_config.num_beams, max_cache_length)
         else:
             log_fallback(reason)
@@ -559,6 +615,30 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         """Replace the criterion for end tokens by a faster one."""
         criteria = super()._get_stopping_criteria(*args, **kwargs)
         return type(criteria)(FastEosCriteria(c.eos_token_id) if type(c) is EosTokenCriteria else c for c in criteria)
+
+    @staticmethod
+    def _gather_beams(tensor: Tensor, beam_indices: Tensor) -> Tensor:
+        """Select beams: `[batch, beams, …]` and indices `[batch, selected]` → `[batch, selected, …]`."""
+        indices = beam_indices[(..., *[None] * (tensor.dim() - 2))]
+        return tensor.gather(1, indices.expand(-1, -1, *tensor.shape[2:]))
+
+    def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The library's selection of the best continuations, with `block_top_k` instead of `torch.topk`.
+
+        Log-probabilities are `[batch, beams · vocab_size]`, sequences and beam indices `[batch, beams, length]`.
+        """
+        if state["do_sample"]:
+            return super()._get_top_k_continuations(accumulated_log_probs=accumulated_log_probs, **state)
+        log_probs, indices = block_top_k(accumulated_log_probs, state["beams_to_keep"])
+        batch_size, num_beams, _ = state["running_sequences"].shape
+        vocab_size = accumulated_log_probs.shape[1] // num_beams
+        parents = indices // vocab_size
+        sequences = self._gather_beams(state["running_sequences"], parents)
+        sequences[:, :, state["cur_len"]] = indices % vocab_size
+        beam_indices = self._gather_beams(state["running_beam_indices"], parents)
+        first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)[:, None]
+        beam_indices[:, :, state["cur_len"] - state["decoder_prompt_len"]] = parents + first_rows
+        return log_probs, sequences, beam_indices
 
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any

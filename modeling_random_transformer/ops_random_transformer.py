@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from transformers.utils import output_capturing
 
 FLOAT64_DEVICES = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
+MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 # Number of logits that the loss converts to float32 at a time. The value for CPUs fits into the cache.
 LOSS_CHUNK_CPU = 2**19
 LOSS_CHUNK_GPU = 2**26
@@ -41,6 +42,17 @@ def is_transformed() -> bool:
     or have no batching rule.
     """
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+@lru_cache(maxsize=1)
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 64 MB of freed memory in this process, instead of returning it to the operating system.
+
+    glibc returns freed memory above twice the size of the largest block that was mapped and freed (mallopt(3),
+    M_TRIM_THRESHOLD). Without this block of almost 32 MB, the largest size that counts, the logits of a large batch
+    are mapped again at every decoding step. The block is never written, so it needs no memory itself.
+    """
+    torch.empty(MALLOC_THRESHOLD_LIMIT - 2**16, dtype=torch.uint8)
 
 
 # Attention kernels

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.generation import MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor
 
@@ -19,6 +19,7 @@ from modeling_random_transformer.generation_random_transformer import (
     FastEosCriteria,
     InPlaceMinLengthLogitsProcessor,
     RandomTransformerGenerationMixin,
+    block_top_k,
 )
 from tests.helpers.models import EOS, assert_near, fixed_scores, padded_batch, tiny_model
 
@@ -83,6 +84,7 @@ def generate_with_fixed_scores(model, **options):
 @pytest.mark.parametrize("config", CONFIGS)
 def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkeypatch):
     monkeypatch.setattr(generation, "INITIAL_CAPACITY", 3)  # so that the capacity grows twice
+    monkeypatch.setattr(generation, "COMPACTION_INTERVAL", 3)
     model = exact_model(**CONFIGS[config])
     ours = generate(model, **SEARCHES[search])
     taken = len(steps)
@@ -294,26 +296,132 @@ def test_eos_criteria():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32))
-def test_beam_kv_cache_equals_copied_caches(sources, beams, length, seed):
-    """Any reordering of beams within their sources, against `index_select` and `cat`, with growing capacity."""
+@given(
+    sources=st.integers(1, 3),
+    beams=st.integers(1, 4),
+    length=st.integers(1, 5),
+    survivors=st.integers(1, 4),
+    interval=st.integers(1, 4),
+    seed=st.integers(0, 2**32),
+)
+def test_beam_kv_cache_equals_copied_caches(sources, beams, length, survivors, interval, seed):
+    """Any reordering of beams within their sources, against indexing and `cat`, while it grows and is compacted."""
     torch.manual_seed(seed)
     batch = sources * beams
     keys, values = torch.randn(batch, 2, length, 3), torch.randn(batch, 2, length, 4)
-    with patch.object(generation, "INITIAL_CAPACITY", 1):
-        cache = BeamKVCache([(keys, values)], beams, limit=50)
-    for _ in range(2 * length + 6):
-        parents = torch.randint(beams, (sources, beams)) + beams * torch.arange(sources)[:, None]
+    with patch.multiple(generation, INITIAL_CAPACITY=1, COMPACTION_INTERVAL=interval):
+        check_cache(BeamKVCache([(keys, values)], beams, limit=50), keys, values, survivors)
+
+
+def check_cache(cache, keys, values, survivors):
+    """Reorder and append; `survivors` beams per source continue."""
+    beams, sources = cache.beams, cache.groups
+    for _ in range(2 * cache.length + 6):
+        parents = torch.randint(min(beams, survivors), (sources, beams)) + beams * torch.arange(sources)[:, None]
         cache.reorder(parents.flatten())
         if beams > 1:
             keys, values = keys[parents.flatten()], values[parents.flatten()]
         cache.reserve()
-        key, value = torch.randn(batch, 2, 3), torch.randn(batch, 2, 4)
+        key, value = torch.randn(sources * beams, 2, 3), torch.randn(sources * beams, 2, 4)
         cache.append(0, cache.split_heads(key.flatten(1), 3), cache.split_heads(value.flatten(1), 4))
         cache.advance()
         keys, values = torch.cat([keys, key[:, :, None]], dim=2), torch.cat([values, value[:, :, None]], dim=2)
         torch.testing.assert_close(cache.unpack(cache.keys[0]), keys, rtol=0, atol=0)
         torch.testing.assert_close(cache.unpack(cache.values[0]), values, rtol=0, atol=0)
+
+
+def test_entries_without_descendants_are_removed():
+    """If one beam survives each step, a row keeps little more than one entry per token."""
+    beams, length = 4, 60
+    cache = BeamKVCache([(torch.randn(2 * beams, 1, 1, 2),) * 2], beams, limit=length)
+    for _ in range(length - 1):
+        cache.reorder(torch.tensor([1, 1, 1, 1, 6, 6, 6, 6]))
+        cache.reserve()
+        cache.append(0, *[torch.randn(2, 1, beams, 2)] * 2)
+        cache.advance()
+    assert cache.length == length
+    assert cache.entries <= length + beams * (generation.COMPACTION_INTERVAL + 1)
+
+
+SCORES = {
+    "random": lambda shape: torch.randn(shape),
+    "a few values, many of them equal": lambda shape: torch.randint(5, shape).float(),
+    "equal at the boundary": lambda shape: torch.arange(shape[1]).div(2, rounding_mode="floor").float().expand(shape),
+    "mostly -inf": lambda shape: torch.randn(shape).masked_fill(torch.rand(shape) > 0.01, -torch.inf),
+    "all -inf": lambda shape: torch.full(shape, -torch.inf),
+    "NaN": lambda shape: torch.randn(shape).masked_fill(torch.rand(shape) > 0.99, torch.nan),
+    "-1e9 for all beams but one": lambda shape: torch.randn(shape) - 1e9 * (torch.arange(shape[1]) >= shape[1] // 4),
+    "highest at the end": lambda shape: torch.arange(shape[1]).float().expand(shape),
+}
+
+
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("shape", [(1, 997), (3, 1024), (2, 4001)])
+@pytest.mark.parametrize("k", [1, 4, 9])
+def test_block_top_k_equals_topk(shape, k, scores, monkeypatch):
+    """Also which of several equal scores are selected, and in which order."""
+    monkeypatch.setattr(generation, "MIN_BLOCK_TOP_K", 0)
+    monkeypatch.setattr(generation, "TOP_K_BLOCK", 16)
+    torch.manual_seed(0)
+    values = SCORES[scores](shape)
+    for ours, theirs in zip(block_top_k(values, k), values.topk(k), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.fixture
+def library_search(monkeypatch):
+    """Call it to use transformers' methods of beam search from then on."""
+
+    def use():
+        for name in ("_gather_beams", "_get_top_k_continuations"):
+            monkeypatch.setattr(RandomTransformerGenerationMixin, name, vars(GenerationMixin)[name])
+
+    return use
+
+
+def best_tokens_equal(ids, scores):
+    """A logits processor: two tokens that follow from the last one have the same, highest score."""
+    best = torch.stack([ids[:, -1] * 7 % scores.shape[1], ids[:, -1] * 5 % scores.shape[1]], dim=1)
+    return scores.scatter(1, best, -0.5)
+
+
+BEAM_SEARCHES = {
+    "beams": {},
+    "all beams": {"num_return_sequences": 4},
+    "long": {"length_penalty": 2.0, "num_return_sequences": 2},
+    "short": {"length_penalty": -1.0},
+    "early": {"early_stopping": True, "num_return_sequences": 4},
+    "never early": {"early_stopping": "never", "num_return_sequences": 4},
+    "two end tokens": {"eos_token_id": [EOS, 9], "num_return_sequences": 4},
+    "no end token": {"eos_token_id": -1},
+    "sampled beams": {"do_sample": True, "num_return_sequences": 2},
+    "equal scores": {"logits_processor": [best_tokens_equal], "num_return_sequences": 4},
+    "few tokens allowed": {"prefix_allowed_tokens_fn": lambda *_: [7, 11, EOS], "num_return_sequences": 4},
+    "one token allowed": {"prefix_allowed_tokens_fn": lambda *_: [7], "num_return_sequences": 4},
+    "no repeats": {"no_repeat_ngram_size": 2},
+    "min length": {"min_new_tokens": 6},
+    "stopping criterion": {"stopping_criteria": [lambda ids, *_: ids[:, -1] % 3 == 0], "num_return_sequences": 4},
+}
+
+
+@pytest.mark.parametrize("search", BEAM_SEARCHES)
+def test_beam_search_equals_the_library(search, library_search, monkeypatch):
+    monkeypatch.setattr(generation, "MIN_BLOCK_TOP_K", 0)
+    monkeypatch.setattr(generation, "TOP_K_BLOCK", 4)
+    selected, top_k = [], generation.block_top_k
+    monkeypatch.setattr(generation, "block_top_k", lambda *inputs: selected.append(1) or top_k(*inputs))
+    model = exact_model(vocab_size=200)
+    options = {"num_beams": 4, "output_scores": True, "max_new_tokens": 9} | BEAM_SEARCHES[search]
+    ours = generate(model, **options)
+    assert bool(selected) == (not options.get("do_sample"))
+    library_search()
+    selected.clear()
+    theirs = generate(model, **options)
+    assert not selected
+    for name in ("sequences", "sequences_scores", "beam_indices"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    for mine, other in zip(ours.scores, theirs.scores, strict=True):
+        assert torch.equal(mine, other)
 
 
 def test_generation_config_is_unchanged():
