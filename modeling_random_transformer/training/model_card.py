@@ -34,11 +34,21 @@ HYPERPARAMETERS = [
     "bf16",
     "fp16",
 ]
+ADVICE = "On a CPU, `--dtype int8` quantizes weights and activations, which is faster for large models."
+ADAPTER_ADVICE = "To use `--dtype int8`, merge the adapter into the base model first."
 BODY = """\
 # {name}
 
 {summary} on {pairs:,} pairs
 with random-transformer {version}.
+
+## Use
+
+```sh
+random-transformer translate --model {name} --input FILE --output FILE
+```
+
+{advice}
 
 ## Data
 
@@ -88,6 +98,7 @@ def write_model_card(
         summary=_summary(result, model_args),
         pairs=result.pairs,
         version=__version__,
+        advice=ADVICE if model_args.lora_rank is None else ADAPTER_ADVICE,
         reports="\n".join(f"- {report}" for report in result.reports),
         command=command,
         steps=result.steps,

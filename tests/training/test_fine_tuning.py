@@ -78,6 +78,7 @@ def test_a_lora_run_writes_a_scored_adapter(corpus, tmp_path):
     card = (result.folder / "README.md").read_text()
     assert f"A LoRA adapter (rank 2, {result.trained:,} parameters) of `{corpus / 'base'}`" in card
     assert "library_name: peft" in card
+    assert "merge the adapter into the base model first" in card
     # The folder is complete, and the saved adapter is the mean of the last checkpoints.
     model, tokenizer = load(result.folder), AutoTokenizer.from_pretrained(result.folder)
     assert tokenizer.decode(model.generate(**tokenizer("abc", return_tensors="pt"))[0]).startswith("<s>")

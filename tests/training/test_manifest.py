@@ -307,6 +307,8 @@ def test_the_model_card_works_without_an_installed_package(tmp_path, monkeypatch
     assert "with random-transformer 0.1.0" in text
     assert "| `learning_rate` | 0.5 |" in text
     assert "| `world_size` | 2 |" in text
+    assert f"random-transformer translate --model {tmp_path.name} " in text
+    assert "`--dtype int8` quantizes" in text
 
 
 def test_the_report_of_a_stream_survives_a_stop_before_saving(tmp_path, monkeypatch):
