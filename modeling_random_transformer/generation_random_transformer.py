@@ -69,6 +69,9 @@ TOP_K_BLOCK = 128  # scores per block of `block_top_k`
 MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
 
 
+# KV cache and decoder step
+
+
 class BeamKVCache:
     """KV cache of the target for all decoder layers, in which beams of one source share a row of entries.
 
@@ -93,22 +96,25 @@ class BeamKVCache:
         self.capacity = min(self.limit, max(INITIAL_CAPACITY, 2 * self.length) * beams)  # in entries
         self.next_compaction = self.length + COMPACTION_INTERVAL  # in tokens
         # 0 for a beam's own entries, -inf for those of other beams: for one token, then for all entries.
-        own = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device).fill_diagonal_(0)
-        self.own_mask, self.mask = own, None if beams == 1 else own.new_empty(self.groups, 1, beams, self.capacity)
-        if self.mask is not None:
-            self.mask[..., : self.entries] = own.repeat(1, self.length)
+        hidden = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device)
+        self.own_mask = hidden.fill_diagonal_(0)
+        self.mask: Tensor | None = None
+        if beams > 1:
+            self.mask = self.own_mask.new_empty(self.groups, 1, beams, self.capacity)
+            self.mask[..., : self.entries] = self.own_mask.repeat(1, self.length)
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
 
     def reserve(self) -> None:
         """Make sure that the next token's entries fit."""
         if self.mask is not None and self.length >= self.next_compaction:
-            self.compact(self.mask)
+            self.compact()
             self.next_compaction = self.length + COMPACTION_INTERVAL
         if self.entries + self.beams > self.capacity:
             self.capacity = max(min(self.limit, 2 * self.capacity), self.entries + self.beams)
-            self.keys, self.values = ([self.enlarge(packed, 2) for packed in kind] for kind in (self.keys, self.values))
-            self.mask = None if self.mask is None else self.enlarge(self.mask, 3)
+            self.keys = [self.enlarge(packed, dim=2) for packed in self.keys]
+            self.values = [self.enlarge(packed, dim=2) for packed in self.values]
+            self.mask = None if self.mask is None else self.enlarge(self.mask, dim=3)
         if self.mask is not None:
             self.mask.narrow(3, self.entries, self.beams).copy_(self.own_mask)
 
@@ -120,20 +126,21 @@ class BeamKVCache:
         larger.narrow(dim, 0, self.entries).copy_(tensor.narrow(dim, 0, self.entries))
         return larger
 
-    def compact(self, mask: Tensor) -> None:
-        """Remove the entries that no beam attends to, if they are a quarter of all.
+    def compact(self) -> None:
+        """Remove the entries that no beam attends to, if they are at least a quarter of all.
 
         The order of the others is kept. A group with fewer of them than another group keeps some that are masked.
         """
-        live = (mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
+        assert self.mask is not None
+        live = (self.mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
         remaining = int(live.sum(dim=1).max())
         if remaining > 0.75 * self.entries:
             return
         kept = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, None, :remaining]
-        for packed in (*self.keys, *self.values, mask.transpose(2, 3)):
+        for packed in (*self.keys, *self.values, self.mask.transpose(2, 3)):
             groups, heads, capacity, width = packed.shape
-            firsts = torch.arange(0, groups * heads * capacity, capacity, device=kept.device)
-            rows = firsts.view(groups, heads, 1) + kept  # index_select is ten times as fast as gather
+            first_rows = torch.arange(0, groups * heads * capacity, capacity, device=kept.device)
+            rows = first_rows.view(groups, heads, 1) + kept  # index_select is ten times as fast as gather
             selected = packed.reshape(-1, width).index_select(0, rows.flatten())
             packed[:, :, :remaining] = selected.view(groups, heads, remaining, width)
         self.entries = remaining
@@ -309,65 +316,6 @@ def additive_padding_mask(padding_mask: Tensor | None, dtype: torch.dtype) -> Te
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
-class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
-    """`min_length` or `min_new_tokens`: sets the scores of the end tokens to -inf below the minimum length.
-
-    transformers' processors copy all scores twice at each step. This one writes to the end tokens' scores in place.
-    """
-
-    def __init__(self, processor: MinLengthLogitsProcessor | MinNewTokensLengthLogitsProcessor, vocab_size: int):
-        if isinstance(processor, MinLengthLogitsProcessor):
-            self.min_length = processor.min_length
-        else:
-            self.min_length = processor.prompt_length_to_skip + processor.min_new_tokens
-        self.eos_token_id = processor.eos_token_id[processor.eos_token_id < vocab_size]
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores `[batch, vocab_size]` of the next token after `input_ids`, `[batch, length]`."""
-        if input_ids.shape[1] < self.min_length:
-            scores.index_fill_(1, self.eos_token_id, -torch.inf)
-        return scores
-
-
-class FastEosCriteria(EosTokenCriteria):
-    """`EosTokenCriteria` by comparison, which for a few tokens is many times faster than its `torch.isin`."""
-
-    def __call__(self, input_ids: Tensor, scores: Any, new_token_length: int = 1, **kwargs: Any) -> Tensor:
-        """Which rows of `input_ids`, `[batch, length]`, have an end token among their last `new_token_length`."""
-        newest = input_ids[:, -new_token_length:, None]
-        return (newest == self.eos_token_id.to(newest.device)).flatten(1).any(dim=1)
-
-
-def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`scores.topk(k)` for a few of many scores on a CPU, up to six times as fast.
-
-    PyTorch sorts pairs of all scores and indices. Here, one vectorized pass takes the maximum of each block of scores,
-    and only the blocks with the highest maxima are sorted. For equal scores, PyTorch's order is undefined but
-    reproducible: `scores.topk(k)` is called if the result depends on it.
-
-    Args:
-        scores: `[batch, n]`.
-        k: number of scores to select per row.
-
-    Returns:
-        The highest scores in descending order and their indices, both `[batch, k]`.
-    """
-    blocks = scores.shape[1] // TOP_K_BLOCK
-    if not scores.is_cpu or scores.numel() < MIN_BLOCK_TOP_K or blocks < 4 * (k + 1):
-        return scores.topk(k)
-    head, tail = scores.split([blocks * TOP_K_BLOCK, scores.shape[1] % TOP_K_BLOCK], dim=1)
-    head = head.unflatten(1, (blocks, TOP_K_BLOCK))
-    best = head.amax(dim=2).topk(k + 1)[1]  # these blocks and the tail contain the k + 1 highest scores
-    selected = head.gather(1, best[:, :, None].expand(-1, -1, TOP_K_BLOCK)).flatten(1)
-    values, positions = torch.cat([selected, tail], dim=1).topk(k + 1)
-    if not (values[:, :-1] > values[:, 1:]).all():  # equal scores, or NaN
-        return scores.topk(k)
-    positions = positions[:, :k]
-    block_indices = torch.cat([best, best.new_full((len(best), 1), blocks)], dim=1)  # the tail follows all blocks
-    starts = block_indices.gather(1, positions // TOP_K_BLOCK) * TOP_K_BLOCK
-    return values[:, :k], starts + positions % TOP_K_BLOCK
-
-
 class FastDecodingCache(EncoderDecoderCache):
     """transformers' cache, whose self-attention part is a `BeamKVCache` while a `FastDecoder` runs.
 
@@ -442,6 +390,9 @@ class FastDecodingCache(EncoderDecoderCache):
         ]
         self.dynamic_cache = DynamicCache()  # its tensors have been copied
         return fast
+
+
+# Conditions for the fast decoder
 
 
 # The original public methods of the classes whose computation `FastDecoder` reproduces.
@@ -531,6 +482,71 @@ CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
 def log_fallback(reason: str) -> None:
     """Log once per reason."""
     logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
+
+
+# Parts of transformers' search, by faster equivalents
+
+
+class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
+    """`min_length` or `min_new_tokens`: sets the scores of the end tokens to -inf below the minimum length.
+
+    transformers' processors copy all scores twice at each step. This one writes to the end tokens' scores in place.
+    """
+
+    def __init__(self, processor: MinLengthLogitsProcessor | MinNewTokensLengthLogitsProcessor, vocab_size: int):
+        if isinstance(processor, MinLengthLogitsProcessor):
+            self.min_length = processor.min_length
+        else:
+            self.min_length = processor.prompt_length_to_skip + processor.min_new_tokens
+        self.eos_token_id = processor.eos_token_id[processor.eos_token_id < vocab_size]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores `[batch, vocab_size]` of the next token after `input_ids`, `[batch, length]`."""
+        if input_ids.shape[1] < self.min_length:
+            scores.index_fill_(1, self.eos_token_id, -torch.inf)
+        return scores
+
+
+class FastEosCriteria(EosTokenCriteria):
+    """`EosTokenCriteria` by comparison, which for a few tokens is many times faster than its `torch.isin`."""
+
+    def __call__(self, input_ids: Tensor, scores: Any, new_token_length: int = 1, **kwargs: Any) -> Tensor:
+        """Which rows of `input_ids`, `[batch, length]`, have an end token among their last `new_token_length`."""
+        newest = input_ids[:, -new_token_length:, None]
+        return (newest == self.eos_token_id.to(newest.device)).flatten(1).any(dim=1)
+
+
+def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`scores.topk(k)` for a few of many scores on a CPU, up to six times as fast.
+
+    PyTorch sorts pairs of all scores and indices. Here, one vectorized pass takes the maximum of each block of scores,
+    and only the blocks with the highest maxima are sorted. For equal scores, PyTorch's order is undefined but
+    reproducible: `scores.topk(k)` is called if the result depends on it.
+
+    Args:
+        scores: `[batch, n]`.
+        k: number of scores to select per row.
+
+    Returns:
+        The highest scores in descending order and their indices, both `[batch, k]`.
+    """
+    blocks = scores.shape[1] // TOP_K_BLOCK
+    if not scores.is_cpu or scores.numel() < MIN_BLOCK_TOP_K or blocks < 4 * (k + 1):
+        return scores.topk(k)
+    head, tail = scores.split([blocks * TOP_K_BLOCK, scores.shape[1] % TOP_K_BLOCK], dim=1)
+    head = head.unflatten(1, (blocks, TOP_K_BLOCK))
+    best = head.amax(dim=2).topk(k + 1)[1]  # these blocks and the tail contain the k + 1 highest scores
+    selected = head.gather(1, best[:, :, None].expand(-1, -1, TOP_K_BLOCK)).flatten(1)
+    values, positions = torch.cat([selected, tail], dim=1).topk(k + 1)
+    if not (values[:, :-1] > values[:, 1:]).all():  # equal scores, or NaN
+        return scores.topk(k)
+    positions = positions[:, :k]
+    block_indices = torch.cat([best, best.new_full((len(best), 1), blocks)], dim=1)  # the tail follows all blocks
+    starts = block_indices.gather(1, positions // TOP_K_BLOCK) * TOP_K_BLOCK
+    return values[:, :k], starts + positions % TOP_K_BLOCK
+
+
+# Integration
 
 
 class RandomTransformerGenerationMixin(GenerationMixin):
@@ -623,7 +639,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         return tensor.gather(1, indices.expand(-1, -1, *tensor.shape[2:]))
 
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The library's selection of the best continuations, with `block_top_k` instead of `torch.topk`.
+        """transformers' selection of the best continuations, with `block_top_k` instead of `torch.topk`.
 
         Log-probabilities are `[batch, beams · vocab_size]`, sequences and beam indices `[batch, beams, length]`.
         """
@@ -636,6 +652,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         sequences = self._gather_beams(state["running_sequences"], parents)
         sequences[:, :, state["cur_len"]] = indices % vocab_size
         beam_indices = self._gather_beams(state["running_beam_indices"], parents)
+        # Beam indices count the rows of the whole batch.
         first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)[:, None]
         beam_indices[:, :, state["cur_len"] - state["decoder_prompt_len"]] = parents + first_rows
         return log_probs, sequences, beam_indices
