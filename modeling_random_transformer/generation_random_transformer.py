@@ -335,6 +335,9 @@ class FastDecodingCache(EncoderDecoderCache):
         self.dynamic_cache: Cache
         super().__init__(DynamicCache(), DynamicCache())
         self.beams, self.limit = beams, limit
+        # Set by `start`.
+        self.decoder: FastDecoder
+        self.layer_indices: list[int]
 
     @property
     def self_attention_cache(self) -> Cache:
@@ -439,7 +442,7 @@ def customizations(model: Any) -> Iterator[str]:
 
 
 def module_customizations(name: str, module: nn.Module) -> Iterator[str]:
-    """The same for one module whose `forward` a `FastDecoder` does not call."""
+    """The customizations of one module whose `forward` a `FastDecoder` does not call."""
     if reason := replaced_method(type(module), module):
         yield f"{name}: {reason}"
     if has_hooks(module):
@@ -449,12 +452,16 @@ def module_customizations(name: str, module: nn.Module) -> Iterator[str]:
 
 
 def attention_customizations(name: str, attention: Any) -> Iterator[str]:
-    """The same for an attention module, including its settings. Any number is allowed as scaling."""
+    """The customizations of an attention module, including its settings. Any number is allowed as scaling."""
     yield from module_customizations(name, attention)
     if attention.config._attn_implementation != "sdpa":
         yield f"{name}: the attention implementation is {attention.config._attn_implementation!r}, not 'sdpa'"
     if not isinstance(attention.scaling, int | float):
         yield f"{name}.scaling is a {type(attention.scaling).__name__}, not a number"
+
+
+# Whether generate() runs a decoding loop that was passed as `custom_generate`.
+CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
 
 
 def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
@@ -472,10 +479,6 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
         ", ".join(sorted(given)): bool(given),
     }
     return next((f"{name} was requested" for name, requested in unsupported.items() if requested), None)
-
-
-# Whether generate() runs a decoding loop that was passed as `custom_generate`.
-CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
 
 
 @lru_cache(maxsize=256)

@@ -310,10 +310,10 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise.binary(states, residual, self.weight, self.bias, "add")
 
 
-def can_pack(*modules: nn.Module) -> bool:
+def can_pack(*layers: Any) -> bool:
     """Whether these are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
-    layers = [module for module in modules if is_unmodified(module, nn.Linear) and is_plain(module.weight)]
-    if len(layers) < len(modules) or torch.is_grad_enabled():
+    unmodified = all(is_unmodified(layer, nn.Linear) and is_plain(layer.weight) for layer in layers)
+    if not unmodified or torch.is_grad_enabled():
         return False
     weight = layers[0].weight
     elements = sum(layer.weight.numel() for layer in layers)
@@ -411,10 +411,10 @@ class PackedInt8Linear:
     """
 
     def __init__(self, layers: tuple[Int8Linear, ...]):
-        self.weight = torch.cat([layer.weight for layer in layers]) if len(layers) > 1 else layers[0].weight
-        self.scale = torch.cat([layer.weight_scale for layer in layers])
-        biases = [layer.bias for layer in layers if layer.bias is not None]
-        self.bias: Tensor | None = torch.cat(biases) if biases else None
+        self.weight = torch.cat(tuple(layer.weight for layer in layers)) if len(layers) > 1 else layers[0].weight
+        self.scale = torch.cat(tuple(layer.weight_scale for layer in layers))
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
         self.largest, _ = int8_kernels()
         self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
         self.kernels: dict[type, Any] = {}  # with packed weights
@@ -496,7 +496,7 @@ class OneDnnInt8:
         zeros = torch.zeros(len(scale), dtype=torch.long)
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None), scale, zeros
         # Bias, scale, zero point and dtype of the output; activation, its arguments and its variant.
-        self.output = None, 1.0, 0, torch.float32, "none", [], ""
+        self.output: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[rows, inputs]` → `[rows, outputs]`."""
