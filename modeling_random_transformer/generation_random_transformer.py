@@ -487,7 +487,7 @@ def log_fallback(reason: str) -> None:
     logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
 
 
-# Parts of transformers' search, by faster equivalents
+# Faster equivalents of parts of transformers' search
 
 
 class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
@@ -549,7 +549,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values[:, :k], starts + positions % TOP_K_BLOCK
 
 
-# Integration
+# Integration into `generate()`
 
 
 class RandomTransformerGenerationMixin(GenerationMixin):

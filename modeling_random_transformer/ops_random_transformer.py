@@ -543,10 +543,10 @@ def duration(function: Callable[[Tensor], Tensor], states: Tensor, runs: int = 5
     return min(times)
 
 
-# Detection of modified modules, which are called as modules
+# Detection of modified modules, whose `__call__` cannot be replaced by a function
 
 
-# To detect a patched class.
+# To detect a class whose `forward` was replaced.
 ORIGINAL_FORWARD = {kind: kind.forward for kind in (nn.Linear, nn.LayerNorm, Int8Linear)}
 
 
