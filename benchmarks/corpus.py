@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> None:
             write_corpus(Path(folder), lines)
             for mode in ("mapped", "streamed"):
                 command = [sys.executable, "-m", "benchmarks", "corpus", "--measure", folder, mode]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                result = json.loads(done.stdout.splitlines()[-1])
+                process = subprocess.run(command, capture_output=True, text=True, check=True)
+                result = json.loads(process.stdout.splitlines()[-1])
                 print(
                     f"{lines:>10,} {mode:>9} {result['peak']:>12.0f} {result['start']:>12.0f} {result['seconds']:>8.0f}"
                 )

@@ -1,7 +1,7 @@
-"""CTranslate2 with the weights of our model, in a process of its own.
+"""CTranslate2 with the weights of our model, in a separate process.
 
-In one process, its threads would slow PyTorch down: after its first translation, `generate()` with two threads takes
-twice as long.
+In the same process, its threads would compete with those of PyTorch: after its first translation, `generate()` with two
+threads takes twice as long.
 """
 
 import multiprocessing
@@ -32,16 +32,16 @@ def translate(model: Any, compute_type: str, new_tokens: int) -> Callable[[Tenso
     """
     folder = tempfile.TemporaryDirectory()
     save(model, Path(folder.name))
-    ours, theirs = multiprocessing.Pipe()
-    arguments = (theirs, folder.name, compute_type, new_tokens, torch.get_num_threads())
+    parent, child = multiprocessing.Pipe()
+    arguments = (child, folder.name, compute_type, new_tokens, torch.get_num_threads())
     multiprocessing.get_context("spawn").Process(target=serve, args=arguments, daemon=True).start()
-    theirs.close()
-    ours.recv()  # the engine has been loaded
+    child.close()
+    parent.recv()  # the engine has been loaded
     folder.cleanup()
 
     def run(ids: Tensor, num_beams: int) -> list[list[str]]:
-        ours.send(([[f"t{i}" for i in row] for row in ids.tolist()], num_beams))
-        translations: list[list[str]] = ours.recv()
+        parent.send(([[f"t{i}" for i in row] for row in ids.tolist()], num_beams))
+        translations: list[list[str]] = parent.recv()
         return translations
 
     return run

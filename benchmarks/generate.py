@@ -19,7 +19,7 @@ from .timing import paired
 
 SOURCE_LEN, NEW_TOKENS = 32, 64
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}  # of all weights but int8 ones
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 Generate = Callable[[Tensor, int], Any]  # source ids `[batch, source_len]`, num_beams → target ids
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "base"], help="model sizes")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="batch sizes")
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4], help="numbers of beams")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"], help="data types")
+    parser.add_argument("--dtypes", nargs="+", choices=[*DTYPES, "int8"], default=["fp32", "bf16"], help="data types")
     parser.add_argument("--engines", action="store_true", help="also compare with CTranslate2 (extra ctranslate2)")
     parser.add_argument("--pairs", type=int, default=5, help="number of paired measurements")
     parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks"), help="folder of the results")
@@ -51,8 +51,9 @@ def run(options: argparse.Namespace) -> None:
 def candidates(size: str, dtype: str, engines: bool) -> tuple[Generate, dict[str, Generate]]:
     """Our `generate()`, and the peers: Marian, for int8 in float32, and, with `engines`, CTranslate2."""
     torch.manual_seed(0)
-    mine, theirs = (make(SIZES[size]).to(DEVICE, DTYPES[dtype]).eval() for make in (ours, marian))
-    peers: dict[str, Generate] = {f"Marian {'fp32' if dtype == 'int8' else dtype}": partial(generate, theirs)}
+    unquantized = "fp32" if dtype == "int8" else dtype
+    mine, theirs = (make(SIZES[size]).to(DEVICE, DTYPES[unquantized]).eval() for make in (ours, marian))
+    peers: dict[str, Generate] = {f"Marian {unquantized}": partial(generate, theirs)}
     if engines:
         from .engines import translate  # imports ctranslate2, which is optional
 

@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    found = {}
+    measured = {}
     for name in GENERATORS:
         command = [sys.executable, "-m", "benchmarks.memory", "--model", name, "--size", options.size]
         command += ["--batch", f"{options.batch}", "--source", f"{options.source}", "--beams", f"{options.beams}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
-        print(f"{name}: {found[name]['start']:.0f} MiB with the model loaded, peak {found[name]['peak']:.0f} MiB")
-    mine, theirs = found.values()
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        measured[name] = memory = json.loads(result.stdout.splitlines()[-1])
+        print(f"{name}: {memory['start']:.0f} MiB with the model loaded, peak {memory['peak']:.0f} MiB")
+    mine, theirs = measured.values()
     print(f"peak: {mine['peak'] / theirs['peak']:.2f} of Marian's; above the loaded model: ", end="")
     print(f"{(mine['peak'] - mine['start']) / (theirs['peak'] - theirs['start']):.2f}")
 

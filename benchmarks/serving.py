@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> None:
                 console.print(engine, dtype)
                 output = Path(folder, f"{engine}-{dtype}")
                 export_model(model, tokenizer, output, engine=engine, dtype=dtype)
-                found = speeds(model, tokenizer, load_engine(output, engine), sentences, options)
-                table.add_row(f"{engine}, {dtype}", *found, f"{folder_size(output):.0f}")
+                ratios = speeds(model, tokenizer, load_engine(output, engine), sentences, options)
+                table.add_row(f"{engine}, {dtype}", *ratios, f"{folder_size(output):.0f}")
     console.print(table)
 
 
@@ -77,6 +77,7 @@ def load_saved(folder: Path, source: Path) -> tuple[Any, Any, list[str]]:
 def speeds(
     model: Any, tokenizer: Any, engine: Translate, sentences: list[str], options: argparse.Namespace
 ) -> list[str]:
+    """Throughput of an engine relative to the model, for each number of beams."""
     limit = NEW_TOKENS if options.model is None else 128
-    found = compare(model, tokenizer, engine, sentences, max_new_tokens=limit, rounds=options.rounds)
-    return [f"{each.engine_speed / each.model_speed:.2f}" for each in found]
+    comparisons = compare(model, tokenizer, engine, sentences, max_new_tokens=limit, rounds=options.rounds)
+    return [f"{comparison.engine_speed / comparison.model_speed:.2f}" for comparison in comparisons]

@@ -69,11 +69,11 @@ def speed_of(step: Callable[[], object], dtype: torch.dtype, tokens: int) -> dic
     """Tokens per second (source, target and padding), and the share of the speed of a large matrix product."""
     with FlopCounterMode(display=False) as counter:
         step()
-    took = statistics.median(seconds(step, 1) for _ in range(7))
+    step_seconds = statistics.median(seconds(step, 1) for _ in range(7))
     peak = matmul_flops(dtype)
     return {
-        "tokens_per_second": tokens / took,
-        "utilization": counter.get_total_flops() / took / peak,
+        "tokens_per_second": tokens / step_seconds,
+        "utilization": counter.get_total_flops() / step_seconds / peak,
         "matmul_tflops": peak / 1e12,
     }
 

@@ -4,7 +4,8 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import is_peft_available
 
-from . import _quiet_torchao  # noqa: F401  (first, because the other modules import torchao)
+from .utils import quiet_torchao  # noqa: F401  isort: skip  (first, because the other modules import torchao)
+
 from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
 from .modeling_random_transformer import (
     RandomTransformerEncoderModel,

@@ -69,6 +69,9 @@ TOP_K_BLOCK = 128  # scores per block of `block_top_k`
 MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
 
 
+# KV cache and decoder step
+
+
 class BeamKVCache:
     """KV cache of the target for all decoder layers, in which beams of one source share a row of entries.
 
@@ -93,22 +96,25 @@ class BeamKVCache:
         self.capacity = min(self.limit, max(INITIAL_CAPACITY, 2 * self.length) * beams)  # in entries
         self.next_compaction = self.length + COMPACTION_INTERVAL  # in tokens
         # 0 for a beam's own entries, -inf for those of other beams: for one token, then for all entries.
-        own = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device).fill_diagonal_(0)
-        self.own_mask, self.mask = own, None if beams == 1 else own.new_empty(self.groups, 1, beams, self.capacity)
-        if self.mask is not None:
-            self.mask[..., : self.entries] = own.repeat(1, self.length)
+        hidden = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device)
+        self.own_mask = hidden.fill_diagonal_(0)
+        self.mask: Tensor | None = None
+        if beams > 1:
+            self.mask = self.own_mask.new_empty(self.groups, 1, beams, self.capacity)
+            self.mask[..., : self.entries] = self.own_mask.repeat(1, self.length)
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
 
     def reserve(self) -> None:
         """Make sure that the next token's entries fit."""
         if self.mask is not None and self.length >= self.next_compaction:
-            self.compact(self.mask)
+            self.compact()
             self.next_compaction = self.length + COMPACTION_INTERVAL
         if self.entries + self.beams > self.capacity:
             self.capacity = max(min(self.limit, 2 * self.capacity), self.entries + self.beams)
-            self.keys, self.values = ([self.enlarge(packed, 2) for packed in kind] for kind in (self.keys, self.values))
-            self.mask = None if self.mask is None else self.enlarge(self.mask, 3)
+            self.keys = [self.enlarge(packed, dim=2) for packed in self.keys]
+            self.values = [self.enlarge(packed, dim=2) for packed in self.values]
+            self.mask = None if self.mask is None else self.enlarge(self.mask, dim=3)
         if self.mask is not None:
             self.mask.narrow(3, self.entries, self.beams).copy_(self.own_mask)
 
@@ -120,20 +126,21 @@ class BeamKVCache:
         larger.narrow(dim, 0, self.entries).copy_(tensor.narrow(dim, 0, self.entries))
         return larger
 
-    def compact(self, mask: Tensor) -> None:
-        """Remove the entries that no beam attends to, if they are a quarter of all.
+    def compact(self) -> None:
+        """Remove the entries that no beam attends to, if they are at least a quarter of all.
 
         The order of the others is kept. A group with fewer of them than another group keeps some that are masked.
         """
-        live = (mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
+        assert self.mask is not None
+        live = (self.mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
         remaining = int(live.sum(dim=1).max())
         if remaining > 0.75 * self.entries:
             return
         kept = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, None, :remaining]
-        for packed in (*self.keys, *self.values, mask.transpose(2, 3)):
+        for packed in (*self.keys, *self.values, self.mask.transpose(2, 3)):
             groups, heads, capacity, width = packed.shape
-            firsts = torch.arange(0, groups * heads * capacity, capacity, device=kept.device)
-            rows = firsts.view(groups, heads, 1) + kept  # index_select is ten times as fast as gather
+            first_rows = torch.arange(0, groups * heads * capacity, capacity, device=kept.device)
+            rows = first_rows.view(groups, heads, 1) + kept  # index_select is ten times as fast as gather
             selected = packed.reshape(-1, width).index_select(0, rows.flatten())
             packed[:, :, :remaining] = selected.view(groups, heads, remaining, width)
         self.entries = remaining
@@ -309,6 +316,180 @@ def additive_padding_mask(padding_mask: Tensor | None, dtype: torch.dtype) -> Te
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
+class FastDecodingCache(EncoderDecoderCache):
+    """transformers' cache, whose self-attention part is a `BeamKVCache` while a `FastDecoder` runs.
+
+    Reading `self_attention_cache` converts it back, so the next step may use the modules (in a replaced `forward`, or
+    for several tokens at once) or the methods of transformers' cache.
+
+    Args:
+        beams: number of consecutive rows that the search reorders among themselves.
+        limit: maximum number of target tokens.
+    """
+
+    is_croppable = False
+
+    def __init__(self, beams: int, limit: int):
+        self.fast: BeamKVCache | None = None
+        self.attentions: list[BeamAttention] = []
+        self.dynamic_cache: Cache
+        super().__init__(DynamicCache(), DynamicCache())
+        self.beams, self.limit = beams, limit
+        # Set by `start`.
+        self.decoder: FastDecoder
+        self.layer_indices: list[int]
+
+    @property
+    def self_attention_cache(self) -> Cache:
+        """The keys and values of the target in transformers' layout."""
+        if self.fast is not None:
+            for i, keys, values in zip(self.layer_indices, self.fast.keys, self.fast.values, strict=True):
+                self.dynamic_cache.update(self.fast.unpack(keys), self.fast.unpack(values), i)
+            self.fast, self.attentions = None, []
+        return self.dynamic_cache
+
+    @self_attention_cache.setter
+    def self_attention_cache(self, cache: Cache) -> None:
+        self.dynamic_cache = cache
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return super().get_seq_length(layer_idx) if self.fast is None else self.fast.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Reorder the target's rows. The source's rows are unchanged, because beams are reordered within a source."""
+        if self.fast is None or self.beams == 1:
+            self.self_attention_cache.reorder_cache(beam_idx)
+        else:
+            self.fast.reorder(beam_idx)
+
+    def can_step(self, ids: Tensor, *others: Any) -> bool:
+        """Whether a `FastDecoder` supports this step: one token per row after earlier ones, and no other argument."""
+        one = ids.shape[1] == 1 and self.get_seq_length() > 0
+        return one and all(value is None or value is False for value in others) and not torch.compiler.is_compiling()
+
+    def step(self, model: Any, ids: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """The logits of the next tokens, `[batch, 1, vocab_size]`, after the newest, `[batch, 1]`."""
+        if self.fast is None:
+            self.fast = self.start(model, padding_mask)
+        self.fast.reserve()
+        states = self.decoder.embed(ids, self.fast.length, self.fast.length + 1)[:, 0]
+        logits = self.decoder(states, self.attentions)
+        self.fast.advance()
+        return logits[:, None]
+
+    def start(self, model: Any, padding_mask: Tensor | None) -> BeamKVCache:
+        """Prepare the decoder and its cache from the keys and values that the modules have cached."""
+        layers = model.model.decoder.layers
+        self.layer_indices = [layer.self_attn.layer_idx for layer in layers]  # not consecutive after pruning
+        target = [self.dynamic_cache.layers[i] for i in self.layer_indices]
+        source = [self.cross_attention_cache.layers[i] for i in self.layer_indices]
+        fast = BeamKVCache([(layer.keys, layer.values) for layer in target], self.beams, self.limit)
+        batch_size = len(target[0].keys) if self.limit - fast.length >= MIN_STEPS_TO_PACK else 0
+        self.decoder = FastDecoder(model.model.decoder, model.lm_head, batch_size)
+        mask = additive_padding_mask(padding_mask, target[0].keys.dtype)
+        self.attentions = [
+            BeamAttention(layer, i, fast, cross, mask)
+            for i, (layer, cross) in enumerate(zip(layers, source, strict=True))
+        ]
+        self.dynamic_cache = DynamicCache()  # its tensors have been copied
+        return fast
+
+
+# Conditions for the fast decoder
+
+
+# The original public methods of the classes whose computation `FastDecoder` reproduces.
+ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}
+
+
+def record_methods(*classes: type) -> None:
+    """Record the public methods that are defined in the file of these classes, to detect replacements later."""
+    for cls in classes:
+        own = [vars(base) for base in cls.__mro__ if base.__module__ == cls.__module__]
+        names = {name for methods in own for name in methods if not name.startswith("_")}
+        methods = {name: getattr(cls, name) for name in sorted(names) if inspect.isroutine(getattr(cls, name))}
+        ORIGINAL_METHODS[cls] = {**methods, "__call__": cls.__call__}
+
+
+def replaced_method(cls: type, instance: nn.Module | None = None) -> str | None:
+    """A message about the first method that was replaced, in the class or on the instance; `None` if none was."""
+    original = next((ORIGINAL_METHODS[base] for base in cls.__mro__ if base in ORIGINAL_METHODS), None)
+    if original is None:
+        return f"{cls.__name__} is not a class of this model"
+    own = {} if instance is None else vars(instance)
+    name = next((name for name, method in original.items() if name in own or getattr(cls, name) is not method), None)
+    return name and f"{cls.__name__}.{name} was replaced"
+
+
+def customizations(model: Any) -> Iterator[str]:
+    """What a `FastDecoder` would compute differently from the modules of this model.
+
+    Projections, norms, activations and embeddings can be customized: all but PyTorch's own are called as modules. A
+    replaced `forward` of the instance and hooks on the model are allowed too: the fast step runs inside them.
+    """
+    if reason := replaced_method(type(model)):
+        yield reason
+    yield from module_customizations("model", model.model)
+    yield from module_customizations("decoder", model.model.decoder)
+    for i, layer in enumerate(model.model.decoder.layers):
+        yield from module_customizations(f"decoder.layers.{i}", layer)
+        yield from attention_customizations(f"decoder.layers.{i}.self_attn", layer.self_attn)
+        yield from attention_customizations(f"decoder.layers.{i}.encoder_attn", layer.encoder_attn)
+    if ALL_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_attention_forward:
+        yield "the attention function registered as 'sdpa' is not transformers' own"
+    if ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_mask:
+        yield "the mask function registered as 'sdpa' is not transformers' own"
+
+
+def module_customizations(name: str, module: nn.Module) -> Iterator[str]:
+    """The customizations of one module whose `forward` a `FastDecoder` does not call."""
+    if reason := replaced_method(type(module), module):
+        yield f"{name}: {reason}"
+    if has_hooks(module):
+        yield f"{name} has a hook or a compiled forward"
+    if module.training:
+        yield f"{name} is in training mode"
+
+
+def attention_customizations(name: str, attention: Any) -> Iterator[str]:
+    """The customizations of an attention module, including its settings. Any number is allowed as scaling."""
+    yield from module_customizations(name, attention)
+    if attention.config._attn_implementation != "sdpa":
+        yield f"{name}: the attention implementation is {attention.config._attn_implementation!r}, not 'sdpa'"
+    if not isinstance(attention.scaling, int | float):
+        yield f"{name}.scaling is a {type(attention.scaling).__name__}, not a number"
+
+
+# Whether generate() runs a decoding loop that was passed as `custom_generate`.
+CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
+
+
+def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
+    """A message about an argument of `generate()` that a `FastDecoder` does not support; `None` if none."""
+    target_mask = model_kwargs.get("decoder_attention_mask")
+    given = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
+    unsupported = {
+        "custom_generate": CUSTOM_LOOP.get(),
+        f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
+        "use_cache=False": config.use_cache is False,
+        f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in (None, "dynamic"),
+        "output_attentions": config.output_attentions,
+        "output_hidden_states": config.output_hidden_states,
+        "decoder_attention_mask": target_mask is not None and not (target_mask.dim() == 2 and target_mask.all()),
+        ", ".join(sorted(given)): bool(given),
+    }
+    return next((f"{name} was requested" for name, requested in unsupported.items() if requested), None)
+
+
+@lru_cache(maxsize=256)
+def log_fallback(reason: str) -> None:
+    """Log once per reason."""
+    logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
+
+
+# Faster equivalents of parts of transformers' search
+
+
 class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
     """`min_length` or `min_new_tokens`: sets the scores of the end tokens to -inf below the minimum length.
 
@@ -368,169 +549,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values[:, :k], starts + positions % TOP_K_BLOCK
 
 
-class FastDecodingCache(EncoderDecoderCache):
-    """transformers' cache, whose self-attention part is a `BeamKVCache` while a `FastDecoder` runs.
-
-    Reading `self_attention_cache` converts it back, so the next step may use the modules (in a replaced `forward`, or
-    for several tokens at once) or the methods of transformers' cache.
-
-    Args:
-        beams: number of consecutive rows that the search reorders among themselves.
-        limit: maximum number of target tokens.
-    """
-
-    is_croppable = False
-
-    def __init__(self, beams: int, limit: int):
-        self.fast: BeamKVCache | None = None
-        self.attentions: list[BeamAttention] = []
-        self.dynamic_cache: Cache
-        super().__init__(DynamicCache(), DynamicCache())
-        self.beams, self.limit = beams, limit
-
-    @property
-    def self_attention_cache(self) -> Cache:
-        """The keys and values of the target in transformers' layout."""
-        if self.fast is not None:
-            for i, keys, values in zip(self.layer_indices, self.fast.keys, self.fast.values, strict=True):
-                self.dynamic_cache.update(self.fast.unpack(keys), self.fast.unpack(values), i)
-            self.fast, self.attentions = None, []
-        return self.dynamic_cache
-
-    @self_attention_cache.setter
-    def self_attention_cache(self, cache: Cache) -> None:
-        self.dynamic_cache = cache
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return super().get_seq_length(layer_idx) if self.fast is None else self.fast.length
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the target's rows. The source's rows are unchanged, because beams are reordered within a source."""
-        if self.fast is None or self.beams == 1:
-            self.self_attention_cache.reorder_cache(beam_idx)
-        else:
-            self.fast.reorder(beam_idx)
-
-    def can_step(self, ids: Tensor, *others: Any) -> bool:
-        """Whether a `FastDecoder` supports this step: one token per row after earlier ones, and no other argument."""
-        one = ids.shape[1] == 1 and self.get_seq_length() > 0
-        return one and all(value is None or value is False for value in others) and not torch.compiler.is_compiling()
-
-    def step(self, model: Any, ids: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The logits of the next tokens, `[batch, 1, vocab_size]`, after the newest, `[batch, 1]`."""
-        if self.fast is None:
-            self.fast = self.start(model, padding_mask)
-        self.fast.reserve()
-        states = self.decoder.embed(ids, self.fast.length, self.fast.length + 1)[:, 0]
-        logits = self.decoder(states, self.attentions)
-        self.fast.advance()
-        return logits[:, None]
-
-    def start(self, model: Any, padding_mask: Tensor | None) -> BeamKVCache:
-        """Prepare the decoder and its cache from the keys and values that the modules have cached."""
-        layers = model.model.decoder.layers
-        self.layer_indices = [layer.self_attn.layer_idx for layer in layers]  # not consecutive after pruning
-        target = [self.dynamic_cache.layers[i] for i in self.layer_indices]
-        source = [self.cross_attention_cache.layers[i] for i in self.layer_indices]
-        fast = BeamKVCache([(layer.keys, layer.values) for layer in target], self.beams, self.limit)
-        batch_size = len(target[0].keys) if self.limit - fast.length >= MIN_STEPS_TO_PACK else 0
-        self.decoder = FastDecoder(model.model.decoder, model.lm_head, batch_size)
-        mask = additive_padding_mask(padding_mask, target[0].keys.dtype)
-        self.attentions = [
-            BeamAttention(layer, i, fast, cross, mask)
-            for i, (layer, cross) in enumerate(zip(layers, source, strict=True))
-        ]
-        self.dynamic_cache = DynamicCache()  # its tensors have been copied
-        return fast
-
-
-# The original public methods of the classes whose computation `FastDecoder` reproduces.
-ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}
-
-
-def record_methods(*classes: type) -> None:
-    """Record the public methods that are defined in the file of these classes, to detect replacements later."""
-    for cls in classes:
-        own = [vars(base) for base in cls.__mro__ if base.__module__ == cls.__module__]
-        names = {name for methods in own for name in methods if not name.startswith("_")}
-        methods = {name: getattr(cls, name) for name in sorted(names) if inspect.isroutine(getattr(cls, name))}
-        ORIGINAL_METHODS[cls] = {**methods, "__call__": cls.__call__}
-
-
-def replaced_method(cls: type, instance: nn.Module | None = None) -> str | None:
-    """A message about the first method that was replaced, in the class or on the instance; `None` if none was."""
-    original = next((ORIGINAL_METHODS[base] for base in cls.__mro__ if base in ORIGINAL_METHODS), None)
-    if original is None:
-        return f"{cls.__name__} is not a class of this model"
-    own = {} if instance is None else vars(instance)
-    name = next((name for name, method in original.items() if name in own or getattr(cls, name) is not method), None)
-    return name and f"{cls.__name__}.{name} was replaced"
-
-
-def customizations(model: Any) -> Iterator[str]:
-    """What a `FastDecoder` would compute differently from the modules of this model.
-
-    Projections, norms, activations and embeddings can be customized: all but PyTorch's own are called as modules. A
-    replaced `forward` of the instance and hooks on the model are allowed too: the fast step runs inside them.
-    """
-    if reason := replaced_method(type(model)):
-        yield reason
-    yield from module_customizations("model", model.model)
-    yield from module_customizations("decoder", model.model.decoder)
-    for i, layer in enumerate(model.model.decoder.layers):
-        yield from module_customizations(f"decoder.layers.{i}", layer)
-        yield from attention_customizations(f"decoder.layers.{i}.self_attn", layer.self_attn)
-        yield from attention_customizations(f"decoder.layers.{i}.encoder_attn", layer.encoder_attn)
-    if ALL_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_attention_forward:
-        yield "the attention function registered as 'sdpa' is not transformers' own"
-    if ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_mask:
-        yield "the mask function registered as 'sdpa' is not transformers' own"
-
-
-def module_customizations(name: str, module: nn.Module) -> Iterator[str]:
-    """The same for one module whose `forward` a `FastDecoder` does not call."""
-    if reason := replaced_method(type(module), module):
-        yield f"{name}: {reason}"
-    if has_hooks(module):
-        yield f"{name} has a hook or a compiled forward"
-    if module.training:
-        yield f"{name} is in training mode"
-
-
-def attention_customizations(name: str, attention: Any) -> Iterator[str]:
-    """The same for an attention module, including its settings. Any number is allowed as scaling."""
-    yield from module_customizations(name, attention)
-    if attention.config._attn_implementation != "sdpa":
-        yield f"{name}: the attention implementation is {attention.config._attn_implementation!r}, not 'sdpa'"
-    if not isinstance(attention.scaling, int | float):
-        yield f"{name}.scaling is a {type(attention.scaling).__name__}, not a number"
-
-
-def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
-    """A message about an argument of `generate()` that a `FastDecoder` does not support; `None` if none."""
-    target_mask = model_kwargs.get("decoder_attention_mask")
-    given = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
-    unsupported = {
-        "custom_generate": CUSTOM_LOOP.get(),
-        f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
-        "use_cache=False": config.use_cache is False,
-        f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in (None, "dynamic"),
-        "output_attentions": config.output_attentions,
-        "output_hidden_states": config.output_hidden_states,
-        "decoder_attention_mask": target_mask is not None and not (target_mask.dim() == 2 and target_mask.all()),
-        ", ".join(sorted(given)): bool(given),
-    }
-    return next((f"{name} was requested" for name, requested in unsupported.items() if requested), None)
-
-
-# Whether generate() runs a decoding loop that was passed as `custom_generate`.
-CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
-
-
-@lru_cache(maxsize=256)
-def log_fallback(reason: str) -> None:
-    """Log once per reason."""
-    logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
+# Integration into `generate()`
 
 
 class RandomTransformerGenerationMixin(GenerationMixin):
@@ -623,7 +642,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         return tensor.gather(1, indices.expand(-1, -1, *tensor.shape[2:]))
 
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The library's selection of the best continuations, with `block_top_k` instead of `torch.topk`.
+        """transformers' selection of the best continuations, with `block_top_k` instead of `torch.topk`.
 
         Log-probabilities are `[batch, beams · vocab_size]`, sequences and beam indices `[batch, beams, length]`.
         """
@@ -636,6 +655,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         sequences = self._gather_beams(state["running_sequences"], parents)
         sequences[:, :, state["cur_len"]] = indices % vocab_size
         beam_indices = self._gather_beams(state["running_beam_indices"], parents)
+        # Beam indices count the rows of the whole batch.
         first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)[:, None]
         beam_indices[:, :, state["cur_len"] - state["decoder_prompt_len"]] = parents + first_rows
         return log_probs, sequences, beam_indices

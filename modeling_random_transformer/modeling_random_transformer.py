@@ -44,7 +44,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin, record_methods
 from .ops_random_transformer import Int8Linear, dropout, float64_device, is_transformed, select_attention, token_loss
-from .quantization_random_transformer import METHOD  # noqa: F401  (registers the quantization method)
+from .quantization_random_transformer import DynamicInt8Config  # noqa: F401  (registers the quantization method)
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
@@ -355,7 +355,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    int8_linear_class = Int8Linear  # of DynamicInt8Config
+    int8_linear_class = Int8Linear  # for DynamicInt8Quantizer, which may be from another copy of these files
 
     def post_init(self) -> None:
         super().post_init()

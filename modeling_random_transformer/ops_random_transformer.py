@@ -1,4 +1,4 @@
-"""Numerics behind the modules: attention kernel selection, dropout, the loss, and functional layers for generation.
+"""Numerics behind the modules: attention kernels, dropout, the loss, packed and int8 linear layers, functional layers.
 
 Device-specific code and numerical optimizations are in this file. Docstrings give the PyTorch expression that a
 function is equivalent to.
@@ -27,7 +27,7 @@ MIN_MATMUL_KEY_ELEMENTS = 2**17  # of the keys; below, the fused kernel is at le
 NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 
 
-# Devices and transforms
+# Devices, transforms and memory
 
 
 def float64_device(device: torch.device) -> torch.device:
@@ -53,6 +53,14 @@ def keep_freed_memory() -> None:
     are mapped again at every decoding step. The block is never written, so it needs no memory itself.
     """
     torch.empty(MALLOC_THRESHOLD_LIMIT - 2**16, dtype=torch.uint8)
+
+
+def supports_native_matmul(dtype: torch.dtype) -> bool:
+    """Whether this CPU has instructions for matrix products in `dtype`, according to oneDNN."""
+    if dtype not in NATIVE_MATMUL_CHECKS:
+        return dtype == torch.float32
+    supported = getattr(torch.ops.mkldnn, NATIVE_MATMUL_CHECKS[dtype], None)
+    return supported is not None and supported()
 
 
 # Attention kernels
@@ -109,7 +117,7 @@ def fused_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | 
 
 
 def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """The same by two matrix products, or by the fused kernel while there are few keys."""
+    """`fused_attention` by two matrix products; for few keys, by the fused kernel, which is as fast."""
     if keys.numel() < MIN_MATMUL_KEY_ELEMENTS:
         return fused_attention(query, keys, values, mask, scale)
     if keys.element_size() < 4:
@@ -272,217 +280,7 @@ def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
     return gradient.mul_(scale)
 
 
-# Int8 layers: int8 weights, and activations that are quantized row by row at each call
-
-
-class Int8Linear(nn.Module):
-    """A linear layer with int8 weights `W`, one scale `t` per output, and dynamically quantized activations.
-
-    `y = s · (round(x / s) · Wᵀ) ⊙ t + b` with `s = max|x| / 127` for each row `x`. Sums of int8 products are exact,
-    so a row's result does not depend on the other rows or on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS`
-    weights, devices other than CPUs and CPUs without kernels multiply in floating point, with `W ⊙ t`.
-
-    The weights cannot be trained. They may be changed by `load_state_dict` and `to`, but not in place.
-
-    Args:
-        in_features: width of the inputs.
-        out_features: width of the outputs.
-        bias: add a bias.
-        dtype: dtype of `weight`; a floating-point dtype while transformers loads weights that it quantizes.
-    """
-
-    def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
-        self.weight_scale = nn.Parameter(torch.empty(out_features), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-        self.products: dict[tuple[Int8Linear, ...], Int8Product] = {}  # packed weights, by the first layer
-
-    @classmethod
-    def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
-        """Quantize the weights of a linear layer."""
-        int8 = cls(layer.in_features, layer.out_features, layer.bias is not None).to(layer.weight.device)
-        weight, scale = quantize_rows(layer.weight)
-        int8.load_state_dict({**layer.state_dict(), "weight": weight, "weight_scale": scale})
-        return int8
-
-    def forward(self, states: Tensor) -> Tensor:
-        """`[…, in_features]` → `[…, out_features]`.
-
-        Raises:
-            RuntimeError: for inputs that require gradients.
-        """
-        if states.requires_grad:
-            raise RuntimeError("Layers with int8 weights cannot be trained: the inputs must not require gradients.")
-        product = int8_product((self,))
-        return linear(states, self.dequantized_weight(), self.bias) if product is None else product(states)
-
-    def dequantized_weight(self) -> Tensor:
-        """The weights in the dtype of the scales, `[out_features, in_features]`."""
-        return self.weight.to(self.weight_scale.dtype) * self.weight_scale[:, None]
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:  # of .to(), .cuda(), .float() …
-        self.products.clear()
-        return super()._apply(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.products.clear()
-        super()._load_from_state_dict(*args, **kwargs)
-
-    def __getstate__(self) -> dict[str, Any]:  # copies and pickles without the packed weights
-        return {**vars(self), "products": {}}
-
-
-def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights `[outputs, inputs]` → int8 weights and one float32 scale per output, `[outputs]`."""
-    weight = weight.detach().float()
-    scale = weight.abs().amax(dim=1) / 127
-    return (weight / scale.masked_fill(scale == 0, 1)[:, None]).round().to(torch.int8), scale
-
-
-class FbgemmInt8:
-    """`round(states) · Wᵀ ⊙ t` by FBGEMM, which rounds the activations in the same call: fastest for a few rows.
-
-    Args:
-        weight: int8 weights, `[outputs, inputs]`.
-        scale: one scale per output, `[outputs]`.
-        largest: the largest absolute value of the activations; they are shifted by `largest + 1` to be unsigned.
-    """
-
-    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
-        self.zero_point = largest + 1
-        with warnings.catch_warnings():  # PyTorch deprecates quantized tensors; oneDNN works without them
-            warnings.simplefilter("ignore", UserWarning)
-            zeros = torch.zeros(len(scale), dtype=torch.long)
-            quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
-        self.weight = torch.ops.quantized.linear_prepack(quantized, None)
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """`[rows, inputs]` → `[rows, outputs]`."""
-        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-        return multiply(states, 1.0, self.zero_point, self.weight)
-
-
-class OneDnnInt8:
-    """The same by oneDNN: fastest for many rows on CPUs with AMX."""
-
-    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
-        self.zero_point, zeros = largest + 1, torch.zeros(len(scale), dtype=torch.long)
-        self.weight = torch.ops.onednn.qlinear_prepack(weight, None), scale, zeros
-        self.output = None, 1.0, 0, torch.float32, "none", [], ""  # bias, scale, zero point, dtype, activation
-
-    def __call__(self, states: Tensor) -> Tensor:
-        unsigned = states.round().add_(self.zero_point).to(torch.uint8)
-        return torch.ops.onednn.qlinear_pointwise(unsigned, 1.0, self.zero_point, *self.weight, *self.output)
-
-
-@lru_cache
-def int8_kernels() -> tuple[int, tuple[type, ...]]:
-    """The largest quantized activation, and the kernels that multiply it by the largest weight without an error.
-
-    CPUs without VNNI saturate sums of two products, unless the activations have 7 bits. Other CPUs and future versions
-    of PyTorch may lack an operator. Without a kernel, `Int8Linear` multiplies in floating point.
-    """
-    for largest in (127, 63):
-        kernels = tuple(kernel for kernel in (FbgemmInt8, OneDnnInt8) if is_exact(kernel, largest))
-        if kernels:
-            return largest, kernels
-    return 127, ()
-
-
-def is_exact(kernel: type, largest: int) -> bool:
-    """Whether the kernel is available, and its result is right for the largest values."""
-    weight, scale = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(8, 64), torch.ones(16)
-    try:
-        multiply = kernel(weight, scale, largest)
-        results = [multiply(torch.full((rows, 64), float(largest))) for rows in (1, 16)]
-    except (AttributeError, RuntimeError):
-        return False
-    return all(bool((result == weight[:, 0] * 64.0 * largest).all()) for result in results)
-
-
-class Int8Product:
-    """One or more `Int8Linear` layers with the same input as one product; their outputs are concatenated.
-
-    The first product with a number of rows measures which kernel is fastest. Results do not depend on the choice.
-
-    Args:
-        layers: the layers.
-    """
-
-    def __init__(self, layers: tuple[Int8Linear, ...]):
-        self.weight = torch.cat([layer.weight for layer in layers]) if len(layers) > 1 else layers[0].weight
-        self.scale = torch.cat([layer.weight_scale for layer in layers])
-        biases = [layer.bias for layer in layers if layer.bias is not None]
-        self.bias: Tensor | None = torch.cat(biases) if biases else None
-        self.largest, _ = int8_kernels()
-        self.step = torch.tensor(1 / self.largest)  # multiplying by a number instead would take twice the time
-        self.packed: dict[type, Any] = {}
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """`[…, input width]` → `[…, sum of the output widths]`."""
-        product, scale = self.multiply(states)
-        return product.mul_(scale) if self.bias is None else torch.addcmul(self.bias, product, scale)
-
-    def add_residual(self, residual: Tensor, states: Tensor) -> Tensor:
-        """`residual + self(states)`."""
-        product, scale = self.multiply(states)
-        return torch.addcmul(residual if self.bias is None else residual + self.bias, product, scale)
-
-    def multiply(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Activations `[…, inputs]` → results without scale and bias `[…, outputs]`, and the rows' scales `[…, 1]`."""
-        states = states.float()  # of autocast
-        scale = states.abs().amax(dim=-1, keepdim=True).mul_(self.step)
-        # A row of zeros becomes NaN, for which the kernels use some integer. It is multiplied by the scale, 0.
-        return self.kernel(states)(states / scale), scale
-
-    def kernel(self, states: Tensor) -> Any:
-        """The fastest kernel for as many rows as `states` has, by a measurement for each power of two."""
-        _, kernels = int8_kernels()
-        shape = (*self.weight.shape, (states.numel() // states.shape[-1]).bit_length())
-        if shape not in FASTEST_INT8:
-            candidates = [self.pack(kernel) for kernel in kernels]
-            FASTEST_INT8[shape] = type(min(candidates, key=lambda kernel: duration(kernel, states)))
-        return self.pack(FASTEST_INT8[shape])
-
-    def pack(self, kernel: type) -> Any:
-        """The kernel with the packed weights, which are kept."""
-        if kernel not in self.packed:
-            self.packed[kernel] = kernel(self.weight, self.scale, self.largest)
-        return self.packed[kernel]
-
-
-# By output width, input width and bits of the number of rows.
-FASTEST_INT8: dict[tuple[int, ...], type] = {}
-
-
-def duration(function: Callable[[Tensor], Tensor], states: Tensor, runs: int = 5) -> float:
-    """Seconds of the fastest of several calls."""
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        function(states)
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def int8_product(layers: tuple[Int8Linear, ...]) -> Int8Product | None:
-    """The layers as one product, which is kept; `None` where they must or should multiply in floating point."""
-    elements, scale = sum(layer.weight.numel() for layer in layers), layers[0].weight_scale
-    suitable = scale.is_cpu and scale.dtype == torch.float32 and elements >= MIN_PACKED_ELEMENTS
-    if not suitable or is_transformed() or not int8_kernels()[1]:
-        return None
-    products = layers[0].products
-    if layers not in products:
-        products[layers] = Int8Product(layers)
-    return products[layers]
-
-
-# Functional layers: for the few rows of a decoding step, `nn.Module.__call__` and unpacked weights dominate the latency
+# Packed linear layers: weights in oneDNN's blocked layout, for the few rows of a decoding step
 
 
 class PackedLinear:
@@ -512,12 +310,13 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise.binary(states, residual, self.weight, self.bias, "add")
 
 
-def can_pack(*modules: nn.Module) -> bool:
+def can_pack(*layers: Any) -> bool:
     """Whether these are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
-    layers = [module for module in modules if is_unmodified(module, nn.Linear) and is_plain(module.weight)]
-    if len(layers) < len(modules) or torch.is_grad_enabled():
+    unmodified = all(is_unmodified(layer, nn.Linear) and is_plain(layer.weight) for layer in layers)
+    if not unmodified or torch.is_grad_enabled():
         return False
-    weight, elements = layers[0].weight, sum(layer.weight.numel() for layer in layers)
+    weight = layers[0].weight
+    elements = sum(layer.weight.numel() for layer in layers)
     alike = len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) == 1
     large = weight.is_cpu and elements >= MIN_PACKED_ELEMENTS
     return alike and large and mkldnn_packing_available() and supports_native_matmul(weight.dtype)
@@ -525,30 +324,240 @@ def can_pack(*modules: nn.Module) -> bool:
 
 def mkldnn_packing_available() -> bool:
     """Whether oneDNN and its packing operations are available and enabled (see `torch.backends.mkldnn.flags`)."""
-    known = (hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
-    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and all(known)
+    exist = (hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and all(exist)
 
 
-def supports_native_matmul(dtype: torch.dtype) -> bool:
-    """Whether this CPU has instructions for matrix products in `dtype`, according to oneDNN."""
-    if dtype not in NATIVE_MATMUL_CHECKS:
-        return dtype == torch.float32
-    supported = getattr(torch.ops.mkldnn, NATIVE_MATMUL_CHECKS[dtype], None)
-    return supported is not None and supported()
+# Int8 linear layers: int8 weights, and activations that are quantized row by row at each call
 
 
-def is_plain(weight: Tensor) -> bool:
-    """Whether the weight is neither sharded nor quantized, and products with it keep its dtype."""
-    return type(weight.data) is Tensor and not torch.is_autocast_enabled(weight.device.type)
+class Int8Linear(nn.Module):
+    """A linear layer with int8 weights `W`, one scale `t` per output, and dynamically quantized activations.
+
+    `y = s · (round(x / s) · Wᵀ) ⊙ t + b` with `s = max|x| / 127` for each row `x` (63 instead of 127 on CPUs
+    without VNNI). Sums of int8 products are exact, so a row's result depends neither on the other rows nor on the
+    kernel. Layers with fewer than `MIN_PACKED_ELEMENTS` weights, devices other than CPUs and CPUs without kernels
+    multiply in floating point, with `W ⊙ t`.
+
+    The weights cannot be trained. They may be changed by `load_state_dict` and `to`, but not in place.
+
+    Args:
+        in_features: width of the inputs.
+        out_features: width of the outputs.
+        bias: add a bias.
+        dtype: dtype of `weight`; a floating-point dtype while transformers loads weights that it quantizes.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
+        self.weight_scale = nn.Parameter(torch.empty(out_features), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}  # of this layer first
+
+    @classmethod
+    def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
+        """Quantize the weights of a linear layer."""
+        quantized = cls(layer.in_features, layer.out_features, layer.bias is not None).to(layer.weight.device)
+        weight, scale = quantize_rows(layer.weight)
+        quantized.load_state_dict({**layer.state_dict(), "weight": weight, "weight_scale": scale})
+        return quantized
+
+    def forward(self, states: Tensor) -> Tensor:
+        """`[…, in_features]` → `[…, out_features]`.
+
+        Raises:
+            RuntimeError: for inputs that require gradients.
+        """
+        if states.requires_grad:
+            raise RuntimeError("Layers with int8 weights cannot be trained: the inputs must not require gradients.")
+        packed = packed_int8_linear((self,))
+        return linear(states, self.dequantized_weight(), self.bias) if packed is None else packed(states)
+
+    def dequantized_weight(self) -> Tensor:
+        """The weights in the dtype of the scales, `[out_features, in_features]`."""
+        return self.weight.to(self.weight_scale.dtype) * self.weight_scale[:, None]
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:  # of .to(), .cuda(), .float() …
+        self.products.clear()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.products.clear()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:  # copies and pickles without the packed weights
+        return {**vars(self), "products": {}}
 
 
-# To detect a patched class.
+def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights `[outputs, inputs]` → int8 weights and one float32 scale per output, `[outputs]`."""
+    weight = weight.detach().float()
+    scale = weight.abs().amax(dim=1) / 127
+    return (weight / scale.masked_fill(scale == 0, 1)[:, None]).round().to(torch.int8), scale
+
+
+class PackedInt8Linear:
+    """One or more `Int8Linear` layers as one matrix product, with weights packed for the fastest kernel.
+
+    The first product for each size measures which kernel is fastest. Results do not depend on the choice.
+
+    Args:
+        layers: layers with the same input; their outputs are concatenated in this order.
+    """
+
+    def __init__(self, layers: tuple[Int8Linear, ...]):
+        self.weight = torch.cat(tuple(layer.weight for layer in layers)) if len(layers) > 1 else layers[0].weight
+        self.scale = torch.cat(tuple(layer.weight_scale for layer in layers))
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+        self.largest, _ = int8_kernels()
+        self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
+        self.kernels: dict[type, Any] = {}  # with packed weights
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """`[…, input width]` → `[…, sum of the output widths]`."""
+        product, scale = self.multiply(states)
+        return product.mul_(scale) if self.bias is None else torch.addcmul(self.bias, product, scale)
+
+    def add_residual(self, residual: Tensor, states: Tensor) -> Tensor:
+        """`residual + self(states)`."""
+        product, scale = self.multiply(states)
+        return torch.addcmul(residual if self.bias is None else residual + self.bias, product, scale)
+
+    def multiply(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Activations `[…, inputs]` → results without scale and bias `[…, outputs]`, and the rows' scales `[…, 1]`."""
+        states = states.float()  # of autocast
+        scale = states.abs().amax(dim=-1, keepdim=True).mul_(self.inverse_largest)
+        # A row of zeros becomes NaN, for which the kernels use some integer. It is multiplied by the scale, 0.
+        return self.fastest_kernel(states)(states / scale), scale
+
+    def fastest_kernel(self, states: Tensor) -> Any:
+        """The fastest kernel for as many rows as `states` has, measured once for each power of two."""
+        _, kernel_classes = int8_kernels()
+        size = (*self.weight.shape, (states.numel() // states.shape[-1]).bit_length())
+        if size not in FASTEST_INT8:
+            candidates = [self.kernel(kernel_class) for kernel_class in kernel_classes]
+            FASTEST_INT8[size] = type(min(candidates, key=lambda kernel: duration(kernel, states)))
+        return self.kernel(FASTEST_INT8[size])
+
+    def kernel(self, kernel_class: type) -> Any:
+        """The kernel of this class, which packs the weights at the first use."""
+        if kernel_class not in self.kernels:
+            self.kernels[kernel_class] = kernel_class(self.weight, self.scale, self.largest)
+        return self.kernels[kernel_class]
+
+
+def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | None:
+    """The layers as one product, cached by the first layer; `None` if they have to multiply in floating point."""
+    elements = sum(layer.weight.numel() for layer in layers)
+    scale = layers[0].weight_scale
+    suitable = scale.is_cpu and scale.dtype == torch.float32 and elements >= MIN_PACKED_ELEMENTS
+    if not suitable or is_transformed() or not int8_kernels()[1]:
+        return None
+    products = layers[0].products
+    if layers not in products:
+        products[layers] = PackedInt8Linear(layers)
+    return products[layers]
+
+
+class FbgemmInt8:
+    """`round(states) · Wᵀ ⊙ t` by FBGEMM, which rounds the activations in the same call: fastest for a few rows.
+
+    Args:
+        weight: int8 weights, `[outputs, inputs]`.
+        scale: one scale per output, `[outputs]`.
+        largest: the largest absolute value of the activations; they are shifted by `largest + 1` to be unsigned.
+    """
+
+    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
+        self.zero_point = largest + 1
+        with warnings.catch_warnings():  # PyTorch deprecates quantized tensors; oneDNN works without them
+            warnings.simplefilter("ignore", UserWarning)
+            zeros = torch.zeros(len(scale), dtype=torch.long)
+            quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+        self.weight = torch.ops.quantized.linear_prepack(quantized, None)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """`[rows, inputs]` → `[rows, outputs]`."""
+        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+        return multiply(states, 1.0, self.zero_point, self.weight)
+
+
+class OneDnnInt8:
+    """`FbgemmInt8` by oneDNN, with the same arguments: fastest for many rows on CPUs with AMX."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
+        self.zero_point = largest + 1
+        zeros = torch.zeros(len(scale), dtype=torch.long)
+        self.weight = torch.ops.onednn.qlinear_prepack(weight, None), scale, zeros
+        # Bias, scale, zero point and dtype of the output; activation, its arguments and its variant.
+        self.output: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """`[rows, inputs]` → `[rows, outputs]`."""
+        unsigned = states.round().add_(self.zero_point).to(torch.uint8)
+        return torch.ops.onednn.qlinear_pointwise(unsigned, 1.0, self.zero_point, *self.weight, *self.output)
+
+
+@lru_cache
+def int8_kernels() -> tuple[int, tuple[type, ...]]:
+    """The largest quantized activation, and the kernels whose results are exact up to this activation.
+
+    CPUs without VNNI saturate sums of two products, unless the activations have 7 bits. Other CPUs and future versions
+    of PyTorch may lack an operator. Without a kernel, `Int8Linear` multiplies in floating point.
+    """
+    for largest in (127, 63):
+        kernels = tuple(kernel for kernel in (FbgemmInt8, OneDnnInt8) if is_exact(kernel, largest))
+        if kernels:
+            return largest, kernels
+    return 127, ()
+
+
+def is_exact(kernel: type, largest: int) -> bool:
+    """Whether the kernel is available, and its result is right for the largest values."""
+    weight, scale = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(8, 64), torch.ones(16)
+    try:
+        multiply = kernel(weight, scale, largest)
+        results = [multiply(torch.full((rows, 64), float(largest))) for rows in (1, 16)]
+    except (AttributeError, RuntimeError):
+        return False
+    return all(bool((result == weight[:, 0] * 64.0 * largest).all()) for result in results)
+
+
+# The class of the fastest kernel, by output width, input width and bit length of the number of rows.
+FASTEST_INT8: dict[tuple[int, ...], type] = {}
+
+
+def duration(function: Callable[[Tensor], Tensor], states: Tensor, runs: int = 5) -> float:
+    """Seconds of the fastest of several calls."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        function(states)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+# Detection of modified modules, whose `__call__` cannot be replaced by a function
+
+
+# To detect a class whose `forward` was replaced.
 ORIGINAL_FORWARD = {kind: kind.forward for kind in (nn.Linear, nn.LayerNorm, Int8Linear)}
 
 
 def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
     """Whether the module computes what PyTorch's class `kind` does: no subclass, no hook, no replaced `forward`."""
     return type(module) is kind and kind.forward is ORIGINAL_FORWARD[kind] and not has_hooks(module)
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Whether the weight is neither sharded nor quantized, and products with it keep its dtype."""
+    return type(weight.data) is Tensor and not torch.is_autocast_enabled(weight.device.type)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -564,6 +573,9 @@ def has_hooks(module: nn.Module) -> bool:
         or module._compiled_call_impl is not None
         or nn.modules.module._has_any_global_hook()
     )
+
+
+# Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time
 
 
 def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Tensor]:
@@ -583,25 +595,6 @@ def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Ten
     return module_fallback(module)
 
 
-def packed_linear(modules: tuple[Any, ...], batch_size: int) -> PackedLinear | Int8Product | None:
-    """Linear layers with the same input as one product with packed weights; `None` where that is not faster."""
-    if all(is_unmodified(module, Int8Linear) for module in modules):
-        return int8_product(modules)
-    return PackedLinear(modules, batch_size) if batch_size and can_pack(*modules) else None
-
-
-def float_parameters(module: Any) -> tuple[Tensor, Tensor | None] | None:
-    """The weight and the bias of an unmodified linear layer, dequantized if needed; `None` for other modules."""
-    if is_unmodified(module, Int8Linear):
-        return module.dequantized_weight(), module.bias
-    return (module.weight, module.bias) if is_unmodified(module, nn.Linear) else None
-
-
-def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Call the module itself, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
-    return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)
-
-
 def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """The outputs of several layers for the same input, by one product if their weights can be packed."""
     if packed := packed_linear(modules, batch_size):
@@ -616,12 +609,28 @@ def linear_add_residual(module: Any, batch_size: int = 0) -> Callable[[Tensor, T
     if packed := packed_linear((module,), batch_size):
         return packed.add_residual
     parameters = float_parameters(module)
-    if (
-        parameters is None
-        or torch.is_autocast_enabled(parameters[0].device.type)
-        or type(parameters[0].data) is not Tensor
-    ):
+    if parameters is None or not is_plain(parameters[0]):
         call = module_fallback(module)
         return lambda residual, states: residual + call(states)
-    weight, bias = parameters[0].t(), 0 if parameters[1] is None else parameters[1]
-    return lambda residual, states: (residual + bias).addmm_(states, weight)
+    weight, bias = parameters
+    transposed, shift = weight.t(), 0 if bias is None else bias
+    return lambda residual, states: (residual + shift).addmm_(states, transposed)
+
+
+def packed_linear(modules: tuple[Any, ...], batch_size: int) -> PackedLinear | PackedInt8Linear | None:
+    """Linear layers with the same input as one product with packed weights; `None` if they cannot be packed."""
+    if all(is_unmodified(module, Int8Linear) for module in modules):
+        return packed_int8_linear(modules)
+    return PackedLinear(modules, batch_size) if batch_size and can_pack(*modules) else None
+
+
+def float_parameters(module: Any) -> tuple[Tensor, Tensor | None] | None:
+    """The weight and the bias of an unmodified linear layer, dequantized if needed; `None` for other modules."""
+    if is_unmodified(module, Int8Linear):
+        return module.dequantized_weight(), module.bias
+    return (module.weight, module.bias) if is_unmodified(module, nn.Linear) else None
+
+
+def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Call the module itself, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
+    return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)

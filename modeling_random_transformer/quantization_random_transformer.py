@@ -18,7 +18,7 @@ METHOD = "dynamic_int8"
 
 
 class DynamicInt8Config(QuantizationConfigMixin):
-    """Int8 weights with one scale per output; activations are quantized to int8 row by row at each call.
+    """Int8 weights with one scale per output, and activations that are quantized row by row at each call.
 
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, quantization_config=DynamicInt8Config())
 
@@ -52,9 +52,9 @@ class DynamicInt8Quantizer(HfQuantizer):
             layers.add(model.get_output_embeddings())
         for name, layer in list(model.named_modules()):
             if layer in layers and isinstance(layer, nn.Linear):
-                dtype = torch.int8 if self.pre_quantized else None  # the weights of the file, which become int8
+                dtype = torch.int8 if self.pre_quantized else None  # None: floating point, until it is quantized
+                bias = layer.bias is not None
                 with torch.device("meta"):
-                    bias = layer.bias is not None
                     int8_layer = model.int8_linear_class(layer.in_features, layer.out_features, bias, dtype)
                 model.set_submodule(name, int8_layer)
 
@@ -72,10 +72,12 @@ class DynamicInt8Quantizer(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The weights to save: without those of a tied output layer."""
-        head = model.get_output_embeddings() if is_output_tied(model) else None
-        prefix = next((f"{name}." for name, module in model.named_modules() if module is head), None)
-        weights = model.state_dict()
-        return {name: weights[name] for name in weights if prefix is None or not name.startswith(prefix)}, {}
+        state_dict = model.state_dict()
+        if is_output_tied(model):
+            head = model.get_output_embeddings()
+            prefix = next(f"{name}." for name, module in model.named_modules() if module is head)
+            state_dict = {name: weight for name, weight in state_dict.items() if not name.startswith(prefix)}
+        return state_dict, {}
 
     def is_serializable(self) -> bool:
         return True

@@ -81,10 +81,10 @@ def training_rows(model: Any, batch: Batch, settings: Settings) -> Rows:
         return torch.stack([step() for _ in range(settings.check_steps)])
 
     def check_training(dtype: str) -> Figures:
-        found = losses({**DTYPES, **HALVES}[dtype])
-        figures = checked({}, ((found - reference) / reference).abs().max().item(), LOSS_TOLERANCES[dtype])
-        if not found[-1] < found[0]:
-            figures["error"] = f"the loss must decrease, got {found[0]:.4f} and {found[-1]:.4f}."
+        actual = losses({**DTYPES, **HALVES}[dtype])
+        figures = checked({}, ((actual - reference) / reference).abs().max().item(), LOSS_TOLERANCES[dtype])
+        if not actual[-1] < actual[0]:
+            figures["error"] = f"the loss must decrease, got {actual[0]:.4f} and {actual[-1]:.4f}."
         return figures
 
     reference = losses(torch.float32)
@@ -101,9 +101,9 @@ def compile_rows(model: Any, exact: Any, batch: Batch, settings: Settings) -> Ro
         compiled = torch.compile(loss, backend=settings.backend)
         return checked({}, relative(gradients(compiled, model), gradients(loss, exact)), TOLERANCES["fp32"])
 
-    def loss(network: Any) -> Tensor:
+    def loss(candidate: Any) -> Tensor:
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        return SmoothedCrossEntropy(SMOOTHING)(network(**inputs), batch["labels"])
+        return SmoothedCrossEntropy(SMOOTHING)(candidate(**inputs), batch["labels"])
 
     yield "logits, torch.compile, fp32", check_compiled_forward
     yield "gradients, torch.compile, fp32", check_compiled_training
@@ -111,17 +111,17 @@ def compile_rows(model: Any, exact: Any, batch: Batch, settings: Settings) -> Ro
 
 def gradients(loss: Callable[[nn.Module], Tensor], model: nn.Module) -> Tensor:
     """The gradient of all weights as one vector in float64."""
-    found = torch.autograd.grad(loss(model), list(model.parameters()))
-    return torch.cat([gradient.flatten().double() for gradient in found])
+    gradients_by_weight = torch.autograd.grad(loss(model), list(model.parameters()))
+    return torch.cat([gradient.flatten().double() for gradient in gradients_by_weight])
 
 
 def generation_rows(exact: Any, ids: Tensor, settings: Settings) -> Rows:
     """In float64, so that rounding cannot change a token."""
 
     def check_tokens(num_beams: int, options: dict[str, Any]) -> Figures:
-        found, reference = (generate(exact, ids, num_beams, **each) for each in (options, {"use_cache": False}))
+        actual, reference = (generate(exact, ids, num_beams, **each) for each in (options, {"use_cache": False}))
         skips = counters["inductor"]["cudagraph_skips"]  # graphs that inductor did not run as CUDA graphs
-        figures = checked({"cudagraph_skips": skips}, (found != reference).double().mean().item(), 0.0)
+        figures = checked({"cudagraph_skips": skips}, (actual != reference).double().mean().item(), 0.0)
         if not options and (reason := exact.fallback_reason()):
             figures["error"] = f"generate() did not use the fast decoder: {reason}."
         if options and "_compiled_call" not in vars(exact):

@@ -73,8 +73,8 @@ def problems(report: dict[str, Any]) -> list[str]:
 def markdown(folder: Path, smoke: bool) -> str:
     """A section for every part that has been measured."""
     title = "GPU report" + (" (smoke test on a CPU: figures are not meaningful)" if smoke else "")
-    found = {name: folder / f"{name}.json" for name in PARTS}
-    sections = [section(name, json.loads(path.read_text())) for name, path in found.items() if path.exists()]
+    paths = {name: folder / f"{name}.json" for name in PARTS}
+    sections = [section(name, json.loads(path.read_text())) for name, path in paths.items() if path.exists()]
     return "\n".join([f"# {title}", *sections])
 
 
@@ -93,8 +93,8 @@ def section(name: str, report: dict[str, Any]) -> str:
 
 def cells(row: dict[str, Any], columns: list[str]) -> list[str]:
     """The figures of a row, or in the first column why there are none; an error follows the last figure."""
-    shown = [row.get("cells", {}).get(column, "") for column in columns]
+    texts = [row.get("cells", {}).get(column, "") for column in columns]
     note = f"**failed:** {row['error']}" if row.get("error") else row.get("skipped", "")
-    place = -1 if any(shown) else 0
-    shown[place] = " ".join(filter(None, [shown[place], note]))
-    return shown
+    index = -1 if any(texts) else 0
+    texts[index] = " ".join(filter(None, [texts[index], note]))
+    return texts

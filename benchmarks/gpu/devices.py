@@ -71,13 +71,13 @@ def loss_difference(wrap: Callable[[Any], nn.Module], rank: int, count: int, set
     share = {name: tensor.chunk(count)[rank] for name, tensor in whole.items()}
     alone = trainer(copy.deepcopy(model), whole, torch.float32, own_loss=True)
     together = trainer(wrap(model), share, torch.float32, own_loss=True)
-    expected, found = (torch.stack([step() for _ in range(settings.check_steps)]) for step in (alone, together))
-    dist.all_reduce(found)
-    return ((found / count - expected) / expected).abs().max().item()
+    expected, actual = (torch.stack([step() for _ in range(settings.check_steps)]) for step in (alone, together))
+    dist.all_reduce(actual)
+    return ((actual / count - expected) / expected).abs().max().item()
 
 
 def tokens_per_second(wrap: Callable[[Any], nn.Module], settings: Settings) -> float:
-    """Of each device."""
+    """Training speed of one device, with the synchronization of `wrap`."""
     preset, overrides = next(iter(settings.presets.items()))
     batch = random_batch(np.full((settings.utilization_pairs, 2), LENGTH))
     model = wrap(preset_model(preset, overrides).to(DEVICE))

@@ -55,8 +55,14 @@ def measure(batches: list[Batch], dtype: str, settings: Settings) -> Figures:
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     epoch()
-    took = statistics.median(seconds(epoch, 1) for _ in range(settings.pairs)) / len(batches)
+    step_seconds = statistics.median(seconds(epoch, 1) for _ in range(settings.pairs)) / len(batches)
     tokens = sum(int(batch["attention_mask"].sum() + (batch["labels"] != -100).sum()) for batch in batches)
     padded = sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
-    found = (tokens / len(batches) / took, 1 - tokens / padded, took * 1000, took * STEPS / 3600, peak())
-    return dict(zip(COLUMNS, found, strict=True))
+    figures = (
+        tokens / len(batches) / step_seconds,
+        1 - tokens / padded,
+        step_seconds * 1000,
+        step_seconds * STEPS / 3600,
+        peak(),
+    )
+    return dict(zip(COLUMNS, figures, strict=True))

@@ -39,7 +39,7 @@ def rows(settings: Settings) -> Rows:
 
 def measure(preset: str, overrides: dict[str, Any], compiled: bool, peak: float, settings: Settings) -> Figures:
     model: Any = preset_model(preset, overrides)
-    per_step = training_flops(model.config, settings.utilization_pairs, LENGTH, LENGTH)
+    flops = training_flops(model.config, settings.utilization_pairs, LENGTH, LENGTH)
     tokens = 2 * LENGTH * settings.utilization_pairs
     if compiled:
         model = torch.compile(model, backend=settings.backend)
@@ -47,9 +47,16 @@ def measure(preset: str, overrides: dict[str, Any], compiled: bool, peak: float,
     step = trainer(model, batch, DTYPES[settings.utilization_dtype], own_loss=True)
     for _ in range(3):
         step()
-    speed = 1 / statistics.median(seconds(step, 2) for _ in range(settings.pairs))
-    found = (speed * tokens, per_step / tokens / 1e6, speed * per_step / 1e12, peak / 1e12, speed * per_step / peak)
-    return dict(zip(COLUMNS, found, strict=True))
+    step_seconds = statistics.median(seconds(step, 2) for _ in range(settings.pairs))
+    flops_per_second = flops / step_seconds
+    figures = (
+        tokens / step_seconds,
+        flops / tokens / 1e6,
+        flops_per_second / 1e12,
+        peak / 1e12,
+        flops_per_second / peak,
+    )
+    return dict(zip(COLUMNS, figures, strict=True))
 
 
 def training_flops(config: RandomTransformerConfig, pairs: int, source_len: int, target_len: int) -> int:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 from modeling_random_transformer.utils.atomic_files import write_atomically
 
 from ..report import hardware
+from .parts import Figures
 from .settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -61,27 +63,27 @@ def measure(module: str, settings: Settings, path: Path) -> None:
     part = importlib.import_module(module)
     report: dict[str, Any] = {"environment": environment(), "rows": []}
     write_report(path, report)
-    for label, work in part.rows(settings):
-        row = {"label": label, **outcome(work, part.COLUMNS)}
+    for label, function in part.rows(settings):
+        row = {"label": label, **outcome(function, part.COLUMNS)}
         report["rows"].append(row)
         write_report(path, report)
-        shown = [f"{column} {cell}" for column, cell in row.get("cells", {}).items()]
-        shown += [row[key] for key in ("skipped", "error") if row.get(key)]
-        print(f"  {label}: {', '.join(shown)}", flush=True)
+        texts = [f"{column} {cell}" for column, cell in row.get("cells", {}).items()]
+        texts += [row[key] for key in ("skipped", "error") if row.get(key)]
+        print(f"  {label}: {', '.join(texts)}", flush=True)
         torch.cuda.empty_cache()
 
 
-def outcome(work: Any, columns: dict[str, str]) -> dict[str, Any]:
+def outcome(function: Callable[[], Figures], columns: dict[str, str]) -> dict[str, Any]:
     """Call the function of a row: its figures, also as text, or why there are none."""
     try:
-        figures: dict[str, Any] = work()
+        figures = function()
     except SkipTest as skipped:
         return {"skipped": str(skipped)}
     except Exception as error:
         traceback.print_exc()
         message = " ".join(str(error).split())[:300].replace("|", "/")  # one line, without separators of a table
         return {"error": f"{type(error).__name__}: {message}"}
-    cells = {name: form.format(figures[name]) for name, form in columns.items() if name in figures}
+    cells = {name: template.format(figures[name]) for name, template in columns.items() if name in figures}
     return {"figures": figures, "cells": cells, "error": figures.pop("error", None)}
 
 
@@ -103,7 +105,7 @@ def environment() -> dict[str, Any]:
 def first_line(*command: str) -> str | None:
     """The first line that a program prints; `None` if it fails or is not installed."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.partition("\n")[0] or None
+    return result.stdout.partition("\n")[0] or None

@@ -55,10 +55,10 @@ def read_checkpoint(path: str | Path) -> Any:
 
 def pickle_error(message: str) -> str:
     """The reason in PyTorch's message, in one sentence."""
-    found = re.search(r"GLOBAL (.+?) (?:was not|whose)|(?:class|function|type) `?([\w.]+\.[\w.]+)", message)
-    if found is None:
+    match = re.search(r"GLOBAL (.+?) (?:was not|whose)|(?:class|function|type) `?([\w.]+\.[\w.]+)", message)
+    if match is None:
         return "it is damaged, or not a file of weights."
-    name = found[1] or found[2]
+    name = match[1] or match[2]
     name = name if "." in name else f"builtins.{name}"  # PyTorch omits the module
     return (
         f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: only tensors, plain containers and options are "

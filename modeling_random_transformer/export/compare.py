@@ -78,8 +78,8 @@ def compare(
 
     def compare_beams(num_beams: int) -> Comparison:
         calls = [lambda run=run: run(texts, num_beams, limit) for run in (model_translate, engine)]
-        expected, found = (call() for call in calls)
-        identical = sum(a == b for a, b in zip(expected, found, strict=True))
+        expected, actual = (call() for call in calls)
+        identical = sum(a == b for a, b in zip(expected, actual, strict=True))
         seconds = [statistics.median(times) for times in time_interleaved(calls, rounds)]
         return Comparison(num_beams, len(texts), identical, *(len(texts) / median for median in seconds))
 

@@ -81,7 +81,7 @@ def describe_folder(folder: Path) -> str:
 def load_model_and_tokenizer(
     folder: str | PathLike, dtype: str | torch.dtype = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a sequence-to-sequence model, on the CPU, and its tokenizer. Code in the folder is never executed.
+    """`load_translator` with errors that do not name an argument. Code in the folder is never executed.
 
     One word is translated as a check, because some settings are validated only when they are used.
 
@@ -131,16 +131,17 @@ def read_config(folder: Path) -> Any:
 
 def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
     """Load the model, and check that weights and configuration match."""
+    precision: dict[str, Any] = {"quantization_config": DynamicInt8Config()} if dtype == "int8" else {"dtype": dtype}
     file = next((name for name in WEIGHT_FILES if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
     fallback = "" if file in WEIGHT_FILES[:2] else f", because {SAFE_WEIGHTS_NAME} is missing"
     with name_file_in_errors(file + fallback, lambda: locate_field(folder, CONFIG, build_without_weights)):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         model, info = AutoModelForSeq2SeqLM.from_pretrained(
             folder,
-            **({"quantization_config": DynamicInt8Config()} if dtype == "int8" else {"dtype": dtype}),
             trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **precision,
         )
     check_loaded_weights(folder, file, info, model.config)
     return model

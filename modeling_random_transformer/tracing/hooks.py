@@ -46,8 +46,8 @@ def trace(
     check_indices("layers", layers, max(len(stack.layers) for stack in stacks.values()))
     check_indices("heads", heads, model.config.num_heads)
     check_indices("steps", steps, None)
-    found = Trace(model.config)
-    recorder = Recorder(found, Selection(layers, heads, steps), convert_file_size_to_int(max_memory))
+    recorded = Trace(model.config)
+    recorder = Recorder(recorded, Selection(layers, heads, steps), convert_file_size_to_int(max_memory))
     with ExitStack() as on_exit:
         hooks = HookManager(recorder, on_exit)
         on_exit.callback(setattr, model.config, "_attn_implementation", model.config._attn_implementation)
@@ -56,7 +56,7 @@ def trace(
             hooks.hook_stack(name, stack)
         if isinstance(getattr(model, "lm_head", None), nn.Module):
             hooks.add_forward_hook(model.lm_head, hooks.record_output_layer)
-        yield found
+        yield recorded
 
 
 def stack_name(stack: Any) -> str:
