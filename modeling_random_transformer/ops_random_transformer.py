@@ -22,6 +22,7 @@ MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 LOSS_CHUNK_CPU = 2**19
 LOSS_CHUNK_GPU = 2**26
 MIN_PACKED_ELEMENTS = 2**17  # of a weight matrix; smaller ones are as fast in the unpacked layout
+MIN_PACKED_ELEMENTS_HALF = 2**13  # of a weight matrix in half precision
 MIN_STEPS_TO_PACK = 16  # decoding steps that amortize packing
 MIN_MATMUL_KEY_ELEMENTS = 2**17  # of the keys; below, the fused kernel is at least as fast as two matrix products
 NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
@@ -318,7 +319,9 @@ def can_pack(*layers: Any) -> bool:
     weight = layers[0].weight
     elements = sum(layer.weight.numel() for layer in layers)
     alike = len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) == 1
-    large = weight.is_cpu and elements >= MIN_PACKED_ELEMENTS
+    large = weight.is_cpu and elements >= (
+        MIN_PACKED_ELEMENTS if weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
+    )
     return alike and large and mkldnn_packing_available() and supports_native_matmul(weight.dtype)
 
 

@@ -31,6 +31,7 @@ def inference():
 def pack_all(monkeypatch):
     """Pack layers of any size, in any dtype that oneDNN supports."""
     monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS_HALF", 0)
     monkeypatch.setattr(ops, "supports_native_matmul", lambda dtype: dtype in DTYPES)
 
 
@@ -93,6 +94,14 @@ def test_large_layers_are_packed(monkeypatch):
     assert not isinstance(functional_layer(large), PackedLinear)
     monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", large.weight.numel() + 1)
     assert not can_pack(large)
+
+
+def test_small_layers_are_packed_in_half_precision(monkeypatch):
+    monkeypatch.setattr(ops, "supports_native_matmul", lambda _: True)
+    small = layer(128, 64)
+    assert not can_pack(small)
+    assert can_pack(small.bfloat16()) == ops.mkldnn_packing_available()
+    assert not can_pack(layer(128, 63).bfloat16())
 
 
 class Doubled(nn.Linear):
