@@ -24,6 +24,7 @@ from .. import __version__
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
+from ..ops_random_transformer import supports_native_matmul
 from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
@@ -82,7 +83,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     """
     check_arguments(model, args)
     _check_evaluation(data, args)
-    if args.bf16 and args.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
+    if args.bf16 and args.device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
         logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
     set_seed(args.seed)
     with args.main_process_first(desc="loading the corpora"):

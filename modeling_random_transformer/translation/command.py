@@ -27,6 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..loading import check_finite, load_translator
+from ..ops_random_transformer import supports_native_matmul
 from ..utils.atomic_files import write_atomically
 from ..utils.command_line import Parser, existing_file, format_error, model_folder, print_error
 from ..utils.errors import first_line
@@ -198,7 +199,10 @@ def load(folder: Path, dtype: str, device: str | torch.device) -> tuple[PreTrain
     except (RuntimeError, AssertionError) as error:  # depends on torch's build
         raise ValueError(f"--device must be an available device, got {device}: {first_line(error)}") from error
     model, tokenizer = load_translator(folder, dtype, argument="--model")
-    return model.to(device), tokenizer
+    model = model.to(device)
+    if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not supports_native_matmul(model.dtype):
+        print("This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster.", file=sys.stderr)
+    return model, tokenizer
 
 
 def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

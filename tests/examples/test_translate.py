@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
@@ -171,11 +172,22 @@ class TestInputs:
         assert run("--sample", "--temperature", 1e-6, *TEXTS) == greedy != sampled
 
     def test_dtype(self, run, monkeypatch):
-        dtypes = []
-        monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: dtypes.append(str(model.dtype)))
-        for dtype in ("auto", "float32", "bfloat16"):
+        models = []
+        monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: models.append(model))
+        monkeypatch.setattr(command, "supports_native_matmul", lambda _: True)
+        for dtype in ("auto", "float32", "bfloat16", "int8"):
             assert run("--dtype", dtype, "the boy") == (0, [], [])
-        assert dtypes == ["torch.float32", "torch.float32", "torch.bfloat16"]
+        float32, bfloat16 = torch.float32, torch.bfloat16
+        assert [model.dtype for model in models] == [float32, float32, bfloat16, float32]
+        assert [getattr(model, "is_quantized", False) for model in models] == [False, False, False, True]
+
+    def test_bfloat16_prints_advice_on_a_cpu_without_support(self, run, monkeypatch):
+        monkeypatch.setattr(command, "supports_native_matmul", lambda _: False)
+        status, _, errors = run("--dtype", "bfloat16", "the boy")
+        assert (status, errors) == (
+            0,
+            ["This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster."],
+        )
 
     def test_max_source_tokens_truncates(self, run):
         cut = run("--max_source_tokens", 4, "the the the the", "the the the the the")
