@@ -282,7 +282,7 @@ class Int8Linear(nn.Module):
     so a row's result does not depend on the other rows or on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS`
     weights, devices other than CPUs and CPUs without kernels multiply in floating point, with `W ⊙ t`.
 
-    The weights cannot be trained. They may be changed by `load_state_dict` and `to`, but not in place.
+    The weights cannot be trained. They may be changed by `load_state_dict`, `to` and assignment, but not in place.
 
     Args:
         in_features: width of the inputs.
@@ -293,11 +293,11 @@ class Int8Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
         super().__init__()
+        self.products: dict[tuple[Int8Linear, ...], Int8Product] = {}  # packed weights of this and of other layers
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
         self.weight_scale = nn.Parameter(torch.empty(out_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-        self.products: dict[tuple[Int8Linear, ...], Int8Product] = {}  # packed weights, by the first layer
 
     @classmethod
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
@@ -306,6 +306,13 @@ class Int8Linear(nn.Module):
         weight, scale = quantize_rows(layer.weight)
         int8.load_state_dict({**layer.state_dict(), "weight": weight, "weight_scale": scale})
         return int8
+
+    def to_linear(self) -> nn.Linear:
+        """A linear layer with the dequantized weights."""
+        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.dequantized_weight())
+        layer.bias = None if self.bias is None else nn.Parameter(self.bias.detach().clone())
+        return layer
 
     def forward(self, states: Tensor) -> Tensor:
         """`[…, in_features]` → `[…, out_features]`.
@@ -328,6 +335,10 @@ class Int8Linear(nn.Module):
     def _apply(self, *args: Any, **kwargs: Any) -> Any:  # of .to(), .cuda(), .float() …
         self.products.clear()
         return super()._apply(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:  # of assignments
+        self.products.clear()
+        super().register_parameter(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.products.clear()
@@ -476,10 +487,12 @@ def int8_product(layers: tuple[Int8Linear, ...]) -> Int8Product | None:
     suitable = scale.is_cpu and scale.dtype == torch.float32 and elements >= MIN_PACKED_ELEMENTS
     if not suitable or is_transformed() or not int8_kernels()[1]:
         return None
-    products = layers[0].products
-    if layers not in products:
-        products[layers] = Int8Product(layers)
-    return products[layers]
+    product = layers[0].products.get(layers)
+    if product is None or any(layer.products.get(layers) is not product for layer in layers[1:]):  # weights changed
+        product = Int8Product(layers)
+        for layer in layers:
+            layer.products[layers] = product
+    return product
 
 
 # Functional layers: for the few rows of a decoding step, `nn.Module.__call__` and unpacked weights dominate the latency

@@ -37,6 +37,7 @@ MODELS = {
     "untied": UNTIED,
     "two embeddings": {"share_embeddings": False},
     "no bias": {"attention_bias": False},
+    "tied with a bias": {"lm_head_bias": True},
 }
 
 
@@ -87,7 +88,10 @@ def test_linear_layers_of_the_stacks_and_the_output_layer_are_quantized(config, 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("config", MODELS)
 def test_saved_and_loaded_again(config, tmp_path):
-    model = quantized(tiny_model(**MODELS[config]), tmp_path / "float")
+    model = tiny_model(**MODELS[config])
+    if model.lm_head.bias is not None:
+        nn.init.normal_(model.lm_head.bias)
+    model = quantized(model, tmp_path / "float")
     model.save_pretrained(tmp_path / "int8")
     weights = load_file(tmp_path / "int8" / "model.safetensors")
     assert ("lm_head.weight" in weights) == (config == "untied")
@@ -210,6 +214,53 @@ def test_packed_weights_follow_the_state_dict():
         layer(states)
         layer.load_state_dict(other.state_dict())
         assert torch.equal(layer(states), other(states))
+
+
+@pytest.mark.usefixtures("kernels")
+def test_packed_weights_of_several_layers_follow_each_of_them():
+    layers, states = (int8_layer(seed=0), int8_layer(seed=1)), torch.randn(3, 40)
+
+    def outputs(layers):
+        return ops.fused_linear(layers)(states)
+
+    with torch.no_grad():
+        outputs(layers)
+        layers[1].load_state_dict(int8_layer(seed=2).state_dict())
+        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
+        layers[1].bias = nn.Parameter(torch.ones(24), requires_grad=False)
+        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
+
+
+@pytest.mark.parametrize("config", MODELS)
+def test_weights_tied_again(config, tmp_path):
+    model = quantized(tiny_model(**MODELS[config]), tmp_path)
+    again = copy.deepcopy(model)
+    again.tie_weights()
+    assert again.lm_head.weight.dtype == torch.int8
+    assert torch.equal(logits(again), logits(model))
+
+
+@pytest.mark.parametrize("config", MODELS)
+def test_dequantized(config, tmp_path):
+    model = quantized(tiny_model(**MODELS[config]), tmp_path / "float")
+    model.save_pretrained(tmp_path / "int8")
+    weight = model.model.encoder.layers[0].fc1.dequantized_weight()
+    model.dequantize()
+    assert torch.equal(model.model.encoder.layers[0].fc1.weight, weight)
+    assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) == (config != "untied")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    model.resize_token_embeddings(70)
+    model.save_pretrained(tmp_path / "dequantized")
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "dequantized")
+    assert not again.is_quantized
+    assert torch.equal(logits(again), logits(model))
+
+
+def test_resizing_the_vocabulary_is_an_error(tmp_path):
+    model = quantized(tiny_model(), tmp_path)
+    with pytest.raises(ValueError, match="output layer must not be quantized to resize the vocabulary"):
+        model.resize_token_embeddings(70)
+    assert logits(model).shape[2] == len(model.model.shared.weight)
 
 
 def test_training_is_an_error(tmp_path):
