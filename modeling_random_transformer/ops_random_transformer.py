@@ -278,8 +278,8 @@ def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights `W`, one scale `t` per output, and dynamically quantized activations.
 
-    `y = s · (round(x / s) · Wᵀ) ⊙ t + b` with `s = max|x| / 127` for each row `x`. Sums of int8 products are exact,
-    so a row's result does not depend on the other rows or on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS`
+    `y = s · (round(x / s) · Wᵀ) ⊙ t + b` with `s = max|x| / 127` for each row `x`. Sums of int8 products are exact
+    and all kernels round alike, so a row's result does not depend on the other rows or on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS`
     weights, devices other than CPUs and CPUs without kernels multiply in floating point, with `W ⊙ t`.
 
     The weights cannot be trained. They may be changed by `load_state_dict`, `to` and assignment, but not in place.
@@ -323,7 +323,9 @@ class Int8Linear(nn.Module):
         if states.requires_grad:
             raise RuntimeError("Layers with int8 weights cannot be trained: the inputs must not require gradients.")
         product = int8_product((self,))
-        return linear(states, self.dequantized_weight(), self.bias) if product is None else product(states)
+        if product is None:
+            return linear(states, self.dequantized_weight(), self.bias)
+        return product(states) if states.dim() > 1 else product(states[None])[0]
 
     def dequantized_weight(self) -> Tensor:
         """The weights in the dtype of the scales, `[out_features, in_features]`."""
@@ -387,7 +389,7 @@ class OneDnnInt8:
         self.output = None, 1.0, 0, torch.float32, "none", [], ""  # bias, scale, zero point, dtype, activation
 
     def __call__(self, states: Tensor) -> Tensor:
-        unsigned = states.round().add_(self.zero_point).to(torch.uint8)
+        unsigned = (states + self.zero_point).round_().to(torch.uint8)  # rounded twice, as FBGEMM does
         return torch.ops.onednn.qlinear_pointwise(unsigned, 1.0, self.zero_point, *self.weight, *self.output)
 
 

@@ -145,6 +145,19 @@ def test_kernels_agree(kernel, rows):
     assert_near(kernel(weight, scale, largest)(states), expected, 1e-6)
 
 
+def test_kernels_round_alike():
+    """Just below and above .5, where the result depends on whether the zero point is added before rounding."""
+    largest, kernels = int8_kernels()
+    if len(kernels) < 2:
+        pytest.skip("this CPU has one kernel at most")
+    halves = torch.arange(-largest, largest, dtype=torch.float32) + 0.5
+    infinity = torch.tensor(torch.inf)
+    states = torch.stack([halves, halves.nextafter(infinity), halves.nextafter(-infinity)], dim=1)
+    weight, scale = quantize_rows(torch.eye(3))
+    first, second = (kernel(weight, scale, largest)(states) for kernel in kernels)
+    assert torch.equal(first, second)
+
+
 def test_seven_bits_without_vnni(monkeypatch):
     """A kernel that saturates sums of two products above 2**15, as CPUs without VNNI do."""
 
@@ -190,6 +203,7 @@ def test_rows_of_zeros_and_no_rows(bias):
     with torch.no_grad():
         assert torch.equal(layer(states)[0], layer.bias if bias else torch.zeros(24))
         assert layer(torch.zeros(0, 40)).shape == (0, 24)
+        assert layer(torch.zeros(40)).shape == (24,)
         assert layer(torch.full((1, 40), torch.nan)).isnan().all()
 
 
