@@ -365,7 +365,10 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Xavier for projections, N(0, 1/d_model) for embeddings: scaled by sqrt(d_model) they have unit variance."""
-        if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
+        if isinstance(module, Int8Linear):  # weights that a checkpoint does not contain
+            init.zeros_(module.weight)
+            init.zeros_(module.weight_scale)
+        elif isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)

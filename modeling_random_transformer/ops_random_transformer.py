@@ -279,8 +279,9 @@ class Int8Linear(nn.Module):
     """A linear layer with int8 weights `W`, one scale `t` per output, and dynamically quantized activations.
 
     `y = s · (round(x / s) · Wᵀ) ⊙ t + b` with `s = max|x| / 127` for each row `x`. Sums of int8 products are exact
-    and all kernels round alike, so a row's result does not depend on the other rows or on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS`
-    weights, devices other than CPUs and CPUs without kernels multiply in floating point, with `W ⊙ t`.
+    and all kernels round alike, so a row's result does not depend on the other rows or on the kernel. Layers with
+    fewer than `MIN_PACKED_ELEMENTS` weights, devices other than CPUs and CPUs without kernels multiply in floating
+    point, with `W ⊙ t`.
 
     The weights cannot be trained. They may be changed by `load_state_dict`, `to` and assignment, but not in place.
 

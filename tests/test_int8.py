@@ -2,10 +2,11 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -327,6 +328,37 @@ def test_translator_and_pipeline(translator_folder):
         )
         assert again.model.is_quantized
     assert load_translator(translator_folder / "int8")[0].is_quantized
+
+
+def test_a_folder_in_int8_needs_no_quantization(translator_folder, recwarn):
+    model, tokenizer = load_translator(translator_folder, "int8")
+    for saved in (model, tokenizer):
+        saved.save_pretrained(translator_folder / "int8")
+    again, _ = load_translator(translator_folder / "int8", "int8")
+    assert torch.equal(logits(again), logits(model))
+    assert not [warning for warning in recwarn if "quantization_config" in str(warning.message)]
+
+
+def test_int8_for_an_adapter_is_an_error(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "base"}')
+    with pytest.raises(ValueError, match="dtype must be of floating point for an adapter that is not merged, got int8"):
+        load_translator(tmp_path, "int8")
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "lm_head.weight_scale", "model.encoder.layers.0.fc1.weight_scale"])
+def test_missing_weights(name, tmp_path):
+    """An error of `load_translator`; transformers initializes them and reports them."""
+    tokenizer = RandomTransformerTokenizer.train(TEXTS, vocab_size=300)
+    model = quantized(tiny_model(vocab_size=len(tokenizer), **UNTIED), tmp_path / "float")
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights[name]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=f"must contain all weights of the model.* got none for {re.escape(name)}"):
+        load_translator(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert not loaded.get_parameter(name).any()
 
 
 def test_export_is_an_error(translator_folder):
