@@ -312,7 +312,8 @@ class Int8Linear(nn.Module):
         """A linear layer with the dequantized weights."""
         layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
         layer.weight = nn.Parameter(self.dequantized_weight())
-        layer.bias = None if self.bias is None else nn.Parameter(self.bias.detach().clone())
+        if self.bias is not None:
+            layer.bias = nn.Parameter(self.bias.detach().clone())
         return layer
 
     def forward(self, states: Tensor) -> Tensor:
