@@ -365,7 +365,10 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Xavier for projections, N(0, 1/d_model) for embeddings: scaled by sqrt(d_model) they have unit variance."""
-        if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
+        if isinstance(module, Int8Linear):  # weights that a checkpoint does not contain
+            init.zeros_(module.weight)
+            init.zeros_(module.weight_scale)
+        elif isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
@@ -382,8 +385,17 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
             raise ValueError(f"attn_implementation must be {supported}, got flash.")
         return super()._flash_attn_can_dispatch(*args, **kwargs)
 
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The tied weights. An int8 output layer has its own, which are quantized from those of the embedding."""
+        keys = super().get_expanded_tied_weights_keys(all_submodels)
+        if isinstance(self.get_output_embeddings(), Int8Linear):
+            keys.pop("lm_head.weight", None)
+        return keys
+
     def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Source and target have one vocabulary, so a decoder with its own embedding is resized too."""
+        if isinstance(self.get_output_embeddings(), Int8Linear):
+            raise ValueError("the output layer must not be quantized to resize the vocabulary, got int8 weights.")
         model = self.base_model
         if not self.config.share_embeddings and hasattr(model, "encoder") and hasattr(model, "decoder"):
             model.decoder.embed_tokens = self._get_resized_embeddings(model.decoder.embed_tokens, *args, **kwargs)

@@ -338,11 +338,11 @@ class Int8Linear(nn.Module):
     """A linear layer with int8 weights `W`, one scale `t` per output, and dynamically quantized activations.
 
     `y = s · (round(x / s) · Wᵀ) ⊙ t + b` with `s = max|x| / 127` for each row `x` (63 instead of 127 on CPUs
-    without VNNI). Sums of int8 products are exact, so a row's result depends neither on the other rows nor on the
-    kernel. Layers with fewer than `MIN_PACKED_ELEMENTS` weights, devices other than CPUs and CPUs without kernels
-    multiply in floating point, with `W ⊙ t`.
+    without VNNI). Sums of int8 products are exact and all kernels round alike, so a row's result depends neither on
+    the other rows nor on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS` weights, devices other than CPUs
+    and CPUs without kernels multiply in floating point, with `W ⊙ t`.
 
-    The weights cannot be trained. They may be changed by `load_state_dict` and `to`, but not in place.
+    The weights cannot be trained. They may be changed by `load_state_dict`, `to` and assignment, but not in place.
 
     Args:
         in_features: width of the inputs.
@@ -353,11 +353,11 @@ class Int8Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
         super().__init__()
+        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}  # of this layer, alone and with others
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
         self.weight_scale = nn.Parameter(torch.empty(out_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}  # of this layer first
 
     @classmethod
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
@@ -366,6 +366,14 @@ class Int8Linear(nn.Module):
         weight, scale = quantize_rows(layer.weight)
         quantized.load_state_dict({**layer.state_dict(), "weight": weight, "weight_scale": scale})
         return quantized
+
+    def to_linear(self) -> nn.Linear:
+        """A linear layer with the dequantized weights."""
+        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.dequantized_weight())
+        if self.bias is not None:
+            layer.bias = nn.Parameter(self.bias.detach().clone())
+        return layer
 
     def forward(self, states: Tensor) -> Tensor:
         """`[…, in_features]` → `[…, out_features]`.
@@ -376,7 +384,9 @@ class Int8Linear(nn.Module):
         if states.requires_grad:
             raise RuntimeError("Layers with int8 weights cannot be trained: the inputs must not require gradients.")
         packed = packed_int8_linear((self,))
-        return linear(states, self.dequantized_weight(), self.bias) if packed is None else packed(states)
+        if packed is None:
+            return linear(states, self.dequantized_weight(), self.bias)
+        return packed(states) if states.dim() > 1 else packed(states[None])[0]
 
     def dequantized_weight(self) -> Tensor:
         """The weights in the dtype of the scales, `[out_features, in_features]`."""
@@ -388,6 +398,10 @@ class Int8Linear(nn.Module):
     def _apply(self, *args: Any, **kwargs: Any) -> Any:  # of .to(), .cuda(), .float() …
         self.products.clear()
         return super()._apply(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:  # of assignments
+        self.products.clear()
+        super().register_parameter(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.products.clear()
@@ -456,16 +470,18 @@ class PackedInt8Linear:
 
 
 def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | None:
-    """The layers as one product, cached by the first layer; `None` if they have to multiply in floating point."""
+    """The layers as one product, cached by each layer; `None` if they have to multiply in floating point."""
     elements = sum(layer.weight.numel() for layer in layers)
     scale = layers[0].weight_scale
     suitable = scale.is_cpu and scale.dtype == torch.float32 and elements >= MIN_PACKED_ELEMENTS
     if not suitable or is_transformed() or not int8_kernels()[1]:
         return None
-    products = layers[0].products
-    if layers not in products:
-        products[layers] = PackedInt8Linear(layers)
-    return products[layers]
+    packed = layers[0].products.get(layers)
+    if packed is None or any(layer.products.get(layers) is not packed for layer in layers[1:]):  # weights have changed
+        packed = PackedInt8Linear(layers)
+        for layer in layers:
+            layer.products[layers] = packed
+    return packed
 
 
 class FbgemmInt8:
@@ -503,7 +519,7 @@ class OneDnnInt8:
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[rows, inputs]` → `[rows, outputs]`."""
-        unsigned = states.round().add_(self.zero_point).to(torch.uint8)
+        unsigned = (states + self.zero_point).round_().to(torch.uint8)  # shifted first, as FBGEMM does
         return torch.ops.onednn.qlinear_pointwise(unsigned, 1.0, self.zero_point, *self.weight, *self.output)
 
 

@@ -26,7 +26,8 @@ class DynamicInt8Config(QuantizationConfigMixin):
     layer norms and classification heads keep float32. An output layer that is tied to an embedding is quantized again
     each time the model is loaded, so a saved folder contains the embedding only.
 
-    The model cannot be trained. `save_pretrained` and `from_pretrained` work as usual.
+    The model cannot be trained, and its vocabulary cannot be resized, before `model.dequantize()`. `save_pretrained`
+    and `from_pretrained` work as usual.
     """
 
     def __init__(self, **_: Any):
@@ -62,6 +63,19 @@ class DynamicInt8Quantizer(HfQuantizer):
         model.requires_grad_(False)
         if is_output_tied(model):
             model.set_output_embeddings(model.int8_linear_class.from_linear(model.get_output_embeddings()))
+            model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
+
+    def _dequantize(self, model: Any, dtype: Any = None) -> Any:
+        """Replace the int8 layers by linear layers in `dtype`. A tied output layer is tied to the embedding again."""
+        for name, layer in list(model.named_modules()):
+            if isinstance(layer, model.int8_linear_class):
+                model.set_submodule(name, layer.to_linear())
+        model.tie_weights()
+        model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
+        dtype = (
+            getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        )  # save_pretrained sets config.dtype to a name
+        return model.to(dtype).requires_grad_(True)
 
     def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
         module = model.get_submodule(param_name.rpartition(".")[0])
@@ -72,12 +86,12 @@ class DynamicInt8Quantizer(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The weights to save: without those of a tied output layer."""
-        state_dict = model.state_dict()
+        weights = model.state_dict()
         if is_output_tied(model):
-            head = model.get_output_embeddings()
-            prefix = next(f"{name}." for name, module in model.named_modules() if module is head)
-            state_dict = {name: weight for name, weight in state_dict.items() if not name.startswith(prefix)}
-        return state_dict, {}
+            head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
+            for name in ("weight", "weight_scale"):  # the bias is not tied
+                del weights[f"{head}.{name}"]
+        return weights, {}
 
     def is_serializable(self) -> bool:
         return True

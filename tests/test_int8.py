@@ -2,10 +2,11 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -37,6 +38,7 @@ MODELS = {
     "untied": UNTIED,
     "two embeddings": {"share_embeddings": False},
     "no bias": {"attention_bias": False},
+    "tied with a bias": {"lm_head_bias": True},
 }
 
 
@@ -87,7 +89,10 @@ def test_linear_layers_of_the_stacks_and_the_output_layer_are_quantized(config, 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("config", MODELS)
 def test_saved_and_loaded_again(config, tmp_path):
-    model = quantized(tiny_model(**MODELS[config]), tmp_path / "float")
+    model = tiny_model(**MODELS[config])
+    if model.lm_head.bias is not None:
+        nn.init.normal_(model.lm_head.bias)
+    model = quantized(model, tmp_path / "float")
     model.save_pretrained(tmp_path / "int8")
     weights = load_file(tmp_path / "int8" / "model.safetensors")
     assert ("lm_head.weight" in weights) == (config == "untied")
@@ -141,6 +146,19 @@ def test_kernels_agree(kernel, rows):
     assert_near(kernel(weight, scale, largest)(states), expected, 1e-6)
 
 
+def test_kernels_round_alike():
+    """Just below and above .5, where the result depends on whether the zero point is added before rounding."""
+    largest, kernels = int8_kernels()
+    if len(kernels) < 2:
+        pytest.skip("this CPU has one kernel at most")
+    halves = torch.arange(-largest, largest, dtype=torch.float32) + 0.5
+    infinity = torch.tensor(torch.inf)
+    states = torch.stack([halves, halves.nextafter(infinity), halves.nextafter(-infinity)], dim=1)
+    weight, scale = quantize_rows(torch.eye(3))
+    first, second = (kernel(weight, scale, largest)(states) for kernel in kernels)
+    assert torch.equal(first, second)
+
+
 def test_seven_bits_without_vnni(monkeypatch):
     """A kernel that saturates sums of two products above 2**15, as CPUs without VNNI do."""
 
@@ -186,6 +204,7 @@ def test_rows_of_zeros_and_no_rows(bias):
     with torch.no_grad():
         assert torch.equal(layer(states)[0], layer.bias if bias else torch.zeros(24))
         assert layer(torch.zeros(0, 40)).shape == (0, 24)
+        assert layer(torch.zeros(40)).shape == (24,)
         assert layer(torch.full((1, 40), torch.nan)).isnan().all()
 
 
@@ -210,6 +229,53 @@ def test_packed_weights_follow_the_state_dict():
         layer(states)
         layer.load_state_dict(other.state_dict())
         assert torch.equal(layer(states), other(states))
+
+
+@pytest.mark.usefixtures("kernels")
+def test_packed_weights_of_several_layers_follow_each_of_them():
+    layers, states = (int8_layer(seed=0), int8_layer(seed=1)), torch.randn(3, 40)
+
+    def outputs(layers):
+        return ops.fused_linear(layers)(states)
+
+    with torch.no_grad():
+        outputs(layers)
+        layers[1].load_state_dict(int8_layer(seed=2).state_dict())
+        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
+        layers[1].bias = nn.Parameter(torch.ones(24), requires_grad=False)
+        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
+
+
+@pytest.mark.parametrize("config", MODELS)
+def test_weights_tied_again(config, tmp_path):
+    model = quantized(tiny_model(**MODELS[config]), tmp_path)
+    again = copy.deepcopy(model)
+    again.tie_weights()
+    assert again.lm_head.weight.dtype == torch.int8
+    assert torch.equal(logits(again), logits(model))
+
+
+@pytest.mark.parametrize("config", MODELS)
+def test_dequantized(config, tmp_path):
+    model = quantized(tiny_model(**MODELS[config]), tmp_path / "float")
+    model.save_pretrained(tmp_path / "int8")
+    weight = model.model.encoder.layers[0].fc1.dequantized_weight()
+    model.dequantize()
+    assert torch.equal(model.model.encoder.layers[0].fc1.weight, weight)
+    assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) == (config != "untied")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    model.resize_token_embeddings(70)
+    model.save_pretrained(tmp_path / "dequantized")
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "dequantized")
+    assert type(again.lm_head) is nn.Linear
+    assert torch.equal(logits(again), logits(model))
+
+
+def test_resizing_the_vocabulary_is_an_error(tmp_path):
+    model = quantized(tiny_model(), tmp_path)
+    with pytest.raises(ValueError, match="output layer must not be quantized to resize the vocabulary"):
+        model.resize_token_embeddings(70)
+    assert logits(model).shape[2] == len(model.model.shared.weight)
 
 
 def test_training_is_an_error(tmp_path):
@@ -262,6 +328,37 @@ def test_translator_and_pipeline(translator_folder):
         )
         assert again.model.is_quantized
     assert load_translator(translator_folder / "int8")[0].is_quantized
+
+
+def test_a_folder_in_int8_needs_no_quantization(translator_folder, recwarn):
+    model, tokenizer = load_translator(translator_folder, "int8")
+    for saved in (model, tokenizer):
+        saved.save_pretrained(translator_folder / "int8")
+    again, _ = load_translator(translator_folder / "int8", "int8")
+    assert torch.equal(logits(again), logits(model))
+    assert not [warning for warning in recwarn if "quantization_config" in str(warning.message)]
+
+
+def test_int8_for_an_adapter_is_an_error(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "base"}')
+    with pytest.raises(ValueError, match="dtype must be of floating point for an adapter that is not merged, got int8"):
+        load_translator(tmp_path, "int8")
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "lm_head.weight_scale", "model.encoder.layers.0.fc1.weight_scale"])
+def test_missing_weights(name, tmp_path):
+    """An error of `load_translator`; transformers initializes them and reports them."""
+    tokenizer = RandomTransformerTokenizer.train(TEXTS, vocab_size=300)
+    model = quantized(tiny_model(vocab_size=len(tokenizer), **UNTIED), tmp_path / "float")
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights[name]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=f"must contain all weights of the model.* got none for {re.escape(name)}"):
+        load_translator(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert not loaded.get_parameter(name).any()
 
 
 def test_export_is_an_error(translator_folder):

@@ -22,7 +22,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, loggi
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..quantization_random_transformer import DynamicInt8Config
+from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils.vocabulary import check_tokenizer
 from .diagnosis import (
     TOKENIZER,
@@ -131,20 +131,31 @@ def read_config(folder: Path) -> Any:
 
 def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
     """Load the model, and check that weights and configuration match."""
-    precision: dict[str, Any] = {"quantization_config": DynamicInt8Config()} if dtype == "int8" else {"dtype": dtype}
+    options = dtype_options(folder, dtype)
     file = next((name for name in WEIGHT_FILES if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
     fallback = "" if file in WEIGHT_FILES[:2] else f", because {SAFE_WEIGHTS_NAME} is missing"
     with name_file_in_errors(file + fallback, lambda: locate_field(folder, CONFIG, build_without_weights)):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         model, info = AutoModelForSeq2SeqLM.from_pretrained(
             folder,
+            **options,
             trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            **precision,
         )
     check_loaded_weights(folder, file, info, model.config)
     return model
+
+
+def dtype_options(folder: Path, dtype: str | torch.dtype) -> dict[str, Any]:
+    """The arguments of `from_pretrained` for this dtype; none for `"int8"` if the weights are saved in int8."""
+    if dtype != "int8":
+        return {"dtype": dtype}
+    if (folder / "adapter_config.json").is_file():
+        raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
+    saved = read_object(folder / CONFIG).get("quantization_config")
+    is_int8 = isinstance(saved, dict) and saved.get("quant_method") == METHOD
+    return {} if is_int8 else {"quantization_config": DynamicInt8Config()}
 
 
 def build_without_weights(folder: Path) -> None:
