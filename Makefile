@@ -4,14 +4,15 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 LOWEST := .venv-lowest
 NEWEST := .venv-newest
-WORKERS ?= 2
+# Three workers keep two cores busy, because some tests wait for processes.
+WORKERS ?= 3
 # Most installed modules are never imported; the others are compiled at their first import.
 QUIET := --quiet --no-compile --disable-pip-version-check
 # Files stay together, for their fixtures, and in the order of tests/conftest.py.
 PYTEST := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-lowest test-newest coverage lint format docs clean
+.PHONY: help demo test pytest test-fast test-lowest test-newest coverage lint format docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -19,7 +20,10 @@ help: ## list the targets
 demo: $(VENV)/.demo ## train a translation model from scratch in a few minutes
 	$(VENV)/bin/python examples/quickstart.py
 
-test: $(VENV)/.ready lint ## linters and all tests, as in CI
+test: $(VENV)/.ready ## linters and all tests, as in CI
+	$(MAKE) --jobs=2 lint pytest
+
+pytest: $(VENV)/.ready
 	$(VENV)/bin/python $(PYTEST)
 
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests
