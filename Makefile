@@ -4,12 +4,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 LOWEST := .venv-lowest
 NEWEST := .venv-newest
-# Three workers keep two cores busy, because some tests wait for processes.
+# Three workers keep two cores busy, because some slow tests wait for processes.
 WORKERS ?= 3
 # Most installed modules are never imported; the others are compiled at their first import.
 QUIET := --quiet --no-compile --disable-pip-version-check
 # Files stay together, for their fixtures, and in the order of tests/conftest.py.
-PYTEST := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test pytest test-fast test-lowest test-newest coverage lint format docs clean
@@ -26,6 +26,7 @@ test: $(VENV)/.ready ## linters and all tests, as in CI
 pytest: $(VENV)/.ready
 	$(VENV)/bin/python $(PYTEST)
 
+test-fast: WORKERS = 2
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests
 	$(VENV)/bin/python $(PYTEST) -m "not slow" --ignore tests/export --ignore tests/conformance
 
