@@ -12,11 +12,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
+from modeling_random_transformer.data.batches import padding_multiple
 from modeling_random_transformer.training import SmoothedCrossEntropy
 
 from .generate import DEVICE, DTYPES
@@ -89,16 +91,24 @@ def matmul_flops(dtype: torch.dtype) -> float:
 
 def make_batch(batch_size: int) -> Batch:
     """Source and target of `batch_size` pairs, `[batch_size, LENGTH]`; every second pair is half as long."""
+    lengths = np.full((batch_size, 2), LENGTH)
+    lengths[::2] = SHORTER
+    return random_batch(lengths)
+
+
+def random_batch(lengths: np.ndarray) -> Batch:
+    """Random tokens with these lengths, `[pairs, 2]`, padded on the right as in training."""
     generator = torch.Generator().manual_seed(0)
-    ids, labels = (torch.randint(END + 1, VOCAB_SIZE, (batch_size, LENGTH), generator=generator) for _ in range(2))
-    mask = torch.ones_like(ids)
-    mask[::2, SHORTER:] = 0
-    inputs = nn.functional.pad(labels[:, :-1], (1, 0), value=START)
+    multiple = padding_multiple(torch.device(DEVICE))
+    longest = -(-lengths.max(axis=0) // multiple) * multiple
+    masks = [torch.arange(long) < torch.from_numpy(lengths[:, side, None]) for side, long in enumerate(longest)]
+    source, target = (torch.randint(END + 1, VOCAB_SIZE, mask.shape, generator=generator) for mask in masks)
+    inputs = nn.functional.pad(target[:, :-1], (1, 0), value=START)
     batch = {
-        "input_ids": ids.masked_fill(mask == 0, PAD),
-        "attention_mask": mask,
-        "decoder_input_ids": inputs.masked_fill(mask == 0, PAD),
-        "labels": labels.masked_fill(mask == 0, -100),
+        "input_ids": source.masked_fill(~masks[0], PAD),
+        "attention_mask": masks[0].long(),
+        "decoder_input_ids": inputs.masked_fill(~masks[1], PAD),
+        "labels": target.masked_fill(~masks[1], -100),
     }
     return {name: tensor.to(DEVICE) for name, tensor in batch.items()}
 

@@ -94,7 +94,6 @@ class BeamKVCache:
         self.entries = self.length * beams  # in use, per group
         self.limit = max(limit, self.length + 1) * beams  # in entries
         self.capacity = min(self.limit, max(INITIAL_CAPACITY, 2 * self.length) * beams)  # in entries
-        self.next_compaction = self.length + COMPACTION_INTERVAL  # in tokens
         # 0 for a beam's own entries, -inf for those of other beams: for one token, then for all entries.
         hidden = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device)
         self.own_mask = hidden.fill_diagonal_(0)
@@ -107,9 +106,8 @@ class BeamKVCache:
 
     def reserve(self) -> None:
         """Make sure that the next token's entries fit."""
-        if self.mask is not None and self.length >= self.next_compaction:
+        if self.mask is not None and self.length % COMPACTION_INTERVAL == 0:
             self.compact()
-            self.next_compaction = self.length + COMPACTION_INTERVAL
         if self.entries + self.beams > self.capacity:
             self.capacity = max(min(self.limit, 2 * self.capacity), self.entries + self.beams)
             self.keys = [self.enlarge(packed, dim=2) for packed in self.keys]

@@ -5,10 +5,10 @@ function is equivalent to.
 """
 
 import math
-import time
+import timeit
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -458,8 +458,8 @@ class PackedInt8Linear:
         _, kernel_classes = int8_kernels()
         size = (*self.weight.shape, (states.numel() // states.shape[-1]).bit_length())
         if size not in FASTEST_INT8:
-            candidates = [self.kernel(kernel_class) for kernel_class in kernel_classes]
-            FASTEST_INT8[size] = type(min(candidates, key=lambda kernel: duration(kernel, states)))
+            seconds = [min(timeit.repeat(partial(self.kernel(kernel), states), number=1)) for kernel in kernel_classes]
+            FASTEST_INT8[size] = kernel_classes[seconds.index(min(seconds))]
         return self.kernel(FASTEST_INT8[size])
 
     def kernel(self, kernel_class: type) -> Any:
@@ -550,16 +550,6 @@ def is_exact(kernel: type, largest: int) -> bool:
 
 # The class of the fastest kernel, by output width, input width and bit length of the number of rows.
 FASTEST_INT8: dict[tuple[int, ...], type] = {}
-
-
-def duration(function: Callable[[Tensor], Tensor], states: Tensor, runs: int = 5) -> float:
-    """Seconds of the fastest of several calls."""
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        function(states)
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 # Detection of modified modules, whose `__call__` cannot be replaced by a function

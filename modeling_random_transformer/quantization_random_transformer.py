@@ -72,9 +72,8 @@ class DynamicInt8Quantizer(HfQuantizer):
                 model.set_submodule(name, layer.to_linear())
         model.tie_weights()
         model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
-        dtype = (
-            getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        )  # save_pretrained sets config.dtype to a name
+        if isinstance(dtype, str):  # save_pretrained sets config.dtype to a name
+            dtype = getattr(torch, dtype)
         return model.to(dtype).requires_grad_(True)
 
     def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:

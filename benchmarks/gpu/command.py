@@ -14,8 +14,8 @@ import torch
 from .settings import SMOKE, Settings
 from .worker import run_part
 
-PARTS = {name: f"{__package__}.{name}" for name in ("tests", "checks", "generate", "train", "utilization", "recipe")}
-PARTS["devices"] = f"{__package__}.devices"
+NAMES = ("tests", "checks", "generate", "train", "utilization", "recipe", "devices")
+PARTS = {name: f"{__package__}.{name}" for name in NAMES}
 LIMIT = 600.0  # seconds per part
 PROGRAM = "python -m benchmarks gpu"
 

@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ..generate import DEVICE, DTYPES
 from ..models import ours
 from ..timing import seconds
-from ..train import trainer
-from .parts import Figures, Rows, checked, preset_model, random_batch, start_processes
+from ..train import random_batch, trainer
+from .parts import Figures, Rows, checked, preset_model, start_processes
 from .settings import Settings
 
 LENGTH = 48

@@ -10,16 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import CompileConfig
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.data.batches import padding_multiple
 
-from ..generate import DEVICE
-from ..models import END, PAD, START, VOCAB_SIZE
 from ..timing import paired
-from ..train import Batch
 from .settings import Settings
 
 Figures = dict[str, Any]
@@ -66,20 +61,3 @@ def sentence_lengths(pairs: int, longest: int = 200) -> np.ndarray:
     source = random.lognormal(np.log(24), 0.6, pairs)
     target = source * random.normal(1.0, 0.15, pairs)
     return np.stack([source, target], axis=1).round().clip(3, longest).astype(int)
-
-
-def random_batch(lengths: np.ndarray) -> Batch:
-    """Random tokens with these lengths, `[pairs, 2]`, padded on the right as in training."""
-    generator = torch.Generator().manual_seed(0)
-    multiple = padding_multiple(torch.device(DEVICE))
-    longest = -(-lengths.max(axis=0) // multiple) * multiple
-    masks = [torch.arange(long) < torch.from_numpy(lengths[:, side, None]) for side, long in enumerate(longest)]
-    source, target = (torch.randint(END + 1, VOCAB_SIZE, mask.shape, generator=generator) for mask in masks)
-    inputs = nn.functional.pad(target[:, :-1], (1, 0), value=START)
-    batch = {
-        "input_ids": source.masked_fill(~masks[0], PAD),
-        "attention_mask": masks[0].long(),
-        "decoder_input_ids": inputs.masked_fill(~masks[1], PAD),
-        "labels": target.masked_fill(~masks[1], -100),
-    }
-    return {name: tensor.to(DEVICE) for name, tensor in batch.items()}

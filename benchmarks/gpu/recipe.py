@@ -16,8 +16,8 @@ from modeling_random_transformer.data.batches import TokenBudgetSampler, padding
 from ..generate import DEVICE, DTYPES
 from ..memory import peak
 from ..timing import seconds
-from ..train import Batch, training_step
-from .parts import Figures, Rows, preset_model, random_batch, sentence_lengths
+from ..train import Batch, random_batch, training_step
+from .parts import Figures, Rows, preset_model, sentence_lengths
 from .settings import Settings
 
 STEPS = 100_000  # paper 5.2

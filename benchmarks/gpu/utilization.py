@@ -16,8 +16,8 @@ from modeling_random_transformer import RandomTransformerConfig
 
 from ..generate import DTYPES
 from ..timing import seconds
-from ..train import matmul_flops, trainer
-from .parts import Figures, Rows, preset_model, random_batch
+from ..train import matmul_flops, random_batch, trainer
+from .parts import Figures, Rows, preset_model
 from .settings import Settings
 
 LENGTH = 48

@@ -10,10 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.__main__ import main
 from benchmarks.gpu import command
-from benchmarks.gpu.parts import checked, random_batch, sentence_lengths
+from benchmarks.gpu.parts import checked, sentence_lengths
 from benchmarks.gpu.recipe import recipe_batches
 from benchmarks.gpu.settings import Settings
 from benchmarks.gpu.utilization import training_flops
+from benchmarks.train import random_batch
 from tests.helpers.models import tiny_model
 
 
