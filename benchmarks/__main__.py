@@ -4,11 +4,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import corpus, generate, gpu, memory, scaling, serving, start, train, weights
+from . import corpus, generate, gpu, memory, scaling, serving, start, train, trainer, weights
 
 BENCHMARKS = {
     "generate": generate,
     "train": train,
+    "trainer": trainer,
     "memory": memory,
     "scaling": scaling,
     "serving": serving,

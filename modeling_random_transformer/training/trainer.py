@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         The output length has the same limit as in translation (paper 6.1).
         """
         options = self._generation_options(inputs)
+        model = self._without_output_conversion(model)
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
         if loss is not None:
             tokens = inputs["labels"].ne(-100).sum()
@@ -264,11 +266,27 @@ class TranslationTrainer(Seq2SeqTrainer):
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
                 Reading the loss of the current step would synchronize with the device.
         """
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(self._without_output_conversion(model), inputs, num_items_in_batch)
         step = self.state.global_step + 1
         self.loss_monitor.add(step, loss, inputs)
         self.loss_monitor.check(before=step)
         return loss
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:  # noqa: ARG002
+        """Autocast for the forward pass and the loss, in place of Accelerate's (`_without_output_conversion`)."""
+        return self.accelerator.autocast()
+
+    def _without_output_conversion(self, model: nn.Module) -> nn.Module:
+        """Undo Accelerate's replacement of `forward` for mixed precision.
+
+        It converts the logits to float32, which the loss does in smaller parts, and in `generate()` it converts the
+        weights at every step.
+        """
+        module = self.accelerator.unwrap_model(model)
+        original = vars(module).pop("_original_forward", None)
+        if original is not None:
+            module.forward = original
+        return model
 
     def _advice(self) -> str:
         return (
