@@ -127,7 +127,9 @@ class DataArguments:
 class ModelArguments:
     """The tokenizer and the architecture for training from scratch, or the model to fine-tune."""
 
-    tokenizer: str | None = field(default=None, metadata={"help": "Folder of a saved tokenizer; default: train one."})
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "Saved tokenizer or SentencePiece model (.model, .spm); default: train one."}
+    )
     vocab_size: int | None = field(
         default=None, metadata={"help": f"Vocabulary size of the trained tokenizer; default: {VOCAB_SIZE}."}
     )

@@ -304,7 +304,9 @@ def file_digest(path: Path) -> str:
 
 
 def _folder_digest(name: str, *patterns: str) -> str:
-    """A digest of files in a folder; the name of a model on the Hub is returned unchanged."""
+    """A digest of files in a folder, or of a file; the name of a model on the Hub is returned unchanged."""
+    if Path(name).is_file():
+        return file_digest(Path(name))
     if not Path(name).is_dir():
         return name
     files = {path.name: file_digest(path) for pattern in patterns for path in sorted(Path(name).glob(pattern))}
