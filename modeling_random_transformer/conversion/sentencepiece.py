@@ -68,7 +68,7 @@ def _read(path: Path) -> Any:
         raise ValueError(
             f"{path} requires sentencepiece and protobuf: pip install 'random-transformer[sentencepiece]'."
         ) from error
-    model = sentencepiece_model_pb2.ModelProto()
+    model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         model.ParseFromString(path.read_bytes())
     except OSError:

@@ -152,7 +152,7 @@ class DatasetText:
             texts = row.get("translation", row)
             source, target = texts.get(self.source_key), texts.get(self.target_key)
             if isinstance(source, str) and isinstance(target, str):
-                yield _require_content(number, source, target)
+                yield parse_pair(number, source, target)
             else:
                 yield InvalidLine(number, NOT_A_PAIR)
 
@@ -180,12 +180,13 @@ def _read_pairs(path: Path, keys: tuple[str, str]) -> Iterator[Line]:
 
 def _decode_pair(number: int, source: bytes, target: bytes) -> Line:
     try:
-        return _require_content(number, decode_line(source, "source", number), decode_line(target, "target", number))
+        return parse_pair(number, decode_line(source, "source", number), decode_line(target, "target", number))
     except ValueError:
         return InvalidLine(number, NOT_UTF8)
 
 
-def _require_content(number: int, source: str, target: str) -> Line:
+def parse_pair(number: int, source: str, target: str) -> Line:
+    """A pair, or an invalid line if a text is empty."""
     if source.strip() and target.strip():
         return ParallelLine(number, source, target)
     return InvalidLine(number, EMPTY)
