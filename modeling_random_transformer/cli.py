@@ -10,6 +10,7 @@ from .utils.command_line import print_error, program_name, raise_on_sigterm
 
 PROGRAM = "random-transformer"
 VERBS = {
+    "clean": ("cleaning.command", "drop duplicates, copies and other bad pairs from parallel text"),
     "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
     "translate": ("translation.command", "translate sentences, a file or standard input"),
     "convert": ("conversion.command", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),

@@ -1,8 +1,10 @@
-"""Converts checkpoints of MarianMT, `nn.Transformer` and fairseq, with identical logits and a report.
+"""Converts checkpoints of MarianMT, `nn.Transformer` and fairseq, with identical logits and a report, and tokenizers.
 
     model, report = from_marian("opus-mt-en-de")           # or a MarianMTModel
     model, report = from_torch_transformer(transformer, embedding, output)
     model, report = from_fairseq("checkpoint_best.pt")
+
+    tokenizer = from_sentencepiece("source.spm")           # a tokenizer without a model
 
 `convert_marian`, `convert_torch_transformer` and `convert_fairseq` write a folder, with a tokenizer if available. An
 option or a weight without a counterpart in this model raises a `ValueError` that names it. No code in a checkpoint is
@@ -15,6 +17,7 @@ from .marian import convert_marian, from_marian
 from .pytorch import convert_torch_transformer, from_torch_transformer
 from .report import ConversionReport, DerivedField, MappedWeight
 from .safe_loading import read_checkpoint
+from .sentencepiece import from_sentencepiece
 
 __all__ = [
     "ConversionReport",
@@ -27,6 +30,7 @@ __all__ = [
     "fairseq_tokenizer",
     "from_fairseq",
     "from_marian",
+    "from_sentencepiece",
     "from_torch_transformer",
     "largest_difference",
     "read_checkpoint",

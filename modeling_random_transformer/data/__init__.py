@@ -9,6 +9,7 @@ batches = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=4096)
 """
 
 from .batches import EvaluationSampler, TokenBudgetSampler
+from .readers import read_texts
 from .sources import DatasetText, InvalidLine, ParallelLine, ParallelText
 from .streaming import TokenBudgetStream
 from .tokenization import lengths_of, tokenize_pairs, vocabulary_sample
@@ -25,6 +26,7 @@ __all__ = [
     "ValidationReport",
     "lengths_of",
     "load_pairs",
+    "read_texts",
     "tokenize_pairs",
     "validate",
     "vocabulary_sample",

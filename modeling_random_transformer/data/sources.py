@@ -1,6 +1,5 @@
-"""Sources of parallel text: two aligned files, a TSV or JSONL file, or a dataset of the `datasets` library."""
+"""Sources of parallel text: two aligned files, a TSV, JSONL or Parquet file, or a dataset of `datasets`."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -8,7 +7,11 @@ from pathlib import Path
 
 from datasets import Dataset, IterableDataset
 
+from ..utils.compressed_files import is_standard_stream, open_binary
 from ..utils.text import decode_line
+from .readers import file_format, read_columns
+
+DEFAULT_KEYS = ("source", "target")
 
 # Reasons why a line is invalid.
 EMPTY = "with an empty source or target"
@@ -41,12 +44,16 @@ Line = ParallelLine | InvalidLine
 class ParallelText:
     """Parallel text in two aligned files, or in one file with both sides.
 
+    Text, `.tsv` and `.jsonl` files may be compressed (`.gz`, `.zst`). `-` is standard input, which is read once.
+
     Args:
-        source: a text file with one source per line; or a `.tsv` file with the columns source and target; or a
-            `.jsonl` (`.json`) file with one object per line.
-        target: the text file with the translations, line by line; `None` for a `.tsv` or `.jsonl` file.
-        source_key: key of the source in a JSON object.
-        target_key: key of the target in a JSON object.
+        source: a text file with one source per line; or a file with a column for each side, `.tsv`, `.jsonl`
+            (`.json`) or `.parquet`. Without `target`, standard input is TSV.
+        target: the text file with the translations, line by line; `None` for a file with a column for each side.
+        source_key: the column of the source: a name in the header of a TSV file, or the number (from 1) of a column
+            of a TSV file without a header; a key of a JSON object; a Parquet column, or a language of its column
+            `translation`. By default, a TSV file without the header names `source` and `target` has two columns.
+        target_key: the same for the target.
 
     Raises:
         ValueError: a file is missing, or `target` does not match the format of `source`.
@@ -60,30 +67,51 @@ class ParallelText:
     def __post_init__(self) -> None:
         for name in ("source", "target"):
             path = getattr(self, name)
-            if path is not None and not Path(path).is_file():
+            if path is not None and not is_standard_stream(path) and not Path(path).is_file():
                 raise ValueError(f"{name} must be a file, got {path}.")
-        if self._is_single_file() != (self.target is None):
+        if self.target is None:
+            valid = file_format(self.source) != "text" or is_standard_stream(self.source)
+        else:
+            valid = file_format(self.source) == "text" and self._standard_inputs() < 2
+        if not valid:
             raise ValueError(
-                "target must be given with a text file and omitted with a .tsv or .jsonl file, "
+                "target must be given with a text file and omitted with a .tsv, .jsonl or .parquet file, "
                 f"got source={self.source} and target={self.target}."
             )
 
     def __str__(self) -> str:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
 
-    def _is_single_file(self) -> bool:
-        return Path(self.source).suffix in (".tsv", ".json", ".jsonl")
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The keys of source and target."""
+        return self.source_key, self.target_key
+
+    def require_files(self) -> None:
+        """Raise a `ValueError` if a side is standard input, which can be read only once."""
+        if self._standard_inputs():
+            raise ValueError("the corpus must be in files, since it is read more than once, got standard input ('-').")
+
+    def _standard_inputs(self) -> int:
+        return sum(path is not None and is_standard_stream(path) for path in (self.source, self.target))
 
     def lines(self) -> Iterator[Line]:
-        """Read the corpus line by line."""
+        """Read the corpus line by line.
+
+        Raises:
+            ValueError: a file does not have the columns, or a compressed file is damaged or incomplete.
+        """
         if self.target is not None:
             return _read_aligned(Path(self.source), Path(self.target))
-        if Path(self.source).suffix == ".tsv":
-            return _read_tsv(Path(self.source))
-        return _read_jsonl(Path(self.source), (self.source_key, self.target_key))
+        return _read_pairs(Path(self.source), self.keys)
 
     def fingerprint(self) -> str:
-        """Sizes and modification times of the files: a cache key that changes with the corpus."""
+        """Sizes and modification times of the files: a cache key that changes with the corpus.
+
+        Raises:
+            ValueError: a side is standard input.
+        """
+        self.require_files()
         files = [Path(path) for path in (self.source, self.target) if path is not None]
         return str([(path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
@@ -124,7 +152,7 @@ class DatasetText:
             texts = row.get("translation", row)
             source, target = texts.get(self.source_key), texts.get(self.target_key)
             if isinstance(source, str) and isinstance(target, str):
-                yield _require_content(number, source, target)
+                yield parse_pair(number, source, target)
             else:
                 yield InvalidLine(number, NOT_A_PAIR)
 
@@ -137,7 +165,7 @@ Corpus = ParallelText | DatasetText
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Line]:
-    with source_path.open("rb") as sources, target_path.open("rb") as targets:
+    with open_binary(source_path) as sources, open_binary(target_path) as targets:
         for number, (source, target) in enumerate(zip_longest(sources, targets), start=1):
             if source is None or target is None:
                 yield InvalidLine(number, UNALIGNED)
@@ -145,34 +173,20 @@ def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Line]:
                 yield _decode_pair(number, source, target)
 
 
-def _read_tsv(path: Path) -> Iterator[Line]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            columns = line.rstrip(b"\r\n").split(b"\t")
-            yield _decode_pair(number, *columns) if len(columns) == 2 else InvalidLine(number, NOT_A_PAIR)
-
-
-def _read_jsonl(path: Path, keys: tuple[str, str]) -> Iterator[Line]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-                source, target = (row[key].encode("utf-8", "surrogatepass") for key in keys)
-            # Not JSON, nested too deeply for the parser, a missing key, or a value that is not a string.
-            except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-                yield InvalidLine(number, NOT_A_PAIR)
-            else:
-                yield _decode_pair(number, source, target)
+def _read_pairs(path: Path, keys: tuple[str, str]) -> Iterator[Line]:
+    for number, texts in read_columns(path, keys, DEFAULT_KEYS):
+        yield InvalidLine(number, NOT_A_PAIR) if texts is None else _decode_pair(number, *texts)
 
 
 def _decode_pair(number: int, source: bytes, target: bytes) -> Line:
     try:
-        return _require_content(number, decode_line(source, "source", number), decode_line(target, "target", number))
+        return parse_pair(number, decode_line(source, "source", number), decode_line(target, "target", number))
     except ValueError:
         return InvalidLine(number, NOT_UTF8)
 
 
-def _require_content(number: int, source: str, target: str) -> Line:
+def parse_pair(number: int, source: str, target: str) -> Line:
+    """A pair, or an invalid line if a text is empty."""
     if source.strip() and target.strip():
         return ParallelLine(number, source, target)
     return InvalidLine(number, EMPTY)

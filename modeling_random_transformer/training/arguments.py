@@ -19,21 +19,24 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 class DataArguments:
     """The parallel text, and the treatment of invalid lines.
 
-    The training, validation and test sets are each given as two aligned text files, as one .tsv or .jsonl file, or as a
-    split of a dataset for `datasets.load_dataset`.
+    The training, validation and test sets are each given as two aligned text files, as one .tsv, .jsonl or .parquet
+    file, or as a split of a dataset for `datasets.load_dataset`. Text, .tsv and .jsonl files may be compressed (.gz,
+    .zst).
     """
 
     source_file: str | None = field(default=None, metadata={"help": "Training sources: UTF-8 text, one per line."})
     target_file: str | None = field(
         default=None, metadata={"help": "Training targets, aligned with source_file by line."}
     )
-    train_file: str | None = field(default=None, metadata={"help": "Training pairs in one .tsv or .jsonl file."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Training pairs in a .tsv, .jsonl or .parquet file."}
+    )
     validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources."})
     validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one .tsv or .jsonl file."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one file."})
     test_source_file: str | None = field(default=None, metadata={"help": "Test sources."})
     test_target_file: str | None = field(default=None, metadata={"help": "Test targets."})
-    test_file: str | None = field(default=None, metadata={"help": "Test pairs in one .tsv or .jsonl file."})
+    test_file: str | None = field(default=None, metadata={"help": "Test pairs in one file."})
     dataset_name: str | None = field(
         default=None, metadata={"help": "Dataset name or folder for `datasets.load_dataset`."}
     )
@@ -41,8 +44,8 @@ class DataArguments:
     train_split: str | None = field(default="train", metadata={"help": "Split of the dataset to train on."})
     validation_split: str | None = field(default=None, metadata={"help": "Split of the dataset to validate on."})
     test_split: str | None = field(default=None, metadata={"help": "Split of the dataset to test on."})
-    source_key: str = field(default="source", metadata={"help": "JSON key or dataset column of the source."})
-    target_key: str = field(default="target", metadata={"help": "JSON key or dataset column of the target."})
+    source_key: str = field(default="source", metadata={"help": "Column of the source: a name, or a number from 1."})
+    target_key: str = field(default="target", metadata={"help": "Column of the target: a name, or a number from 1."})
     streaming: bool = field(default=False, metadata={"help": "Stream the training set instead of caching it on disk."})
     buffer_pairs: int = field(default=100_000, metadata={"help": "Shuffle buffer of a stream, in pairs."})
     on_invalid: str = field(default="error", metadata={"help": "Treatment of invalid lines: 'error' or 'skip'."})
@@ -124,7 +127,9 @@ class DataArguments:
 class ModelArguments:
     """The tokenizer and the architecture for training from scratch, or the model to fine-tune."""
 
-    tokenizer: str | None = field(default=None, metadata={"help": "Folder of a saved tokenizer; default: train one."})
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "Saved tokenizer or SentencePiece model (.model, .spm); default: train one."}
+    )
     vocab_size: int | None = field(
         default=None, metadata={"help": f"Vocabulary size of the trained tokenizer; default: {VOCAB_SIZE}."}
     )

@@ -16,7 +16,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..data.sources import Corpus, DatasetText
+from ..data.readers import file_format
+from ..data.sources import DEFAULT_KEYS, Corpus, DatasetText
 from ..data.validation import ValidationReport
 from ..utils.atomic_files import write_atomically
 from ..utils.distributed import call_on_main_process
@@ -261,9 +262,10 @@ def fingerprint(text: Corpus) -> Any:
     """A digest of a corpus: of the content of its files, or the fingerprint of a dataset."""
     if isinstance(text, DatasetText):
         return f"{text.name} {text.fingerprint()} {text.source_key} {text.target_key}"
+    text.require_files()
     files = " ".join(file_digest(Path(path)) for path in (text.source, text.target) if path is not None)
-    # Keys are used for JSON only.
-    return f"{files} {text.source_key} {text.target_key}" if Path(text.source).suffix in (".json", ".jsonl") else files
+    uses_keys = file_format(text.source) in ("jsonl", "parquet") or (text.target is None and text.keys != DEFAULT_KEYS)
+    return f"{files} {text.source_key} {text.target_key}" if uses_keys else files
 
 
 @contextmanager
@@ -302,7 +304,9 @@ def file_digest(path: Path) -> str:
 
 
 def _folder_digest(name: str, *patterns: str) -> str:
-    """A digest of files in a folder; the name of a model on the Hub is returned unchanged."""
+    """A digest of files in a folder, or of a file; the name of a model on the Hub is returned unchanged."""
+    if Path(name).is_file():
+        return file_digest(Path(name))
     if not Path(name).is_dir():
         return name
     files = {path.name: file_digest(path) for pattern in patterns for path in sorted(Path(name).glob(pattern))}

@@ -11,6 +11,7 @@ from transformers.distributed import DistributedConfig
 from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..conversion.sentencepiece import from_sentencepiece, is_sentencepiece
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
@@ -39,10 +40,19 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
     if model_args.model_name_or_path is not None:
         _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
     elif model_args.tokenizer is not None:
-        with reraise_as_value_error(f"tokenizer must be a folder with a saved tokenizer, got {model_args.tokenizer!r}"):
-            model_args.config(len(AutoTokenizer.from_pretrained(model_args.tokenizer)))
+        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {model_args.tokenizer!r}"):
+            model_args.config(len(load_tokenizer(model_args.tokenizer)))
     else:
         model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder or of the Hub, or import a SentencePiece model.
+
+    Raises:
+        ValueError: the SentencePiece model cannot be imported.
+    """
+    return from_sentencepiece(name) if is_sentencepiece(name) else AutoTokenizer.from_pretrained(name)
 
 
 def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:

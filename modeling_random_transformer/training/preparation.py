@@ -6,7 +6,7 @@ from pathlib import Path
 
 from datasets import Dataset
 from filelock import FileLock
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
 from ..data.sources import Corpus, ParallelText
@@ -17,6 +17,7 @@ from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Manifest, file_digest
+from .model_init import load_tokenizer
 from .recipe import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def prepare_data(
     if saved is None:
         corpus = pairs.get("train", corpora["train"])
         train_tokenizer(Path(args.output_dir), manifest, corpus, train_lines, model_args.vocab_size)
-    tokenizer = AutoTokenizer.from_pretrained(args.output_dir if saved is None else saved)
+    tokenizer = load_tokenizer(args.output_dir if saved is None else saved)
     sets = {split: _tokenize(split, pairs[split], tokenizer, data_args, reports) for split in pairs}
     if args.process_index == 0:
         for report in reports:

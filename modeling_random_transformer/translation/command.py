@@ -30,6 +30,7 @@ from ..loading import check_finite, load_translator
 from ..ops_random_transformer import supports_native_matmul
 from ..utils.atomic_files import write_atomically
 from ..utils.command_line import Parser, existing_file, format_error, model_folder, print_error
+from ..utils.compressed_files import is_standard_stream, open_binary
 from ..utils.errors import first_line
 from ..utils.text import encode_lines, read_lines
 from .files import translate_file
@@ -70,7 +71,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
     )
     parser.add_argument(
-        "--input", type=existing_file, metavar="FILE", help="UTF-8 file, one text per line (default: standard input)"
+        "--input",
+        type=input_file,
+        metavar="FILE",
+        help="UTF-8 file, one text per line, which may be compressed (.gz, .zst); - is standard input (the default)",
     )
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
     add_search_arguments(parser)
@@ -141,6 +145,11 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
         parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without it.")
     if source and output and output.exists() and output.samefile(source):
         parser.error(f"--output must differ from --input, got {output} for both.")
+
+
+def input_file(text: str) -> Path | None:
+    """Argument type: an existing file, or `None` for standard input."""
+    return None if is_standard_stream(text) else existing_file(text)
 
 
 def output_file(text: str) -> Path:
@@ -259,7 +268,7 @@ def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
     if arguments.sentences:
         yield arguments.sentences
     elif arguments.input:
-        with open(arguments.input, "rb") as file:
+        with open_binary(arguments.input) as file:
             yield read_lines(file, str(arguments.input))
     else:
         yield read_lines(sys.stdin.buffer, "stdin")

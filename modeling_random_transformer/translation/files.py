@@ -13,12 +13,13 @@ from collections.abc import Callable
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
+from ..utils.compressed_files import open_binary
 from ..utils.distributed import call_on_main_process
 from ..utils.text import decode_line, read_lines
 from .parts import Job, Parts
@@ -50,7 +51,7 @@ def translate_file(
     differ. Two calls must not write the same output concurrently.
 
     Args:
-        input_file: the file to translate; only a line feed ends a line.
+        input_file: the file to translate, which may be compressed (`.gz`, `.zst`); only a line feed ends a line.
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
@@ -80,9 +81,9 @@ def translate_file(
     assigned = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
     lines = range(done + sum(map(job.lines_of, assigned)))
-    with progress_bar(lines, progress if state.is_main_process else False, done) as bar:
+    with progress_bar(lines, progress if state.is_main_process else False, done) as bar, open_binary(source) as file:
         for number in assigned:
-            texts = read_chunk(source, job, number)
+            texts = read_chunk(file, job, number)
             first = number * chunk_size
             parts.write(number, translate_chunk(pipe, texts, settings.seed, first, "line", bar.update))
     if state.is_main_process:
@@ -106,7 +107,7 @@ def begin(
 def describe_job(source: Path, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int) -> Job:
     """Read the input once to describe the job; raises a `ValueError` for the first line that is not UTF-8."""
     lines, position, starts, digest = 0, 0, [], hashlib.sha256()
-    with open(source, "rb") as file:
+    with open_binary(source) as file:
         for line in file:
             if lines % chunk_size == 0:
                 starts.append(position)
@@ -117,14 +118,13 @@ def describe_job(source: Path, pipe: Seq2SeqPipeline, options: TranslationOption
     return Job(lines, digest.hexdigest(), starts, chunk_size, fingerprint(pipe), plain_options(pipe, options))
 
 
-def read_chunk(source: Path, job: Job, number: int) -> list[str]:
-    """Read the lines of one chunk."""
+def read_chunk(file: BinaryIO, job: Job, number: int) -> list[str]:
+    """Read the lines of one chunk, which must not be before the position of the file: see `open_binary`."""
     count = job.lines_of(number)
-    with open(source, "rb") as file:
-        file.seek(job.starts[number])
-        texts = list(islice(read_lines(file, str(source), number * job.chunk_size + 1), count))
+    file.seek(job.starts[number])
+    texts = list(islice(read_lines(file, file.name, number * job.chunk_size + 1), count))
     if len(texts) != count:
-        raise ValueError(f"{source} must not change during the translation, but has become shorter.")
+        raise ValueError(f"{file.name} must not change during the translation, but has become shorter.")
     return texts
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 from safetensors import SafetensorError
 
@@ -61,12 +62,14 @@ def new_folder(output: str | PathLike) -> Iterator[Path]:
         os.replace(folder, path)
 
 
-def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
-    """Write or replace a file. An interruption at any time leaves either the old file or the complete new one.
+@contextmanager
+def new_file(path: str | PathLike, temporary_folder: Path | None = None) -> Iterator[BinaryIO]:
+    """Yield a file to write, which gets its name, or replaces the old one, if the block succeeds.
+
+    An interruption at any time leaves either the old file or the complete new one.
 
     Args:
         path: the file; of a symbolic link, its target is replaced.
-        content: chunks of bytes.
         temporary_folder: folder of the incomplete file, on the same file system; the folder of `path` when `None`.
 
     Raises:
@@ -76,9 +79,15 @@ def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Pat
     temporary = (temporary_folder or path.parent) / f"{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         with name_path_in_errors(path), open(temporary, "xb") as file:
-            file.writelines(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
+    """Write or replace a file with chunks of bytes; see `new_file`."""
+    with new_file(path, temporary_folder) as file:
+        file.writelines(content)

@@ -38,7 +38,7 @@ def decode_line(line: bytes, name: str, number: int) -> str:
 
 def one_line(text: str) -> str:
     """Replace each line break (`\\n`, `\\r` or `\\r\\n`) by a space."""
-    return LINE_BREAK.sub(" ", text)
+    return LINE_BREAK.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:

@@ -1,8 +1,12 @@
 """Sources of parallel text: every file format, datasets, and the reason for each invalid line."""
 
+import io
+import sys
+
 import pytest
 from datasets import Dataset
 
+from modeling_random_transformer.data.readers import read_texts
 from modeling_random_transformer.data.sources import (
     EMPTY,
     NOT_A_PAIR,
@@ -13,9 +17,129 @@ from modeling_random_transformer.data.sources import (
     ParallelLine,
     ParallelText,
 )
+from modeling_random_transformer.utils.compressed_files import create_binary
 from tests.helpers.corpora import PAIRS, write_invalid_lines, write_pairs
 
 FORMATS = ["aligned", "tsv", "jsonl"]
+
+
+def compress(path, suffix):
+    """Write a compressed copy of a file."""
+    copy = path.with_name(path.name + suffix)
+    with create_binary(copy) as file:
+        file.write(path.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_compressed_files_yield_the_same_lines(file_format, suffix, tmp_path):
+    corpus = write_pairs(tmp_path, file_format, [*PAIRS, (" ", "x")])
+    target = None if corpus.target is None else compress(corpus.target, suffix)
+    assert list(ParallelText(compress(corpus.source, suffix), target).lines()) == list(corpus.lines())
+
+
+def test_truncated_file_raises_value_error(tmp_path):
+    path = compress(write_pairs(tmp_path, "tsv").source, ".gz")
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=r"a\.tsv\.gz must be a complete gzip file"):
+        list(ParallelText(path).lines())
+
+
+TABLE = "id\ten\tes\n1\tdog\tperro\n2\tcat\n3\tbird\tpájaro\textra\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (("en", "es"), [ParallelLine(2, "dog", "perro"), InvalidLine(3, NOT_A_PAIR), InvalidLine(4, NOT_A_PAIR)]),
+        (
+            ("3", "2"),
+            [
+                ParallelLine(1, "es", "en"),
+                ParallelLine(2, "perro", "dog"),
+                InvalidLine(3, NOT_A_PAIR),
+                ParallelLine(4, "pájaro", "bird"),
+            ],
+        ),
+    ],
+    ids=["names in the header", "numbers without a header"],
+)
+@pytest.mark.parametrize("byte_order_mark", ["", "\ufeff"])
+def test_columns_of_tsv(keys, expected, byte_order_mark, tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(byte_order_mark + TABLE)
+    assert list(ParallelText(path, None, *keys).lines()) == expected
+
+
+def test_default_header_of_tsv(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("target\tsource\nperro\tdog\n")
+    assert list(ParallelText(path).lines()) == [ParallelLine(2, "dog", "perro")]
+
+
+@pytest.mark.parametrize("keys", [("en", "fr"), ("en", "2"), ("0", "1")])
+def test_unknown_column_of_tsv_raises_value_error(keys, tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(TABLE)
+    with pytest.raises(ValueError, match=r"keys must be columns of .*a\.tsv, id, en, es, or their numbers, got '"):
+        list(ParallelText(path, None, *keys).lines())
+
+
+@pytest.mark.parametrize("keys", [("en", "es"), ("1", "2")])
+def test_columns_of_parquet(keys, tmp_path):
+    path = tmp_path / "a.parquet"
+    Dataset.from_dict({"en": ["dog", None, " "], "es": ["perro", "x", "y"], "id": [1, 2, 3]}).to_parquet(path)
+    expected = [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR), InvalidLine(3, EMPTY)]
+    assert list(ParallelText(path, None, *keys).lines()) == expected
+    with pytest.raises(ValueError, match=r"keys must be columns of .*a\.parquet, en, es, id, or their numbers"):
+        list(ParallelText(path, None, "en", "fr").lines())
+
+
+def test_languages_of_a_parquet_column(tmp_path):
+    path = tmp_path / "a.parquet"
+    Dataset.from_list([{"translation": {"en": "dog", "es": "perro"}}, {"translation": None}]).to_parquet(path)
+    expected = [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR)]
+    assert list(ParallelText(path, None, "en", "es").lines()) == expected
+
+
+def test_file_that_is_not_parquet_raises_value_error(tmp_path):
+    (tmp_path / "a.parquet").write_text("text")
+    with pytest.raises(ValueError, match=r"a\.parquet must be a Parquet file, got an error"):
+        list(ParallelText(tmp_path / "a.parquet").lines())
+
+
+def test_standard_input_is_read_once(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"dog\tperro\n")))
+    corpus = ParallelText("-")
+    assert list(corpus.lines()) == [ParallelLine(1, "dog", "perro")]
+    with pytest.raises(ValueError, match="the corpus must be in files, since it is read more than once"):
+        corpus.fingerprint()
+    with pytest.raises(ValueError, match="target must be given with a text file"):
+        ParallelText("-", "-")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "key"),
+    [
+        ("a.txt", "one\n\ntwo\u2028three\n", None),
+        ("a.tsv", "one\n\ntwo\u2028three\n", None),
+        ("a.tsv", "1\tone\n2\t\n3\ttwo\u2028three\n", "2"),
+        ("a.jsonl", '{"text": "one"}\n{"text": ""}\n{"text": "two\u2028three"}\n', None),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_monolingual_text(name, content, key, suffix, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    texts = read_texts(compress(path, suffix) if suffix else path, *([] if key is None else [key]))
+    assert list(texts) == ["one", "", "two\u2028three"]
+
+
+def test_line_without_text_raises_value_error(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n[]\n')
+    with pytest.raises(ValueError, match="must have a text for the key 'text' on each line, but line 2 has none"):
+        list(read_texts(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize("byte_order_mark", [b"", b"\xef\xbb\xbf"])
@@ -69,7 +193,7 @@ def test_invalid_files_raise_value_error(tmp_path):
     (tmp_path / "a.tsv").touch()
     with pytest.raises(ValueError, match=r"source must be a file, got .*b\.en"):
         ParallelText(tmp_path / "b.en", tmp_path / "a.en")
-    message = "target must be given with a text file and omitted with a .tsv or .jsonl file"
+    message = "target must be given with a text file and omitted with a .tsv, .jsonl or .parquet file"
     with pytest.raises(ValueError, match=message):
         ParallelText(tmp_path / "a.en")
     with pytest.raises(ValueError, match=message):

@@ -1,6 +1,7 @@
 """`examples/translate.py` and its `main`: in this process where possible, otherwise in a subprocess."""
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -126,9 +127,14 @@ class TestInputs:
         assert (status, lines) == (2, [])
         assert "tokenizer must match the model's vocab_size=1000, got " in errors[-1]
 
-    def test_stdin(self, run, expected, monkeypatch):
+    @pytest.mark.parametrize("flags", [(), ("--input", "-")])
+    def test_stdin(self, run, expected, monkeypatch, flags):
         monkeypatch.setattr(sys, "stdin", Stdin("\r\n".join(TEXTS).encode()))
-        assert run() == (0, expected, [])
+        assert run(*flags) == (0, expected, [])
+
+    def test_compressed_file_to_stdout(self, run, expected, tmp_path):
+        (tmp_path / "in.gz").write_bytes(gzip.compress("\n".join(TEXTS).encode()))
+        assert run("--input", tmp_path / "in.gz") == (0, expected, [])
 
     def test_file_to_stdout(self, run, expected, tmp_path):
         (tmp_path / "in.txt").write_text("\n".join(TEXTS))

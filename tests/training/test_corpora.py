@@ -1,5 +1,7 @@
 """Training on every kind of corpus: files, datasets and streams."""
 
+import gzip
+
 import pytest
 import torch
 from datasets import Dataset
@@ -50,6 +52,32 @@ def test_training_on_a_dataset_of_datasets(streaming, tmp_path):
     files = dict.fromkeys(("source_file", "target_file", "test_source_file", "test_target_file"))
     result = run(tmp_path, "out", **files, **given, streaming=streaming)
     assert (result.pairs, set(result.scores)) == (120, {"test"})
+
+
+def test_training_on_a_compressed_table(tmp_path):
+    write_corpus(tmp_path)
+    texts = [(tmp_path / f"train.{side}").read_text().splitlines() for side in "ab"]
+    rows = "".join(f"{source}\t7\t{target}\n" for source, target in zip(*texts, strict=True))
+    path = tmp_path / "train.tsv.gz"
+    path.write_bytes(gzip.compress(rows.encode()))
+    given = {"source_file": None, "target_file": None, "train_file": str(path), "source_key": "1", "target_key": "3"}
+    options = {**given, "test_source_file": None, "test_target_file": None, "max_steps": 2}
+    assert run(tmp_path, "out", **options).pairs == 120
+    with pytest.raises(ValueError, match="output_dir must be new or contain a run with the same arguments and data"):
+        run(tmp_path, "out", **{**options, "target_key": "1"})
+
+
+def test_training_on_standard_input_raises_value_error(tmp_path):
+    with pytest.raises(ValueError, match="the corpus must be in files, since it is read more than once"):
+        run(
+            tmp_path,
+            "out",
+            source_file=None,
+            target_file=None,
+            train_file="-",
+            test_source_file=None,
+            test_target_file=None,
+        )
 
 
 def test_unknown_dataset_raises_value_error(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import io
 import itertools
 import os
@@ -31,6 +32,7 @@ from modeling_random_transformer.translation import (
     translate_stream,
 )
 from modeling_random_transformer.utils.atomic_files import write_atomically
+from modeling_random_transformer.utils.compressed_files import create_binary
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
@@ -346,6 +348,17 @@ class TestFiles:
         assert output.read_bytes() == expected
         assert expected.count(b"\n") == 27
         assert sorted(output.parent.iterdir()) == [output, source]
+
+    @pytest.mark.parametrize("suffix", [".gz", ".zst"])
+    def test_compressed_input_resumes(self, source, output, expected, model, tokenizer, suffix):
+        compressed = source.with_name(f"source.txt{suffix}")
+        with create_binary(compressed) as file:
+            file.write(source.read_bytes())
+        run = functools.partial(translate_file, compressed, output, model, tokenizer, chunk_size=3, **SHORT)
+        killed_after(30, run, output.parent)
+        assert not output.exists()
+        run()
+        assert output.read_bytes() == expected
 
     @pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"\n", 1), (b"\r\n\n", 2), (b"the", 1), (b"the\n", 1)])
     def test_short_files(self, tmp_path, output, model, tokenizer, content, lines):

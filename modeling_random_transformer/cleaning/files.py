@@ -1,0 +1,130 @@
+"""Cleaning of files."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+from transformers.utils.logging import tqdm
+
+from ..data.readers import file_format
+from ..data.sources import Corpus, ParallelLine, ParallelText
+from ..utils.atomic_files import write_atomically
+from ..utils.compressed_files import create_binary, is_standard_stream
+from ..utils.text import one_line
+from .filters import CleaningOptions
+from .pairs import RejectedLine, clean_pairs
+from .report import CleaningReport
+
+
+def clean_files(
+    corpus: Corpus,
+    output: str | PathLike,
+    output_target: str | PathLike | None = None,
+    *,
+    rejected_file: str | PathLike | None = None,
+    report_file: str | PathLike | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> CleaningReport:
+    """Write the pairs that pass the filters.
+
+    Files whose names end with `.gz` or `.zst` are compressed. All files are replaced atomically when the complete
+    corpus has been read. Line breaks and tabs within a text become spaces.
+
+    Args:
+        corpus: the parallel text.
+        output: a `.tsv` or `.jsonl` file for both sides, or `-` for TSV on standard output; with `output_target`, a
+            text file for the sources.
+        output_target: a text file for the targets.
+        rejected_file: a TSV file for the dropped lines: reason, line number, source and target.
+        report_file: a JSON file for the report.
+        progress: show a progress bar on stderr; `None` shows it after some seconds.
+        **options: the fields of `CleaningOptions`.
+
+    Raises:
+        ValueError: an option is invalid, an output cannot be written or is one of the inputs, or the files of the
+            corpus have different numbers of lines or are damaged.
+        OSError: a file cannot be read or written.
+    """
+    outputs = [Path(path) for path in (output, output_target) if path is not None]
+    others = [Path(path) for path in (rejected_file, report_file) if path is not None]
+    _check_formats(outputs)
+    _check_paths(corpus, [*outputs, *others])
+    report = CleaningReport(str(corpus))
+    with ExitStack() as stack:
+        writer = _writer([stack.enter_context(create_binary(path)) for path in outputs], outputs)
+        rejected = None if rejected_file is None else stack.enter_context(create_binary(rejected_file))
+        on_rejected = None if rejected is None else lambda line: rejected.write(_rejected_line(line))
+        pairs = clean_pairs(corpus, report=report, on_rejected=on_rejected, **options)
+        for line in _with_progress(pairs, report, progress):
+            writer(line)
+    if report_file is not None:
+        content = {**report.to_dict(), "options": asdict(CleaningOptions(**options))}
+        write_atomically(Path(report_file), [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"])
+    return report
+
+
+def _check_formats(outputs: list[Path]) -> None:
+    formats = [file_format(path) for path in outputs]
+    if len(outputs) == 2 and formats != ["text", "text"]:
+        raise ValueError(f"output and output_target must be text files, got {outputs[0]} and {outputs[1]}.")
+    if len(outputs) == 1 and not is_standard_stream(outputs[0]) and formats[0] not in ("tsv", "jsonl"):
+        raise ValueError(f"output must be a .tsv or .jsonl file without output_target, got {outputs[0]}.")
+
+
+def _check_paths(corpus: Corpus, outputs: list[Path]) -> None:
+    """Check that outputs are distinct files in folders that exist, and differ from the inputs."""
+    inputs = [corpus.source, corpus.target] if isinstance(corpus, ParallelText) else []
+    used = {Path(path).resolve() for path in inputs if path is not None and not is_standard_stream(path)}
+    for path in outputs:
+        if is_standard_stream(path):
+            continue
+        if not path.absolute().parent.is_dir() or path.is_dir():
+            raise ValueError(f"outputs must be files in folders that exist, got {path}.")
+        if path.resolve() in used:
+            raise ValueError(f"outputs must differ from each other and from the inputs, got {path} twice.")
+        used.add(path.resolve())
+
+
+def _writer(files: list[IO[bytes]], paths: list[Path]) -> Callable[[ParallelLine], Any]:
+    """A function that writes a pair to the outputs."""
+
+    def write_texts(line: ParallelLine) -> None:
+        files[0].write(f"{one_line(line.source)}\n".encode())
+        files[1].write(f"{one_line(line.target)}\n".encode())
+
+    def write_tsv(line: ParallelLine) -> None:
+        files[0].write(f"{_cell(line.source)}\t{_cell(line.target)}\n".encode())
+
+    def write_json(line: ParallelLine) -> None:
+        pair = json.dumps({"source": line.source, "target": line.target}, ensure_ascii=False)
+        files[0].write(f"{pair}\n".encode())
+
+    if len(files) == 2:
+        return write_texts
+    return write_json if file_format(paths[0]) == "jsonl" else write_tsv
+
+
+def _rejected_line(rejected: RejectedLine) -> bytes:
+    line = rejected.line
+    texts = (line.source, line.target) if isinstance(line, ParallelLine) else ("", "")
+    return "\t".join([rejected.reason, str(line.number), *map(_cell, texts)]).encode() + b"\n"
+
+
+def _cell(text: str) -> str:
+    """A text as a cell of a TSV file."""
+    return one_line(text).replace("\t", " ")
+
+
+def _with_progress(pairs: Iterator[ParallelLine], report: CleaningReport, shown: bool | None) -> Iterator[ParallelLine]:
+    """Show the number of pairs that were read."""
+    with tqdm(unit="pair", desc="cleaning", disable=shown is False, delay=0 if shown else 5, mininterval=1) as bar:
+        for index, line in enumerate(pairs):
+            if index % 1000 == 0:
+                bar.update(report.pairs - bar.n)
+            yield line
+        bar.update(report.pairs - bar.n)

@@ -1,0 +1,104 @@
+"""Compressed files: reading by line, seeking, damaged files, and atomic writing."""
+
+import gzip
+import io
+import sys
+
+import pytest
+
+from modeling_random_transformer.utils.compressed_files import create_binary, open_binary, uncompressed_suffix
+
+SUFFIXES = ["", ".gz", ".zst"]
+LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]
+
+
+def write(path, content):
+    with create_binary(path) as file:
+        file.write(content)
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_lines_are_those_that_were_written(tmp_path, suffix):
+    path = write(tmp_path / f"a.txt{suffix}", b"".join(LINES))
+    with open_binary(path) as file:
+        assert list(file) == LINES
+    assert [other.name for other in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_positions_count_uncompressed_bytes(tmp_path, suffix):
+    path = write(tmp_path / f"a.txt{suffix}", b"".join(LINES))
+    with open_binary(path) as file:
+        assert file.name == str(path)
+        for index in (0, 1, 5, 2900):
+            file.seek(sum(map(len, LINES[:index])))
+            assert next(file) == LINES[index]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_concatenated_files_are_read_to_the_end(tmp_path, suffix):
+    path = write(tmp_path / f"a{suffix}", b"".join(LINES))
+    path.write_bytes(path.read_bytes() * 2)
+    with open_binary(path) as file:
+        assert list(file) == LINES * 2
+
+
+@pytest.mark.parametrize(("suffix", "name"), [(".gz", "gzip"), (".zst", "Zstandard")])
+@pytest.mark.parametrize("damage", ["truncated", "not compressed"])
+def test_damaged_file_raises_value_error(tmp_path, suffix, name, damage):
+    path = write(tmp_path / f"a{suffix}", b"".join(LINES))
+    path.write_bytes(path.read_bytes()[:-300] if damage == "truncated" else b"text, not compressed\n" * 20)
+    with (
+        pytest.raises(ValueError, match=rf"a\{suffix} must be a complete {name} file, got an error: "),
+        open_binary(path) as file,
+    ):
+        list(file)
+
+
+def test_missing_file_raises_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError), open_binary(tmp_path / "a.gz"):
+        pass
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_interrupted_write_keeps_the_old_file(tmp_path, suffix):
+    path = write(tmp_path / f"a{suffix}", b"old")
+
+    def interrupted():
+        yield b"new"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), create_binary(path) as file:
+        file.writelines(interrupted())
+    with open_binary(path) as file:
+        assert file.read() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_equal_contents_give_equal_gzip_files(tmp_path):
+    first, second = (write(tmp_path / name, b"text") for name in ("a.gz", "b.gz"))
+    assert first.read_bytes() == second.read_bytes()
+    assert gzip.decompress(first.read_bytes()) == b"text"
+
+
+def test_standard_streams(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo")))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    with open_binary("-") as source, create_binary("-") as target:
+        target.writelines(source)
+    assert sys.stdout.buffer.getvalue() == b"one\ntwo"
+
+
+def test_zstandard_requires_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    message = r"a\.zst requires pyarrow: pip install 'random-transformer\[train\]'\."
+    with pytest.raises(ValueError, match=message), open_binary(tmp_path / "a.zst"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("a.tsv", ".tsv"), ("a.tsv.gz", ".tsv"), ("a.zst", ""), ("a.b.en", ".en")]
+)
+def test_uncompressed_suffix(name, suffix):
+    assert uncompressed_suffix(name) == suffix
