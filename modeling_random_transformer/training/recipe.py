@@ -48,6 +48,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's β2 (paper 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's ε (paper 5.3)."})
     label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing factor (paper 5.4)."})
+    bpe_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "BPE-dropout: probability to drop a merge when a training pair is tokenized, at every visit."
+        },
+    )
     max_steps: int = field(
         default=100_000, metadata={"help": "Optimizer steps (paper 5.2); -1 to train for num_train_epochs."}
     )
@@ -104,6 +110,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
+        if not 0 <= self.bpe_dropout < 1:
+            raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {self.bpe_dropout}.")
         self._check_length()
         for name, instead in UNSUPPORTED.items():
             if getattr(self, name, _default(name)) != _default(name):

@@ -26,6 +26,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
+from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, VisitSampler
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..pipeline_random_transformer import longest_target
@@ -108,18 +109,21 @@ class TranslationTrainer(Seq2SeqTrainer):
             # The stream itself distributes the batches over the processes.
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
         source_lengths, target_lengths = lengths_of(self.train_dataset).T
-        sampler = TokenBudgetSampler(
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        sampler: Sampler = TokenBudgetSampler(
             source_lengths,
             target_lengths,
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
-            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            seed=seed,
             pad_to_multiple_of=self.padding_multiple,
         )
         self.add_callback(SetEpochCallback(sampler))
-        return self._loader(
-            self.train_dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers
-        )
+        dataset = self.train_dataset
+        if self.args.bpe_dropout:
+            bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout)
+            dataset, sampler = BPEDropoutPairs(dataset, bpe_dropout, seed), VisitSampler(sampler)
+        return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""

@@ -89,11 +89,18 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     assert run(tmp_path, "out").steps == STEPS
 
 
+REGULARIZATIONS = {
+    "plain": {},
+    "bpe_dropout": {"bpe_dropout": 0.3},
+}
+
+
 @pytest.mark.slow
-def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(tmp_path):
+@pytest.mark.parametrize("regularization", REGULARIZATIONS)
+def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(regularization, tmp_path):
     """An epoch has nine batches: steps 4 and 12 are within the first and the second epoch."""
     write_corpus(tmp_path)
-    options = {"average_last": 1, "save_total_limit": 9}
+    options = {"average_last": 1, "save_total_limit": 9, **REGULARIZATIONS[regularization]}
     run(tmp_path, "whole", **options)
     whole = load_file(tmp_path / "whole" / "model.safetensors")
     for stopped_at in (4, 10):
