@@ -1,13 +1,13 @@
 """BPE-dropout (Provilkov et al. 2020, https://aclanthology.org/2020.acl-main.170): random segmentations in training."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby, islice, pairwise
 from typing import Any
 
 import datasets
 import numpy as np
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from .batches import TokenBudgetSampler
@@ -104,33 +104,16 @@ class BPEDropout:
         return [symbol for half in self._halves[token] for symbol in self._symbols(half)]
 
 
-class VisitSampler(Sampler[list[tuple[int, int]]]):
-    """The batches of a sampler, with an epoch and an index for each pair: the keys of `BPEDropoutPairs`."""
-
-    def __init__(self, sampler: TokenBudgetSampler):
-        self.sampler = sampler
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the sampler."""
-        self.sampler.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for batch in self.sampler:
-            yield [(self.sampler.epoch, index) for index in batch]
-
-
 class BPEDropoutPairs(Dataset):
-    """Training pairs whose segmentation depends on the seed, the epoch and the index of a pair, and on nothing else.
+    """Training pairs with new segmentations in every epoch.
 
-    Thus neither resuming nor the number of workers or processes changes it.
+    A segmentation depends on the seed, the epoch and the index of the pair only. Thus neither resuming nor the number
+    of workers or processes changes it. `set_epoch` segments all pairs, since their lengths determine the batches.
 
     Args:
         tokens: the result of `tokenize_pairs` with `words=True`.
         bpe_dropout: segments the texts.
-        seed: determines the segmentations, with the epoch and the index.
+        seed: determines the segmentations.
 
     Raises:
         ValueError: `tokens` has no words.
@@ -145,14 +128,55 @@ class BPEDropoutPairs(Dataset):
         self.tokens = tokens.select_columns(["input_ids", "labels", *WORDS])
         self.bpe_dropout = bpe_dropout
         self.seed = seed
+        self.epoch: int | None = None
+        self.rows: list[tuple[np.ndarray, np.ndarray]] = []  # source and target of each pair
+
+    def set_epoch(self, epoch: int) -> None:
+        """Segment all pairs for this epoch."""
+        if epoch == self.epoch:
+            return
+        self.epoch, self.rows = epoch, []
+        for batch in self.tokens.iter(batch_size=1000):
+            first = len(self.rows)
+            seeds = [(self.seed, epoch, first + index) for index in range(len(batch["labels"]))]
+            columns = segment_columns(batch, self.bpe_dropout, seeds)
+            # Arrays need a tenth of the memory of lists.
+            sides = ([np.array(ids, np.int32) for ids in columns[name]] for name in ("input_ids", "labels"))
+            self.rows += zip(*sides, strict=True)
+
+    def lengths(self) -> np.ndarray:
+        """The number of tokens of each source and target in this epoch, `[pairs, 2]`."""
+        return np.array([(len(source), len(target)) for source, target in self.rows])
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitems__(self, visits: Sequence[tuple[int, int]]) -> list[dict[str, list[int]]]:
-        rows = self.tokens[[index for _, index in visits]]
-        columns = segment_columns(rows, self.bpe_dropout, [(self.seed, *visit) for visit in visits])
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        source, target = (ids.tolist() for ids in self.rows[index])
+        return {"input_ids": source, "attention_mask": [1] * len(source), "labels": target}
+
+
+class BPEDropoutSampler(TokenBudgetSampler):
+    """A `TokenBudgetSampler` for `BPEDropoutPairs`.
+
+    The token budget determines how many pairs each batch has and counts tokens without dropout. Every epoch has these
+    numbers of pairs, sorted by the lengths of its segmentations.
+
+    Args:
+        pairs: the pairs.
+        *args: the arguments of `TokenBudgetSampler`; the lengths are those without dropout.
+        **options: the same.
+    """
+
+    def __init__(self, pairs: BPEDropoutPairs, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.pairs = pairs
+
+    def set_epoch(self, epoch: int) -> None:
+        """Segment the pairs for this epoch, which also determines the order of the next iteration."""
+        super().set_epoch(epoch)
+        self.pairs.set_epoch(epoch)
+        self.sort_by(*self.pairs.lengths().T)
 
 
 def segment_columns(

@@ -44,8 +44,8 @@ class TokenBudgetStream(IterableDataset):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
-        bpe_dropout: segments the texts anew in every epoch. The lengths of the token budget and the limits are those
-            of the ordinary segmentation.
+        bpe_dropout: segments the texts anew in every epoch. The token budget and the maximum lengths count tokens
+            without dropout.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
@@ -97,6 +97,8 @@ class TokenBudgetStream(IterableDataset):
             batches = TokenBudgetSampler(
                 sources, targets, self.max_tokens, self.num_processes, seed, self.pad_to_multiple_of
             )
+            if self.bpe_dropout is not None:
+                batches.sort_by([len(row["input_ids"]) for row in rows], [len(row["labels"]) for row in rows])
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
         raise_if_empty(self.report)

@@ -51,7 +51,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     bpe_dropout: float = field(
         default=0.0,
         metadata={
-            "help": "BPE-dropout: probability to drop a merge when a training pair is tokenized, at every visit."
+            "help": "BPE-dropout: probability to drop a merge of the tokenizer; training pairs are segmented anew "
+            "in every epoch."
         },
     )
     max_steps: int = field(
@@ -112,6 +113,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
         if not 0 <= self.bpe_dropout < 1:
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {self.bpe_dropout}.")
+        if self.bpe_dropout and self.dataloader_persistent_workers:
+            raise ValueError("dataloader_persistent_workers must be False with bpe_dropout, got True.")
         self._check_length()
         for name, instead in UNSUPPORTED.items():
             if getattr(self, name, _default(name)) != _default(name):

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
-from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, VisitSampler
+from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..pipeline_random_transformer import longest_target
@@ -108,21 +109,21 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(self.train_dataset, TokenBudgetStream):
             # The stream itself distributes the batches over the processes.
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
-        source_lengths, target_lengths = lengths_of(self.train_dataset).T
+        dataset = self.train_dataset
+        kind: Callable[..., TokenBudgetSampler] = TokenBudgetSampler
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
-        sampler: Sampler = TokenBudgetSampler(
-            source_lengths,
-            target_lengths,
+        if self.args.bpe_dropout:
+            bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout)
+            dataset = BPEDropoutPairs(self.train_dataset, bpe_dropout, seed)
+            kind = partial(BPEDropoutSampler, dataset)
+        sampler = kind(
+            *lengths_of(self.train_dataset).T,
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
             seed=seed,
             pad_to_multiple_of=self.padding_multiple,
         )
         self.add_callback(SetEpochCallback(sampler))
-        dataset = self.train_dataset
-        if self.args.bpe_dropout:
-            bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout)
-            dataset, sampler = BPEDropoutPairs(dataset, bpe_dropout, seed), VisitSampler(sampler)
         return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
