@@ -69,6 +69,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             "last one. With load_best_model_at_end, the final model is the best checkpoint."
         },
     )
+    ema_decay: float | None = field(
+        default=None,
+        metadata={
+            "help": "Decay of the exponential moving average of the weights, such as 0.999, which is evaluated and "
+            "becomes the final model instead of an average of checkpoints."
+        },
+    )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={"help": "Stop after this many consecutive evaluations without improvement of metric_for_best_model."},
@@ -115,6 +122,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {self.bpe_dropout}.")
         if self.bpe_dropout and self.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers must be False with bpe_dropout, got True.")
+        if self.ema_decay is not None:
+            self._check_ema(self.ema_decay)
         self._check_length()
         for name, instead in UNSUPPORTED.items():
             if getattr(self, name, _default(name)) != _default(name):
@@ -169,6 +178,16 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 f"warmup_steps must be 0 or at least 1 if max_steps and learning_rate are unset, got "
                 f"{self.warmup_steps}."
             )
+
+    def _check_ema(self, decay: float) -> None:
+        """Check the decay; the EMA replaces the average of checkpoints."""
+        if not 0 < decay < 1:
+            raise ValueError(f"ema_decay must be above 0 and below 1, got {decay}.")
+        if self.average_last not in (1, _default("average_last")):
+            raise ValueError(f"average_last must be unset with ema_decay, got {self.average_last}.")
+        if getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
+            raise ValueError(f"ema_decay must be unset with DeepSpeed ZeRO-3, which partitions weights, got {decay}.")
+        self.average_last = 1
 
     def _check_early_stopping(self, patience: int) -> None:
         if patience < 1:

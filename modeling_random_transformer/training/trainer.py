@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ import torch
 from accelerate.utils import recursively_apply
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -42,6 +42,7 @@ from .checkpoints import (
     remove_incomplete,
     save_error,
 )
+from .ema import EMACallback, to_local
 from .loss import LossMonitor, SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments
 
@@ -91,6 +92,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+        self.ema = None if args.ema_decay is None else EMACallback(args.ema_decay)
+        if self.ema is not None:
+            self.add_callback(self.ema)
         self.loss_monitor = LossMonitor(self.processing_class, self._advice)
         self._batch_losses: list[Tensor] = []
         self.throughput = Throughput()
@@ -192,6 +196,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """Evaluate every pair once. Predictions and labels are in the order of the data set.
 
+        During training with `ema_decay`, the averages are evaluated.
         The loss is the mean over the target tokens of the data set and does not depend on the batches. Batches that are
         not concatenated (`eval_do_concat_batches=False`, `batch_eval_metrics=True`) stay in the order of evaluation.
         """
@@ -206,9 +211,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         if compute_metrics is not None and self.args.eval_do_concat_batches and not self.args.batch_eval_metrics:
             self.compute_metrics = lambda prediction: compute_metrics(_reordered(prediction, sampler.positions()))
         try:
-            output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+            with nullcontext() if self.ema is None else self.ema.applied(self.model):
+                output = super().evaluation_loop(
+                    dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+                )
         finally:
             self.compute_metrics = compute_metrics
         if self._batch_losses:
@@ -284,7 +290,10 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Checkpoints
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one."""
+        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one.
+
+        With `ema_decay`, the model has the averages as its weights afterwards.
+        """
         if resume_from_checkpoint is True:
             self._check_resumable()
             if self.is_world_process_zero():
@@ -293,9 +302,13 @@ class TranslationTrainer(Seq2SeqTrainer):
             newest = newest_complete(self.args.output_dir)
             resume_from_checkpoint = None if newest is None else str(newest)
         self.loss_monitor.unchecked.clear()
+        if self.ema is not None:
+            self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         self.loss_monitor.check(before=self.state.global_step + 1)
         self._check_weights()
+        if self.ema is not None:
+            self.ema.finish(self.model)
         return output
 
     def _check_resumable(self) -> None:
@@ -313,6 +326,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
+            if self.ema is not None:
+                self.ema.save(self.model, folder, is_writer=self.args.should_save)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 if isinstance(self.train_dataset, TokenBudgetStream):
@@ -331,10 +346,15 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         self.accelerator.wait_for_everyone()
 
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.ema is not None:
+            self.ema.load(self.model, Path(self.state.best_model_checkpoint))
+
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
         trainable = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
-        invalid = [name for name, weight in trainable if not _local(weight).isfinite().all()]
+        invalid = [name for name, weight in trainable if not to_local(weight).isfinite().all()]
         if invalid:
             raise FloatingPointError(
                 f"the weights are not finite after step {self.state.global_step}, first {invalid[0]}. {self._advice()}"
@@ -343,10 +363,6 @@ class TranslationTrainer(Seq2SeqTrainer):
     def last_checkpoints(self, count: int) -> list[Path]:
         """The last `count` complete checkpoints, or fewer, oldest first."""
         return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
-
-
-def _local(weight: Tensor) -> Tensor:
-    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def _select(rows: Any, positions: np.ndarray) -> Any:

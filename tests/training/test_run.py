@@ -92,6 +92,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
 REGULARIZATIONS = {
     "plain": {},
     "bpe_dropout": {"bpe_dropout": 0.3},
+    "ema": {"ema_decay": 0.9},
 }
 
 
