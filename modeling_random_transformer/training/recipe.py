@@ -55,6 +55,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             "in every epoch."
         },
     )
+    r_drop_alpha: float = field(
+        default=0.0,
+        metadata={
+            "help": "R-Drop: weight of the divergence between two dropout passes, such as 5; a step takes about twice "
+            "the time and memory."
+        },
+    )
     max_steps: int = field(
         default=100_000, metadata={"help": "Optimizer steps (paper 5.2); -1 to train for num_train_epochs."}
     )
@@ -120,6 +127,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
         if not 0 <= self.bpe_dropout < 1:
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {self.bpe_dropout}.")
+        if self.r_drop_alpha < 0:
+            raise ValueError(f"r_drop_alpha must be at least 0, got {self.r_drop_alpha}.")
         if self.bpe_dropout and self.dataloader_persistent_workers:
             raise ValueError("dataloader_persistent_workers must be False with bpe_dropout, got True.")
         if self.ema_decay is not None:

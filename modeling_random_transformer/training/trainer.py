@@ -44,6 +44,7 @@ from .checkpoints import (
 )
 from .ema import EMACallback, to_local
 from .loss import LossMonitor, SmoothedCrossEntropy
+from .r_drop import RDropLoss
 from .recipe import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         super().__init__(
             model=model,
             args=args,
-            compute_loss_func=SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True),
+            compute_loss_func=_loss_function(args),
             **kwargs,
         )
         if args.early_stopping_patience is not None:
@@ -268,6 +269,12 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     # Loss
 
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of a batch. In training with R-Drop, the model computes every pair twice."""
+        if self.args.r_drop_alpha and model.training:
+            inputs = {name: value if name == "labels" else value.repeat(2, 1) for name, value in inputs.items()}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Run the forward and backward pass of one batch.
 
@@ -363,6 +370,12 @@ class TranslationTrainer(Seq2SeqTrainer):
     def last_checkpoints(self, count: int) -> list[Path]:
         """The last `count` complete checkpoints, or fewer, oldest first."""
         return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
+
+
+def _loss_function(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
+    if args.r_drop_alpha:
+        return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
+    return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
 
 
 def _select(rows: Any, positions: np.ndarray) -> Any:

@@ -93,6 +93,7 @@ REGULARIZATIONS = {
     "plain": {},
     "bpe_dropout": {"bpe_dropout": 0.3},
     "ema": {"ema_decay": 0.9},
+    "r_drop": {"r_drop_alpha": 5.0},
 }
 
 
