@@ -55,7 +55,7 @@ RECIPE = (
     "weight_decay",
 )
 # Training arguments that determine the weights, absent from the manifest if they are unset, as in earlier versions.
-REGULARIZATION = ("bpe_dropout", "ema_decay", "r_drop_alpha")
+REGULARIZATION = ("bpe_dropout", "ema_decay", "r_drop_alpha", "word_dropout")
 # Training arguments that determine the best checkpoint and early stopping.
 SELECTION = ("eval_steps", "eval_strategy", "greater_is_better", "length_penalty", "metric_for_best_model", "num_beams")
 # Training arguments that may only increase, to extend the run.

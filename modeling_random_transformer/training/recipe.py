@@ -55,6 +55,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             "in every epoch."
         },
     )
+    word_dropout: float = field(
+        default=0.0,
+        metadata={"help": "Probability to replace a token of the source or of the decoder's input by <unk>."},
+    )
     r_drop_alpha: float = field(
         default=0.0,
         metadata={
@@ -125,8 +129,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
-        if not 0 <= self.bpe_dropout < 1:
-            raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {self.bpe_dropout}.")
+        for name in ("bpe_dropout", "word_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
         if self.r_drop_alpha < 0:
             raise ValueError(f"r_drop_alpha must be at least 0, got {self.r_drop_alpha}.")
         if self.bpe_dropout and self.dataloader_persistent_workers:

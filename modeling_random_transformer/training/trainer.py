@@ -46,6 +46,7 @@ from .ema import EMACallback, to_local
 from .loss import LossMonitor, SmoothedCrossEntropy
 from .r_drop import RDropLoss
 from .recipe import TranslationTrainingArguments
+from .word_dropout import WordDropout
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.ema = None if args.ema_decay is None else EMACallback(args.ema_decay)
         if self.ema is not None:
             self.add_callback(self.ema)
+        self.word_dropout = (
+            WordDropout(self.processing_class, args.word_dropout, args.device) if args.word_dropout else None
+        )
         self.loss_monitor = LossMonitor(self.processing_class, self._advice)
         self._batch_losses: list[Tensor] = []
         self.throughput = Throughput()
@@ -270,9 +274,11 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Loss
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch. In training with R-Drop, the model computes every pair twice."""
+        """The loss of a batch, in training with R-Drop (the model computes every pair twice) and word dropout."""
         if self.args.r_drop_alpha and model.training:
             inputs = {name: value if name == "labels" else value.repeat(2, 1) for name, value in inputs.items()}
+        if self.word_dropout is not None and model.training:
+            inputs = inputs | {name: self.word_dropout(inputs[name]) for name in ("input_ids", "decoder_input_ids")}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:

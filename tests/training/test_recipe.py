@@ -43,6 +43,7 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"ema_decay": 1.0}, "ema_decay must be above 0 and below 1, got 1.0"),
         ({"ema_decay": 0.99, "average_last": 3}, "average_last must be unset with ema_decay, got 3"),
         ({"r_drop_alpha": -1.0}, "r_drop_alpha must be at least 0, got -1.0"),
+        ({"word_dropout": -0.1}, "word_dropout must be at least 0 and below 1, got -0.1"),
         ({"learning_rate": -1.0}, "learning_rate must be positive"),
         ({"save_total_limit": 2}, "save_total_limit must be at least average_last=5, got 2"),
     ],

@@ -94,6 +94,7 @@ REGULARIZATIONS = {
     "bpe_dropout": {"bpe_dropout": 0.3},
     "ema": {"ema_decay": 0.9},
     "r_drop": {"r_drop_alpha": 5.0},
+    "word_dropout": {"word_dropout": 0.2},
 }
 
 
