@@ -91,10 +91,8 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
 
 REGULARIZATIONS = {
     "plain": {},
-    "bpe_dropout": {"bpe_dropout": 0.3},
-    "ema": {"ema_decay": 0.9},
-    "r_drop": {"r_drop_alpha": 5.0},
-    "word_dropout": {"word_dropout": 0.2},
+    "regularized": {"bpe_dropout": 0.3, "ema_decay": 0.9, "r_drop_alpha": 5.0, "word_dropout": 0.2},
+    "streaming": {"bpe_dropout": 0.3, "streaming": True, "buffer_pairs": 50},
 }
 
 
