@@ -204,7 +204,9 @@ def _merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tuple[i
         ValueError: the tokenizer has no BPE model.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    model = {"type": type(tokenizer).__name__} if backend is None else json.loads(backend.to_str())["model"]
+    model: dict[str, Any] = {"type": type(tokenizer).__name__}
+    if backend is not None:
+        model = json.loads(backend.to_str())["model"]
     if model["type"] != "BPE":
         raise ValueError(f"bpe_dropout must be 0 for a tokenizer without BPE merges, got a {model['type']} tokenizer.")
     ids, prefix = model["vocab"], model.get("continuing_subword_prefix") or ""

@@ -68,15 +68,22 @@ def tokenize_pairs(
 
 def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool = False) -> dict[str, list]:
     """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested."""
-    source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
-    return {
+    encoded = _encode(rows["source"], rows["target"], tokenizer, words)
+    lengths = {
+        f"{side}_length": [len(ids) for ids in encoded[name]]
+        for side, name in (("source", "input_ids"), ("target", "labels"))
+    }
+    return encoded | lengths
+
+
+def _encode(sources: list[str], targets: list[str], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
+    source, target = tokenizer(sources), tokenizer(text_target=targets)
+    encoded = {
         "input_ids": source["input_ids"],
         "attention_mask": source["attention_mask"],
         "labels": target["input_ids"],
-        "source_length": [len(ids) for ids in source["input_ids"]],
-        "target_length": [len(ids) for ids in target["input_ids"]],
-        **({name: _word_ids(side) for name, side in zip(WORDS, (source, target), strict=True)} if words else {}),
     }
+    return encoded | dict(zip(WORDS, map(_word_ids, (source, target)), strict=True)) if words else encoded
 
 
 def _word_ids(encoded: BatchEncoding) -> list[list[int]]:

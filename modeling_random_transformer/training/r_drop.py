@@ -75,11 +75,13 @@ class _SymmetricDivergence(torch.autograd.Function):
             factor = counted[rows, None].to(weight.dtype)
             log_p, log_q = passes[:, rows].to(weight.dtype).log_softmax(dim=2)
             p, q, difference = log_p.exp(), log_q.exp(), log_p - log_q
-            forward, backward = ((x * difference).sum(dim=1, keepdim=True) for x in (p, -q))
+            forward = torch.linalg.vecdot(p, difference)[:, None]  # KL(p, q)
+            backward = -torch.linalg.vecdot(q, difference)[:, None]  # KL(q, p)
             total += ((forward + backward) * factor).sum()
-            if gradient is not None:
-                gradient[0, rows] = (p * (difference - forward + 1) - q).mul_(factor * mantissa)
-                gradient[1, rows] = (q * (1 - difference - backward) - p).mul_(factor * mantissa)
+            if gradient is not None:  # d/dx KL(p, q) = p · (log p - log q - KL(p, q)), d/dx KL(q, p) = p - q
+                factor *= mantissa
+                gradient[0, rows] = (difference - (forward - 1)).mul_(p).sub_(q).mul_(factor)
+                gradient[1, rows] = difference.add_(backward - 1).mul_(q).add_(p).mul_(-factor)
         ctx.save_for_backward(gradient, torch.ldexp(torch.ones_like(weight), exponent))
         return total * weight
 
