@@ -245,8 +245,8 @@ class RandomTransformerConfig(PretrainedConfig):
         """Create a named configuration. Any field can be overridden.
 
         Args:
-            name: `"base"`, `"big"`, another row of the paper's Table 3 (`"A-1"` … `"E"`), `"tiny"`, `"iwslt"` or
-                `"blog"`.
+            name: `"base"`, `"big"`, another row of the paper's Table 3 (`"A-1"` … `"E"`), `"tiny"`, `"iwslt"`,
+                `"6-2"`, `"12-1"` (encoder and decoder layers of the base model) or `"blog"`.
             **overrides: fields that differ from the preset.
 
         Raises:
@@ -443,6 +443,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # fairseq's recipe for IWSLT'14.
     "iwslt": {"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
+    # Deep encoder, shallow decoder (Kasai et al. 2021): most of the time of translation is the decoder's. Twelve layers
+    # train reliably in pre-norm order only.
+    "6-2": {"decoder_layers": 2},
+    "12-1": {"encoder_layers": 12, "decoder_layers": 1, "norm_order": "pre"},
     # The blog post. Its ten words have no padding token, SOS is 6 and EOS is 5, and embeddings are not scaled.
     "blog": {
         "vocab_size": 10,

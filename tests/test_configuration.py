@@ -169,6 +169,16 @@ def test_the_small_presets():
     assert (blog.attention_bias, blog.tie_word_embeddings, blog.lm_head_bias) == (False, False, True)
 
 
+def test_deep_encoder_presets_have_the_widths_of_the_base_model_or_of_overrides():
+    base = RandomTransformerConfig.from_preset("base")
+    for name, layers, norm_order in (("6-2", (6, 2), "post"), ("12-1", (12, 1), "pre")):
+        config = RandomTransformerConfig.from_preset(name)
+        assert (config.encoder_layers, config.decoder_layers, config.norm_order) == (*layers, norm_order)
+        assert (config.d_model, config.d_ff, config.num_heads) == (base.d_model, base.d_ff, base.num_heads)
+        small = RandomTransformerConfig.from_preset(name, d_model=128, d_ff=256, num_heads=4, dropout=0.3)
+        assert (small.encoder_layers, small.decoder_layers, small.d_k) == (*layers, 32)
+
+
 @pytest.mark.parametrize(
     ("alias", "field", "value"),
     [

@@ -49,6 +49,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.lengths = _padded_lengths(source_lengths, target_lengths, pad_to_multiple_of)
         self.seed = seed
         self.epoch = 0
+        self.pad_to_multiple_of = pad_to_multiple_of
         self.num_processes = num_processes
         self._check(max_tokens)
         by_length = self._sort(np.arange(len(self.lengths)))
@@ -57,6 +58,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the next iteration."""
         self.epoch = epoch
+
+    def sort_by(self, source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray) -> None:
+        """Sort the pairs by other lengths from now on; the numbers of pairs in the batches stay the same."""
+        self.lengths = _padded_lengths(source_lengths, target_lengths, self.pad_to_multiple_of)
 
     def __len__(self) -> int:
         return _round_up(len(self.starts), self.num_processes)

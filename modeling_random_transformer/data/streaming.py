@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from .batches import TokenBudgetSampler
+from .bpe_dropout import BPEDropout, segment_columns
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import TOO_LONG, tokenize_batch
 from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
@@ -43,6 +44,8 @@ class TokenBudgetStream(IterableDataset):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
+        bpe_dropout: segments the texts anew in every epoch. The token budget and the maximum lengths count tokens
+            without dropout.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
@@ -64,6 +67,7 @@ class TokenBudgetStream(IterableDataset):
         seed: int = 0,
         pad_to_multiple_of: int = 1,
         num_workers: int = 0,
+        bpe_dropout: BPEDropout | None = None,
     ):
         check_on_invalid(on_invalid)
         if buffer_pairs < num_processes:
@@ -74,6 +78,7 @@ class TokenBudgetStream(IterableDataset):
         self.on_invalid = on_invalid
         self.process_index, self.num_processes, self.seed = process_index, num_processes, seed
         self.pad_to_multiple_of = pad_to_multiple_of
+        self.bpe_dropout = bpe_dropout
         streaming = isinstance(corpus, DatasetText) and isinstance(corpus.dataset, datasets.IterableDataset)
         self.num_workers = min(num_workers, 1) if streaming else num_workers
         self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
@@ -86,19 +91,21 @@ class TokenBudgetStream(IterableDataset):
 
     def epoch(self, number: int) -> Iterator[list[Row]]:
         """This process's batches of one epoch."""
-        for index, rows in enumerate(self._buffers()):
+        for index, rows in enumerate(self._buffers(number)):
             (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
             sources, targets = ([row[f"{side}_length"] for row in rows] for side in ("source", "target"))
             batches = TokenBudgetSampler(
                 sources, targets, self.max_tokens, self.num_processes, seed, self.pad_to_multiple_of
             )
+            if self.bpe_dropout is not None:
+                batches.sort_by([len(row["input_ids"]) for row in rows], [len(row["labels"]) for row in rows])
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
         raise_if_empty(self.report)
 
-    def _buffers(self) -> Iterator[list[Row]]:
+    def _buffers(self, epoch: int) -> Iterator[list[Row]]:
         """Buffers of pairs; a last buffer with fewer pairs than processes is merged into the previous one."""
-        rows, previous = self._rows(), None
+        rows, previous = self._rows(epoch), None
         while buffer := list(islice(rows, self.buffer_pairs)):
             if previous is not None and len(buffer) >= self.num_processes:
                 yield previous
@@ -107,9 +114,9 @@ class TokenBudgetStream(IterableDataset):
         if previous is not None:
             yield previous
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self, epoch: int) -> Iterator[Row]:
         self.report = ValidationReport(str(self.corpus))
-        for chunk in self._chunks():
+        for chunk in self._chunks(epoch):
             self.report.lines += chunk.lines
             for line in chunk.invalid:
                 self.report.add(line.reason, line.number)
@@ -121,14 +128,14 @@ class TokenBudgetStream(IterableDataset):
                 else:
                     yield row
 
-    def _chunks(self) -> Iterable["_Chunk"]:
+    def _chunks(self, epoch: int) -> Iterable["_Chunk"]:
         options: dict[str, Any] = {}
         if self.num_workers:
             # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
             chunks = -(-self.buffer_pairs // (LINES_PER_CHUNK * self.num_workers))
             options = {"prefetch_factor": max(2, chunks), "worker_init_fn": _disable_tokenizer_threads}
         return DataLoader(
-            _Chunks(self.corpus, self.tokenizer),
+            _Chunks(self.corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
             collate_fn=_identity,
             num_workers=self.num_workers,
@@ -150,8 +157,15 @@ class _Chunk:
 class _Chunks(IterableDataset):
     """The chunks of a corpus in order; worker w of n in a `DataLoader` tokenizes chunks w, w + n, w + 2n, …"""
 
-    def __init__(self, corpus: Corpus, tokenizer: PreTrainedTokenizerBase):
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        bpe_dropout: BPEDropout | None = None,
+        seed: tuple[int, int] = (0, 0),
+    ):
         self.corpus, self.tokenizer = corpus, tokenizer
+        self.bpe_dropout, self.seed = bpe_dropout, seed
 
     def __iter__(self) -> Iterator[_Chunk]:
         lines = self.corpus.lines()
@@ -163,11 +177,15 @@ class _Chunks(IterableDataset):
     def _tokenize(self, lines: list[Line]) -> _Chunk:
         valid = [line for line in lines if isinstance(line, ParallelLine)]
         texts = {"source": [line.source for line in valid], "target": [line.target for line in valid]}
+        numbers = [line.number for line in valid]
+        columns = tokenize_batch(texts, self.tokenizer, words=self.bpe_dropout is not None) if valid else {}
+        if self.bpe_dropout is not None and valid:
+            columns |= segment_columns(columns, self.bpe_dropout, [(*self.seed, number) for number in numbers])
         return _Chunk(
             lines=len(lines),
             invalid=[line for line in lines if isinstance(line, InvalidLine)],
-            numbers=[line.number for line in valid],
-            columns=tokenize_batch(texts, self.tokenizer) if valid else {},
+            numbers=numbers,
+            columns=columns,
         )
 
 

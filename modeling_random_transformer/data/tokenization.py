@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from filelock import FileLock
-from transformers import PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from .sources import Corpus, ParallelLine
 from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 TOO_LONG = "longer than the maximum length"
+WORDS = ("source_words", "target_words")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
 
 
@@ -27,6 +28,7 @@ def tokenize_pairs(
     on_invalid: str = "skip",
     num_proc: int | None = None,
     name: str = "pairs",
+    words: bool = False,
 ) -> tuple[Dataset, ValidationReport]:
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
@@ -38,6 +40,8 @@ def tokenize_pairs(
         on_invalid: `"error"` to raise an error if there are longer pairs, `"skip"` to skip them.
         num_proc: number of processes.
         name: name of the dataset in the report.
+        words: add the columns `source_words` and `target_words`, the index of each token's word (-1 for special
+            tokens), which BPE-dropout requires.
 
     Raises:
         ValueError: `on_invalid` is invalid, pairs are too long and it is `"error"`, or no pair remains.
@@ -47,7 +51,7 @@ def tokenize_pairs(
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
-            fn_kwargs={"tokenizer": tokenizer},
+            fn_kwargs={"tokenizer": tokenizer, "words": words},
             remove_columns=["source", "target"],
             num_proc=num_proc,
             desc="tokenizing",
@@ -62,16 +66,30 @@ def tokenize_pairs(
     return (tokens.select(np.flatnonzero(~too_long)) if report.invalid else tokens), report
 
 
-def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
-    """Convert columns of `source` and `target` texts to columns of token ids and lengths."""
-    encoded = tokenizer(rows["source"], text_target=rows["target"])
-    return {
-        "input_ids": encoded["input_ids"],
-        "attention_mask": encoded["attention_mask"],
-        "labels": encoded["labels"],
-        "source_length": [len(ids) for ids in encoded["input_ids"]],
-        "target_length": [len(ids) for ids in encoded["labels"]],
+def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool = False) -> dict[str, list]:
+    """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested."""
+    encoded = _encode(rows["source"], rows["target"], tokenizer, words)
+    lengths = {
+        f"{side}_length": [len(ids) for ids in encoded[name]]
+        for side, name in (("source", "input_ids"), ("target", "labels"))
     }
+    return encoded | lengths
+
+
+def _encode(sources: list[str], targets: list[str], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
+    source, target = tokenizer(sources), tokenizer(text_target=targets)
+    encoded = {
+        "input_ids": source["input_ids"],
+        "attention_mask": source["attention_mask"],
+        "labels": target["input_ids"],
+    }
+    return encoded | dict(zip(WORDS, map(_word_ids, (source, target)), strict=True)) if words else encoded
+
+
+def _word_ids(encoded: BatchEncoding) -> list[list[int]]:
+    """The index of each token's word in each text; -1 for tokens that were added to the text."""
+    rows = (encoded.word_ids(row) for row in range(len(encoded["input_ids"])))
+    return [[-1 if word is None else word for word in row] for row in rows]
 
 
 def lengths_of(tokens: Dataset | Sequence[dict[str, Any]]) -> np.ndarray:

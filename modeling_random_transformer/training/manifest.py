@@ -55,6 +55,8 @@ RECIPE = (
     "warmup_steps",
     "weight_decay",
 )
+# Training arguments that determine the weights, absent from the manifest if they are unset, as in earlier versions.
+REGULARIZATION = ("bpe_dropout", "ema_decay", "r_drop_alpha", "word_dropout")
 # Training arguments that determine the best checkpoint and early stopping.
 SELECTION = ("eval_steps", "eval_strategy", "greater_is_better", "length_penalty", "metric_for_best_model", "num_beams")
 # Training arguments that may only increase, to extend the run.
@@ -213,6 +215,7 @@ def fixed_values(
     if selects(args):
         names += SELECTION
     values = {name: _plain(getattr(args, name)) for name in names}
+    values |= {name: getattr(args, name) for name in REGULARIZATION if getattr(args, name)}
     values |= {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
     # More devices with fewer accumulation steps have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from .. import __version__
 from ..utils.atomic_files import write_atomically
 from .arguments import PRESET, ModelArguments
-from .manifest import RunResult
+from .manifest import REGULARIZATION, RunResult
 from .recipe import TranslationTrainingArguments
 
 CARD = "README.md"
@@ -130,6 +130,9 @@ def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> I
         if name != unused:
             value = getattr(args, name)
             yield f"`{name}`", getattr(value, "value", value)
+    for name in REGULARIZATION:
+        if getattr(args, name):
+            yield f"`{name}`", getattr(args, name)
     yield "`learning_rate`", result.learning_rate
     yield "`world_size`", result.world_size
 

@@ -9,6 +9,7 @@ from filelock import FileLock
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
+from ..data.bpe_dropout import BPEDropout
 from ..data.sources import Corpus, ParallelText
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
@@ -79,11 +80,15 @@ def prepare_data(
         corpus = pairs.get("train", corpora["train"])
         train_tokenizer(Path(args.output_dir), manifest, corpus, train_lines, model_args.vocab_size)
     tokenizer = load_tokenizer(args.output_dir if saved is None else saved)
-    sets = {split: _tokenize(split, pairs[split], tokenizer, data_args, reports) for split in pairs}
+    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout) if args.bpe_dropout else None
+    sets = {
+        split: _tokenize(split, pairs[split], tokenizer, data_args, reports, words=bpe_dropout is not None)
+        for split in pairs
+    }
     if args.process_index == 0:
         for report in reports:
             logger.warning("%s", report)
-    stream = _stream(corpora["train"], tokenizer, data_args, args) if streamed else None
+    stream = _stream(corpora["train"], tokenizer, data_args, args, bpe_dropout) if streamed else None
     return PreparedData(tokenizer, sets, reports, stream)
 
 
@@ -126,6 +131,7 @@ def _tokenize(
     tokenizer: PreTrainedTokenizerBase,
     data_args: DataArguments,
     reports: list[ValidationReport],
+    words: bool,
 ) -> TokenizedSet:
     # Only training pairs are filtered by length: scores refer to complete validation and test sets.
     limits = (data_args.max_source_length, data_args.max_target_length) if split == "train" else (None, None)
@@ -136,6 +142,7 @@ def _tokenize(
         max_target_length=limits[1],
         num_proc=data_args.preprocessing_num_workers,
         name=f"{split} pairs",
+        words=words and split == "train",
     )
     if report.invalid:
         reports.append(report)
@@ -143,7 +150,11 @@ def _tokenize(
 
 
 def _stream(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, data_args: DataArguments, args: TranslationTrainingArguments
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    data_args: DataArguments,
+    args: TranslationTrainingArguments,
+    bpe_dropout: BPEDropout | None,
 ) -> TokenBudgetStream:
     return TokenBudgetStream(
         corpus,
@@ -158,6 +169,7 @@ def _stream(
         seed=args.data_seed if args.data_seed is not None else args.seed,
         pad_to_multiple_of=padding_multiple(args.device),
         num_workers=args.dataloader_num_workers,
+        bpe_dropout=bpe_dropout,
     )
 
 

@@ -48,6 +48,24 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's β2 (paper 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's ε (paper 5.3)."})
     label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing factor (paper 5.4)."})
+    bpe_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "BPE-dropout: probability to drop a merge of the tokenizer; training pairs are segmented anew "
+            "in every epoch."
+        },
+    )
+    word_dropout: float = field(
+        default=0.0,
+        metadata={"help": "Probability to replace a token of the source or of the decoder's input by <unk>."},
+    )
+    r_drop_alpha: float = field(
+        default=0.0,
+        metadata={
+            "help": "R-Drop: weight of the divergence between two dropout passes, such as 5; a step takes about twice "
+            "the time and memory."
+        },
+    )
     max_steps: int = field(
         default=100_000, metadata={"help": "Optimizer steps (paper 5.2); -1 to train for num_train_epochs."}
     )
@@ -60,6 +78,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         metadata={
             "help": "Number of last checkpoints to average into the final model (paper 6.1); 1 uses the "
             "last one. With load_best_model_at_end, the final model is the best checkpoint."
+        },
+    )
+    ema_decay: float | None = field(
+        default=None,
+        metadata={
+            "help": "Decay of the exponential moving average of the weights, such as 0.999, which is evaluated and "
+            "becomes the final model instead of an average of checkpoints."
         },
     )
     early_stopping_patience: int | None = field(
@@ -104,6 +129,15 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
+        for name in ("bpe_dropout", "word_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
+        if self.r_drop_alpha < 0:
+            raise ValueError(f"r_drop_alpha must be at least 0, got {self.r_drop_alpha}.")
+        if self.bpe_dropout and self.dataloader_persistent_workers:
+            raise ValueError("dataloader_persistent_workers must be False with bpe_dropout, got True.")
+        if self.ema_decay is not None:
+            self._check_ema(self.ema_decay)
         self._check_length()
         for name, instead in UNSUPPORTED.items():
             if getattr(self, name, _default(name)) != _default(name):
@@ -158,6 +192,16 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 f"warmup_steps must be 0 or at least 1 if max_steps and learning_rate are unset, got "
                 f"{self.warmup_steps}."
             )
+
+    def _check_ema(self, decay: float) -> None:
+        """Check the decay; the EMA replaces the average of checkpoints."""
+        if not 0 < decay < 1:
+            raise ValueError(f"ema_decay must be above 0 and below 1, got {decay}.")
+        if self.average_last not in (1, _default("average_last")):
+            raise ValueError(f"average_last must be unset with ema_decay, got {self.average_last}.")
+        if getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
+            raise ValueError(f"ema_decay must be unset with DeepSpeed ZeRO-3, which partitions weights, got {decay}.")
+        self.average_last = 1
 
     def _check_early_stopping(self, patience: int) -> None:
         if patience < 1:

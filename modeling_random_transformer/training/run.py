@@ -28,6 +28,7 @@ from ..ops_random_transformer import supports_native_matmul
 from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
+from .ema import load_ema
 from .manifest import Manifest, RunResult, fingerprint, fixed_values, free_values, locked, open_manifest
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
@@ -65,8 +66,9 @@ class Run:
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
     """Train a translation model and score it, or resume an earlier run in the same folder.
 
-    Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, or the best
-    checkpoint), the tokenizer, the generation settings, a model card and the manifest. `from_pretrained` loads it.
+    Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, the EMA, or
+    the best checkpoint), the tokenizer, the generation settings, a model card and the manifest. `from_pretrained` loads
+    it.
 
     A finished run is not trained again. Only sets without scores are scored.
 
@@ -200,7 +202,7 @@ def _train(run: Run, trainer: TranslationTrainer) -> Training:
 
 
 def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
-    """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
+    """Load the mean of the last checkpoints or the EMA, or the best checkpoint with `load_best_model_at_end`."""
     has_trained = trainer.state.global_step > 0  # in this process, so the model has its last or best weights
     checkpoints = trainer.last_checkpoints(run.args.average_last)
     if run.args.load_best_model_at_end:
@@ -208,7 +210,9 @@ def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
             return
         best = best_of(checkpoints[-1])
         checkpoints = checkpoints if best is None else [best]
-    if len(checkpoints) > 1 or not has_trained:
+    if run.args.ema_decay is not None and not has_trained:
+        load_ema(trainer.model, checkpoints[-1])
+    elif len(checkpoints) > 1 or not has_trained:
         _load_weights(trainer, checkpoints)
 
 

@@ -5,8 +5,9 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 from accelerate.utils import recursively_apply
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -27,6 +27,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
+from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..pipeline_random_transformer import longest_target
@@ -41,8 +42,11 @@ from .checkpoints import (
     remove_incomplete,
     save_error,
 )
+from .ema import EMACallback, to_local
 from .loss import LossMonitor, SmoothedCrossEntropy
+from .r_drop import RDropLoss
 from .recipe import TranslationTrainingArguments
+from .word_dropout import WordDropout
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +89,17 @@ class TranslationTrainer(Seq2SeqTrainer):
         super().__init__(
             model=model,
             args=args,
-            compute_loss_func=SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True),
+            compute_loss_func=_loss_function(args),
             **kwargs,
         )
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+        self.ema = None if args.ema_decay is None else EMACallback(args.ema_decay)
+        if self.ema is not None:
+            self.add_callback(self.ema)
+        self.word_dropout = (
+            WordDropout(self.processing_class, args.word_dropout, args.device) if args.word_dropout else None
+        )
         self.loss_monitor = LossMonitor(self.processing_class, self._advice)
         self._batch_losses: list[Tensor] = []
         self.throughput = Throughput()
@@ -108,19 +118,22 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(self.train_dataset, TokenBudgetStream):
             # The stream itself distributes the batches over the processes.
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
-        source_lengths, target_lengths = lengths_of(self.train_dataset).T
-        sampler = TokenBudgetSampler(
-            source_lengths,
-            target_lengths,
+        dataset = self.train_dataset
+        kind: Callable[..., TokenBudgetSampler] = TokenBudgetSampler
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        if self.args.bpe_dropout:
+            bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout)
+            dataset = BPEDropoutPairs(self.train_dataset, bpe_dropout, seed)
+            kind = partial(BPEDropoutSampler, dataset)
+        sampler = kind(
+            *lengths_of(self.train_dataset).T,
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
-            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            seed=seed,
             pad_to_multiple_of=self.padding_multiple,
         )
         self.add_callback(SetEpochCallback(sampler))
-        return self._loader(
-            self.train_dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers
-        )
+        return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""
@@ -188,6 +201,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """Evaluate every pair once. Predictions and labels are in the order of the data set.
 
+        During training with `ema_decay`, the averages are evaluated.
         The loss is the mean over the target tokens of the data set and does not depend on the batches. Batches that are
         not concatenated (`eval_do_concat_batches=False`, `batch_eval_metrics=True`) stay in the order of evaluation.
         """
@@ -202,9 +216,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         if compute_metrics is not None and self.args.eval_do_concat_batches and not self.args.batch_eval_metrics:
             self.compute_metrics = lambda prediction: compute_metrics(_reordered(prediction, sampler.positions()))
         try:
-            output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+            with nullcontext() if self.ema is None else self.ema.applied(self.model):
+                output = super().evaluation_loop(
+                    dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+                )
         finally:
             self.compute_metrics = compute_metrics
         if self._batch_losses:
@@ -259,6 +274,14 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     # Loss
 
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of a batch, in training with R-Drop (the model computes every pair twice) and word dropout."""
+        if self.args.r_drop_alpha and model.training:
+            inputs = {name: value if name == "labels" else value.repeat(2, 1) for name, value in inputs.items()}
+        if self.word_dropout is not None and model.training:
+            inputs = inputs | {name: self.word_dropout(inputs[name]) for name in ("input_ids", "decoder_input_ids")}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Run the forward and backward pass of one batch.
 
@@ -297,7 +320,10 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Checkpoints
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one."""
+        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one.
+
+        With `ema_decay`, the model has the averages as its weights afterwards.
+        """
         if resume_from_checkpoint is True:
             self._check_resumable()
             if self.is_world_process_zero():
@@ -306,9 +332,13 @@ class TranslationTrainer(Seq2SeqTrainer):
             newest = newest_complete(self.args.output_dir)
             resume_from_checkpoint = None if newest is None else str(newest)
         self.loss_monitor.unchecked.clear()
+        if self.ema is not None:
+            self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         self.loss_monitor.check(before=self.state.global_step + 1)
         self._check_weights()
+        if self.ema is not None:
+            self.ema.finish(self.model)
         return output
 
     def _check_resumable(self) -> None:
@@ -326,6 +356,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
+            if self.ema is not None:
+                self.ema.save(self.model, folder, is_writer=self.args.should_save)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 if isinstance(self.train_dataset, TokenBudgetStream):
@@ -344,10 +376,15 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         self.accelerator.wait_for_everyone()
 
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.ema is not None:
+            self.ema.load(self.model, Path(self.state.best_model_checkpoint))
+
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
         trainable = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
-        invalid = [name for name, weight in trainable if not _local(weight).isfinite().all()]
+        invalid = [name for name, weight in trainable if not to_local(weight).isfinite().all()]
         if invalid:
             raise FloatingPointError(
                 f"the weights are not finite after step {self.state.global_step}, first {invalid[0]}. {self._advice()}"
@@ -358,8 +395,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
 
 
-def _local(weight: Tensor) -> Tensor:
-    return weight.to_local() if isinstance(weight, DTensor) else weight
+def _loss_function(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
+    if args.r_drop_alpha:
+        return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
+    return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
 
 
 def _select(rows: Any, positions: np.ndarray) -> Any:

@@ -1,4 +1,4 @@
-"""One process of a run on several devices: trains twenty steps; the first process writes the losses."""
+"""One process of two runs on several devices, plain and regularized; the first process writes the losses."""
 
 import json
 import sys
@@ -19,7 +19,8 @@ OPTIONS = {
     "max_tokens_per_batch": 90,  # an even number of batches, so that both runs have the same batches
     "config_overrides": SIZES,
 }
-
+# Without word dropout, whose random numbers differ too.
+REGULARIZATION = {"bpe_dropout": 0.3, "ema_decay": 0.8, "r_drop_alpha": 5.0, "average_last": 1, "max_steps": 6}
 
 KINDS = {
     "alone": {"gradient_accumulation_steps": 2},  # the number of batches per step of two processes
@@ -44,10 +45,12 @@ def main(folder: Path, kind: str) -> None:
     if kind == "tp":
         # Accelerate supports tensor parallelism on listed device types only, without CPUs; nothing else depends on it.
         Accelerator.multi_device = True
-    result = run(folder, kind, **KINDS[kind], **OPTIONS)
-    if losses:
-        scores = {name: values["score"] for name, values in result.scores["test"].items()}
-        (folder / f"{kind}.json").write_text(json.dumps({"losses": losses, "scores": scores}))
+    for name, options in ((kind, {}), (f"{kind}_regularized", REGULARIZATION)):
+        losses.clear()
+        result = run(folder, name, **KINDS[kind], **OPTIONS | options)
+        if losses:
+            scores = {name: values["score"] for name, values in result.scores["test"].items()}
+            (folder / f"{name}.json").write_text(json.dumps({"losses": losses, "scores": scores}))
 
 
 if __name__ == "__main__":

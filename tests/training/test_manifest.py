@@ -152,6 +152,12 @@ def test_early_stopping_patience_is_resumed(tmp_path, monkeypatch):
         ({"vocab_size": 300}, "vocab_size: was 280, now 300"),
         ({"config_overrides": SIZES.replace("d_ff=32", "d_ff=64")}, "d_ff: was 32, now 64"),
         ({"target_file": "train.a"}, "training set: was .* sha256"),
+        ({"bpe_dropout": 0.1}, "bpe_dropout: was None, now 0.1"),
+        ({"ema_decay": 0.9, "average_last": 1}, "average_last: was 2, now 1; ema_decay: was None, now 0.9"),
+        (
+            {"r_drop_alpha": 5.0, "word_dropout": 0.1},
+            "r_drop_alpha: was None, now 5.0; word_dropout: was None, now 0.1",
+        ),
         ({"max_steps": 6}, "max_steps: was 12, now 6"),
         ({"max_steps": -1}, "max_steps: was 12, now None; num_train_epochs: was None, now 3"),
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x devices: was 1, now 2"),
@@ -301,12 +307,14 @@ def test_the_model_card_works_without_an_installed_package(tmp_path, monkeypatch
     card = importlib.reload(importlib.import_module("modeling_random_transformer.training.model_card"))
     facts = {"seconds": 60.0, "steps": 2, "parameters": 3, "trained": 3, "pairs": 4}
     result = RunResult(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
-    args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, bpe_dropout=0.1)
     card.write_model_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
     text = (tmp_path / "README.md").read_text()
     assert "with random-transformer 0.1.0" in text
     assert "| `learning_rate` | 0.5 |" in text
     assert "| `world_size` | 2 |" in text
+    assert "| `bpe_dropout` | 0.1 |" in text
+    assert "r_drop_alpha" not in text
     assert f"random-transformer translate --model {tmp_path.name} " in text
     assert "`--dtype int8` quantizes" in text
 

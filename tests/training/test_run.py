@@ -89,11 +89,19 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     assert run(tmp_path, "out").steps == STEPS
 
 
+REGULARIZATIONS = {
+    "plain": {},
+    "regularized": {"bpe_dropout": 0.3, "ema_decay": 0.9, "r_drop_alpha": 5.0, "word_dropout": 0.2},
+    "streaming": {"bpe_dropout": 0.3, "streaming": True, "buffer_pairs": 50},
+}
+
+
 @pytest.mark.slow
-def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(tmp_path):
+@pytest.mark.parametrize("regularization", REGULARIZATIONS)
+def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(regularization, tmp_path):
     """An epoch has nine batches: steps 4 and 12 are within the first and the second epoch."""
     write_corpus(tmp_path)
-    options = {"average_last": 1, "save_total_limit": 9}
+    options = {"average_last": 1, "save_total_limit": 9, **REGULARIZATIONS[regularization]}
     run(tmp_path, "whole", **options)
     whole = load_file(tmp_path / "whole" / "model.safetensors")
     for stopped_at in (4, 10):
