@@ -14,9 +14,10 @@ from transformers import PreTrainedTokenizerBase
 
 from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
+from .mixing import CorpusMixture
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import TOO_LONG, tokenize_batch
-from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
+from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 Row = dict[str, Any]
 LINES_PER_CHUNK = 1000
@@ -31,7 +32,7 @@ class TokenBudgetStream(IterableDataset):
     epoch and all processes compute the same number of steps. The batches do not depend on `num_workers`.
 
     Args:
-        corpus: the parallel text.
+        corpus: the parallel text, or a mixture of several.
         tokenizer: a tokenizer that appends its end token to every text.
         max_tokens: the maximum number of source and target tokens in a batch, including padding.
         buffer_pairs: number of pairs in a buffer.
@@ -54,7 +55,7 @@ class TokenBudgetStream(IterableDataset):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | CorpusMixture,
         tokenizer: PreTrainedTokenizerBase,
         max_tokens: int,
         *,
@@ -129,13 +130,14 @@ class TokenBudgetStream(IterableDataset):
                     yield row
 
     def _chunks(self, epoch: int) -> Iterable["_Chunk"]:
+        corpus = self.corpus.at_epoch(epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus
         options: dict[str, Any] = {}
         if self.num_workers:
             # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
             chunks = -(-self.buffer_pairs // (LINES_PER_CHUNK * self.num_workers))
             options = {"prefetch_factor": max(2, chunks), "worker_init_fn": _disable_tokenizer_threads}
         return DataLoader(
-            _Chunks(self.corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
+            _Chunks(corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
             collate_fn=_identity,
             num_workers=self.num_workers,
@@ -159,7 +161,7 @@ class _Chunks(IterableDataset):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | CorpusMixture,
         tokenizer: PreTrainedTokenizerBase,
         bpe_dropout: BPEDropout | None = None,
         seed: tuple[int, int] = (0, 0),
@@ -178,6 +180,9 @@ class _Chunks(IterableDataset):
         valid = [line for line in lines if isinstance(line, ParallelLine)]
         texts = {"source": [line.source for line in valid], "target": [line.target for line in valid]}
         numbers = [line.number for line in valid]
+        languages = [line.languages for line in valid if line.languages is not None]
+        if languages:  # of all lines
+            texts |= dict(zip(LANGUAGE_COLUMNS, map(list, zip(*languages, strict=True)), strict=True))
         columns = tokenize_batch(texts, self.tokenizer, words=self.bpe_dropout is not None) if valid else {}
         if self.bpe_dropout is not None and valid:
             columns |= segment_columns(columns, self.bpe_dropout, [(*self.seed, number) for number in numbers])

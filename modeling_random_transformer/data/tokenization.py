@@ -12,7 +12,7 @@ from filelock import FileLock
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from .sources import Corpus, ParallelLine
-from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
+from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 TOO_LONG = "longer than the maximum length"
 WORDS = ("source_words", "target_words")
@@ -33,7 +33,8 @@ def tokenize_pairs(
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
     Args:
-        pairs: a dataset with the columns `line`, `source` and `target`.
+        pairs: a dataset with the columns `line`, `source` and `target`, and with `source_lang` and `target_lang` for a
+            tokenizer with language tags.
         tokenizer: a tokenizer that appends its end token to every text.
         max_source_length: the maximum length of a source in tokens, including the end token; `None` for no limit.
         max_target_length: the same for targets.
@@ -52,7 +53,7 @@ def tokenize_pairs(
             tokenize_batch,
             batched=True,
             fn_kwargs={"tokenizer": tokenizer, "words": words},
-            remove_columns=["source", "target"],
+            remove_columns=[name for name in ("source", "target", *LANGUAGE_COLUMNS) if name in pairs.column_names],
             num_proc=num_proc,
             desc="tokenizing",
         )
@@ -67,8 +68,12 @@ def tokenize_pairs(
 
 
 def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool = False) -> dict[str, list]:
-    """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested."""
-    encoded = _encode(rows["source"], rows["target"], tokenizer, words)
+    """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested.
+
+    With the columns `source_lang` and `target_lang`, a tokenizer with `src_lang` and `tgt_lang` adds language tags.
+    """
+    encode = _encode_by_language if set(LANGUAGE_COLUMNS) <= set(rows) else _encode
+    encoded = encode(rows, tokenizer, words)
     lengths = {
         f"{side}_length": [len(ids) for ids in encoded[name]]
         for side, name in (("source", "input_ids"), ("target", "labels"))
@@ -76,8 +81,8 @@ def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, wo
     return encoded | lengths
 
 
-def _encode(sources: list[str], targets: list[str], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
-    source, target = tokenizer(sources), tokenizer(text_target=targets)
+def _encode(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
+    source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
     encoded = {
         "input_ids": source["input_ids"],
         "attention_mask": source["attention_mask"],
@@ -90,6 +95,25 @@ def _word_ids(encoded: BatchEncoding) -> list[list[int]]:
     """The index of each token's word in each text; -1 for tokens that were added to the text."""
     rows = (encoded.word_ids(row) for row in range(len(encoded["input_ids"])))
     return [[-1 if word is None else word for word in row] for row in rows]
+
+
+def _encode_by_language(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
+    """Tokenize the rows of each pair of languages together; `src_lang` and `tgt_lang` of the tokenizer are restored."""
+    languages = list(zip(*(rows[name] for name in LANGUAGE_COLUMNS), strict=True))
+    encoded: dict[str, list] = {}
+    saved = tokenizer.src_lang, tokenizer.tgt_lang
+    try:
+        for pair in dict.fromkeys(languages):
+            indices = [i for i, other in enumerate(languages) if other == pair]
+            tokenizer.src_lang, tokenizer.tgt_lang = pair
+            part = _encode({side: [rows[side][i] for i in indices] for side in ("source", "target")}, tokenizer, words)
+            for name, values in part.items():
+                column = encoded.setdefault(name, [None] * len(languages))
+                for i, value in zip(indices, values, strict=True):
+                    column[i] = value
+    finally:
+        tokenizer.src_lang, tokenizer.tgt_lang = saved
+    return encoded
 
 
 def lengths_of(tokens: Dataset | Sequence[dict[str, Any]]) -> np.ndarray:

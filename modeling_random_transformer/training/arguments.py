@@ -1,6 +1,7 @@
 """Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,18 @@ from typing import Any
 from datasets import load_dataset
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..data.sources import Corpus, DatasetText, ParallelText
+from ..data.mixing import CorpusSpec
+from ..data.sources import Corpus, DatasetText, Languages, ParallelText
+from ..tokenization_random_transformer import LANGUAGE_CODE
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
+FILES = (
+    *("source_file", "target_file", "train_file"),
+    *("validation_source_file", "validation_target_file", "validation_file"),
+    *("test_source_file", "test_target_file", "test_file"),
+)
+LANGUAGES = tuple(f"{prefix}{side}_lang" for prefix in ("", "validation_", "test_") for side in ("source", "target"))
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
@@ -21,22 +30,51 @@ class DataArguments:
 
     The training, validation and test sets are each given as two aligned text files, as one .tsv, .jsonl or .parquet
     file, or as a split of a dataset for `datasets.load_dataset`. Text, .tsv and .jsonl files may be compressed (.gz,
-    .zst).
+    .zst). Several files are several corpora of the set; in Python, a single file may also be given as a string.
     """
 
-    source_file: str | None = field(default=None, metadata={"help": "Training sources: UTF-8 text, one per line."})
-    target_file: str | None = field(
+    source_file: list[str] | None = field(
+        default=None, metadata={"help": "Training sources: UTF-8 text, one per line; one or several files."}
+    )
+    target_file: list[str] | None = field(
         default=None, metadata={"help": "Training targets, aligned with source_file by line."}
     )
-    train_file: str | None = field(
-        default=None, metadata={"help": "Training pairs in a .tsv, .jsonl or .parquet file."}
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Training pairs in .tsv, .jsonl or .parquet files; one or several."}
     )
-    validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources."})
-    validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one file."})
-    test_source_file: str | None = field(default=None, metadata={"help": "Test sources."})
-    test_target_file: str | None = field(default=None, metadata={"help": "Test targets."})
-    test_file: str | None = field(default=None, metadata={"help": "Test pairs in one file."})
+    train_weights: list[float] | None = field(
+        default=None,
+        metadata={"help": "How often each pair is seen per epoch, one number per training corpus: 2 for twice."},
+    )
+    train_temperature: float | None = field(
+        default=None,
+        metadata={"help": "Weights of (size / largest size)^(1 / temperature - 1); 5 favors small corpora."},
+    )
+    validation_source_file: list[str] | None = field(default=None, metadata={"help": "Validation sources."})
+    validation_target_file: list[str] | None = field(default=None, metadata={"help": "Validation targets."})
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Validation pairs in .tsv, .jsonl or .parquet files."}
+    )
+    test_source_file: list[str] | None = field(default=None, metadata={"help": "Test sources."})
+    test_target_file: list[str] | None = field(default=None, metadata={"help": "Test targets."})
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "Test pairs in .tsv, .jsonl or .parquet files."}
+    )
+    source_lang: list[str] | None = field(
+        default=None,
+        metadata={"help": "Languages of the training sources, one for all corpora or one each: adds language tags."},
+    )
+    target_lang: list[str] | None = field(default=None, metadata={"help": "Languages of the training targets."})
+    validation_source_lang: list[str] | None = field(
+        default=None, metadata={"help": "Languages of the validation sources; default: those of the training corpora."}
+    )
+    validation_target_lang: list[str] | None = field(
+        default=None, metadata={"help": "Languages of the validation targets."}
+    )
+    test_source_lang: list[str] | None = field(
+        default=None, metadata={"help": "Languages of the test sources; default: those of the training corpora."}
+    )
+    test_target_lang: list[str] | None = field(default=None, metadata={"help": "Languages of the test targets."})
     dataset_name: str | None = field(
         default=None, metadata={"help": "Dataset name or folder for `datasets.load_dataset`."}
     )
@@ -60,6 +98,10 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         self._replace_deprecated()
+        for name in (*FILES, *LANGUAGES):
+            value = getattr(self, name)
+            if isinstance(value, str | Path):
+                setattr(self, name, [str(value)])
         for name in ("max_source_length", "max_target_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
@@ -67,6 +109,8 @@ class DataArguments:
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )
+        self._check_weights()
+        self._languages("train", max(1, len(self._file_texts("train"))))
 
     def _replace_deprecated(self) -> None:
         """Translate `on_broken` and its values `"refuse"` and `"drop"` into `on_invalid`."""
@@ -81,46 +125,100 @@ class DataArguments:
             )
             self.on_broken = None
 
+    def _check_weights(self) -> None:
+        weights, count = self.train_weights, max(1, len(self._file_texts("train")))
+        if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
+            raise ValueError(f"train_weights must be {count} positive numbers, one per training corpus, got {weights}.")
+        if self.train_temperature is None:
+            return
+        if not 0 < self.train_temperature < float("inf"):
+            raise ValueError(f"train_temperature must be a positive number, got {self.train_temperature}.")
+        if weights is not None:
+            raise ValueError(f"train_weights must be unset with train_temperature, got {weights}.")
+
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
-        return self._file_text(split) is not None or self._dataset_split(split) is not None
+        return bool(self._file_texts(split)) or self._dataset_split(split) is not None
 
-    def text(self, split: str) -> Corpus | None:
-        """The corpus of the split `"train"`, `"validation"` or `"test"`; `None` if it is not given.
+    def corpora(self, split: str) -> list[CorpusSpec]:
+        """The corpora of the split `"train"`, `"validation"` or `"test"`; empty if it is not given.
+
+        Weights that depend on `train_temperature` are set when the sizes of the corpora are known.
 
         Raises:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
-        return self._file_text(split) or self._dataset_text(split)
+        texts: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
+        if not texts:
+            return []
+        weights = (self.train_weights if split == "train" else None) or [1.0] * len(texts)
+        languages = self._languages(split, len(texts))
+        return [CorpusSpec(*values) for values in zip(texts, weights, languages, strict=True)]
 
-    def _file_text(self, split: str) -> ParallelText | None:
-        prefix = "" if split == "train" else f"{split}_"
-        source, target = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
-        single = getattr(self, f"{split}_file")
-        if single is not None and (source or target):
-            raise ValueError(f"{split}_file must be unset with {prefix}source_file and {prefix}target_file, got both.")
+    def _languages(self, split: str, count: int) -> Sequence[Languages | None]:
+        """The languages of each of `count` corpora of a split; by default those of the training corpora."""
+        own = [f"{'' if split == 'train' else f'{split}_'}{side}_lang" for side in ("source", "target")]
+        names = own if any(getattr(self, name) for name in own) else ["source_lang", "target_lang"]
+        source, target = (self._codes(name, count, split, inherited=names != own) for name in names)
         if (source is None) != (target is None):
-            raise ValueError(f"{prefix}source_file and {prefix}target_file must be given together, got one of them.")
-        if single is None and source is None:
+            raise ValueError(f"{names[0]} and {names[1]} must be given together, got one of them.")
+        if source is None or target is None:
+            return [None] * count
+        if not self.source_lang:
+            raise ValueError(f"{names[0]} must be unset without source_lang, got {source}.")
+        return list(zip(source, target, strict=True))
+
+    def _codes(self, name: str, count: int, split: str, inherited: bool) -> list[str] | None:
+        """The language codes of this argument, one for each of `count` corpora."""
+        codes: list[str] | None = getattr(self, name)
+        if codes is None:
             return None
-        return ParallelText(
-            Path(single or source), None if target is None else Path(target), self.source_key, self.target_key
-        )
+        for code in codes:
+            if LANGUAGE_CODE.fullmatch(code) is None:
+                raise ValueError(f"{name} must be language codes such as 'en' and 'zh-Hans', got {code!r}.")
+        if len(codes) == 1 or (inherited and len(set(codes)) == 1):
+            return [codes[0]] * count
+        if len(codes) != count:
+            name = f"{split}_{name} (by default {name})" if inherited else name
+            raise ValueError(f"{name} must be 1 or {count} language codes, one per {split} corpus, got {codes}.")
+        return codes
+
+    def _file_texts(self, split: str) -> list[ParallelText]:
+        prefix = "" if split == "train" else f"{split}_"
+        sources, targets = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
+        single = getattr(self, f"{split}_file")
+        if single is not None and (sources or targets):
+            raise ValueError(f"{split}_file must be unset with {prefix}source_file and {prefix}target_file, got both.")
+        if (sources is None) != (targets is None):
+            raise ValueError(f"{prefix}source_file and {prefix}target_file must be given together, got one of them.")
+        if single is not None:
+            return [ParallelText(Path(path), None, self.source_key, self.target_key) for path in single]
+        if sources is None:
+            return []
+        if len(sources) != len(targets):
+            raise ValueError(
+                f"{prefix}source_file and {prefix}target_file must have the same number of files, got {len(sources)} "
+                f"and {len(targets)}."
+            )
+        return [
+            ParallelText(Path(source), Path(target), self.source_key, self.target_key)
+            for source, target in zip(sources, targets, strict=True)
+        ]
 
     def _dataset_split(self, split: str) -> str | None:
         return None if self.dataset_name is None else getattr(self, f"{split}_split")
 
-    def _dataset_text(self, split: str) -> DatasetText | None:
+    def _dataset_texts(self, split: str) -> list[DatasetText]:
         name = self._dataset_split(split)
         if name is None:
-            return None
+            return []
         streaming = self.streaming and split == "train"
         try:
             dataset = load_dataset(self.dataset_name, self.dataset_config_name, split=name, streaming=streaming)
         except (OSError, ValueError) as error:
             requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
             raise ValueError(f"{requested} and {split}_split={name!r} must name a dataset: {error}") from error
-        return DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")
+        return [DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")]
 
 
 @dataclass
@@ -132,6 +230,9 @@ class ModelArguments:
     )
     vocab_size: int | None = field(
         default=None, metadata={"help": f"Vocabulary size of the trained tokenizer; default: {VOCAB_SIZE}."}
+    )
+    special_tokens: list[str] | None = field(
+        default=None, metadata={"help": "More special tokens of the trained tokenizer, such as '<bt>'."}
     )
     preset: str | None = field(
         default=None, metadata={"help": f"Preset of RandomTransformerConfig; default: {PRESET}."}
@@ -156,6 +257,8 @@ class ModelArguments:
             raise ValueError(
                 f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} without it."
             )
+        if self.tokenizer is not None and self.special_tokens:
+            raise ValueError(f"special_tokens must be unset with tokenizer, got {self.special_tokens}.")
         if self.lora_rank is None:
             self._check_no_lora_options()
         for name in ("lora_rank", "lora_alpha"):
@@ -171,7 +274,7 @@ class ModelArguments:
 
     def _check_fine_tuning(self) -> None:
         """Check that only dropout rates are overridden: a saved model has a tokenizer and an architecture."""
-        for name in ("tokenizer", "vocab_size", "preset"):
+        for name in ("tokenizer", "vocab_size", "special_tokens", "preset"):
             value = getattr(self, name)
             if value is not None:
                 raise ValueError(

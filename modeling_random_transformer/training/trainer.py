@@ -22,6 +22,7 @@ from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
     Seq2SeqTrainer,
+    TrainerControl,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
@@ -63,13 +64,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         args: the training arguments; the trainer uses a copy.
         train_dataset: rows of `input_ids` and `labels`, with their lengths in `source_length` and `target_length`; or a
             `TokenBudgetStream`.
+        train_weights: how often each pair is seen per epoch, `[pairs]`; `None` for once. A `TokenBudgetStream` has
+            its own.
         processing_class: the tokenizer, used for padding.
         **kwargs: the other arguments of `Seq2SeqTrainer`.
     """
 
     compute_metrics: Callable[..., dict[str, Any]] | None
+    control: TrainerControl
 
-    def __init__(self, model: PreTrainedModel, args: TranslationTrainingArguments, **kwargs: Any):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TranslationTrainingArguments,
+        train_weights: np.ndarray | None = None,
+        **kwargs: Any,
+    ):
+        self.train_weights = train_weights
         if args.learning_rate is None:  # not only assigned: DeepSpeed's configuration copies the value
             args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
         else:
@@ -131,6 +142,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             num_processes=self._data_parallel_size(),
             seed=seed,
             pad_to_multiple_of=self.padding_multiple,
+            weights=self.train_weights,
         )
         self.add_callback(SetEpochCallback(sampler))
         return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
@@ -190,6 +202,36 @@ class TranslationTrainer(Seq2SeqTrainer):
         return batches, num_items
 
     # Evaluation
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Evaluate a set, or each of several sets.
+
+        Metrics of several sets have their names, such as `eval_en-de_bleu`. Their means are named like the metrics of a
+        single set, such as `eval_bleu`, so that `metric_for_best_model` can be a mean.
+        """
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if not isinstance(sets, dict):
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        by_set = {}
+        for name, dataset in sets.items():
+            prefix = f"{metric_key_prefix}_{name}_"
+            output = self.predict(dataset, ignore_keys, prefix.removesuffix("_"), **gen_kwargs)
+            by_set[prefix] = {key.removeprefix(prefix): value for key, value in (output.metrics or {}).items()}
+        metrics = {
+            f"{metric_key_prefix}_{key}": float(np.mean([values[key] for values in by_set.values()]))
+            for key in next(iter(by_set.values()))
+            if not key.endswith(("time", "_per_second"))
+        }
+        metrics |= {f"{prefix}{key}": value for prefix, values in by_set.items() for key, value in values.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def evaluation_loop(
         self,
@@ -270,6 +312,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             longest = int(inputs["attention_mask"].sum(dim=1).max())
             limit = longest_target(longest, self.model.config)
             options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
+        labels = inputs.get("labels")
+        if labels is not None and getattr(self.processing_class, "languages", None):
+            options["forced_bos_token_id"] = _common_tag(labels)
         return options
 
     # Loss
@@ -399,6 +444,14 @@ def _loss_function(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
     if args.r_drop_alpha:
         return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
     return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
+
+
+def _common_tag(labels: Tensor) -> int:
+    """The language tag that all labels, `[batch, target_len]`, start with."""
+    tags = labels[:, 0].unique().tolist()
+    if len(tags) != 1:
+        raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
+    return tags[0]
 
 
 def _select(rows: Any, positions: np.ndarray) -> Any:

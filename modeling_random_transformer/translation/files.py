@@ -18,7 +18,14 @@ from typing import Any, BinaryIO
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
+from ..pipeline_random_transformer import (
+    CHUNK_SIZE,
+    Seq2SeqPipeline,
+    check_positive,
+    source_language,
+    source_limit,
+    tokenizer_languages,
+)
 from ..utils.compressed_files import open_binary
 from ..utils.distributed import call_on_main_process
 from ..utils.text import decode_line, read_lines
@@ -131,7 +138,8 @@ def read_chunk(file: BinaryIO, job: Job, number: int) -> list[str]:
 def fingerprint(pipe: Seq2SeqPipeline) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
     model, tokenizer = pipe.model, pipe.tokenizer
-    described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
+    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
+        described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
     for config in (model.config, model.generation_config):
         described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())

@@ -103,9 +103,10 @@ def training_set(size=40):
     return tokenize_pairs(Dataset.from_list(rows), TOKENIZER, words=True)[0]
 
 
-def batches(tokens, num_workers=0, epoch=0, seed=1, num_processes=1):
-    pairs = BPEDropoutPairs(tokens, BPEDropout(TOKENIZER, 0.3), seed)
-    sampler = BPEDropoutSampler(pairs, *lengths_of(tokens).T, max_tokens=60, num_processes=num_processes, seed=seed)
+def batches(tokens, num_workers=0, epoch=0, seed=1, num_processes=1, weights=None, dropout=0.3):
+    pairs = BPEDropoutPairs(tokens, BPEDropout(TOKENIZER, dropout), seed)
+    options = {"num_processes": num_processes, "seed": seed, "weights": weights}
+    sampler = BPEDropoutSampler(pairs, *lengths_of(tokens).T, max_tokens=60, **options)
     sampler.set_epoch(epoch)
     return list(DataLoader(pairs, batch_sampler=sampler, collate_fn=list, num_workers=num_workers))
 
@@ -128,6 +129,34 @@ def test_batches_have_as_many_pairs_as_without_dropout_and_little_padding():
     shapes = [[[len(row[name]) for row in batch] for name in ("input_ids", "labels")] for batch in dropped]
     padded = sum(len(batch) * sum(map(max, sides)) for batch, sides in zip(dropped, shapes, strict=True))
     assert padded < 1.1 * sum(sum(map(sum, sides)) for sides in shapes)
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.5, 2.0])
+def test_weights_select_the_same_pairs_as_without_dropout(weight):
+    tokens = training_set(size=60)
+    weights = np.where(np.arange(60) < 20, weight, 1.0)
+    sampler = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=60, seed=1, weights=weights)
+    sampler.set_epoch(3)
+    expected = Counter(TOKENIZER.decode(tokens[i]["labels"]) for i in chain(*sampler))
+    dropped = batches(tokens, epoch=3, weights=weights)
+    assert Counter(TOKENIZER.decode(row["labels"]) for row in chain(*dropped)) == expected
+    assert sorted(map(len, dropped)) == sorted(map(len, sampler))
+
+
+def test_language_tags_are_not_segmented():
+    tokenizer = RandomTransformerTokenizer.train(TEXTS, vocab_size=350, languages=["en", "de"])
+    languages = [("en", "de"), ("de", "en")] * 3
+    rows = [
+        {"line": i, "source": "the cat", "target": "the mat", "source_lang": source, "target_lang": target}
+        for i, (source, target) in enumerate(languages)
+    ]
+    tokens, _ = tokenize_pairs(Dataset.from_list(rows), tokenizer, words=True)
+    pairs = BPEDropoutPairs(tokens, BPEDropout(tokenizer, 0.5), seed=1)
+    pairs.set_epoch(0)
+    for row, (source, target) in zip(pairs, languages, strict=True):
+        assert row["input_ids"][0] == tokenizer.get_lang_id(source)
+        assert row["labels"][0] == tokenizer.get_lang_id(target)
+        assert tokenizer.decode(row["labels"], skip_special_tokens=True) == "the mat"
 
 
 def test_pairs_without_words_raise_value_error():
