@@ -41,6 +41,7 @@ from ..utils.command_line import (
 from ..utils.errors import first_line
 from ..utils.text import encode_lines, read_lines
 from .files import translate_file
+from .formats import FORMATS, candidate_format, format_all
 from .streams import TranslationOptions, stream_chunks
 
 SCRIPT = "translate.py"
@@ -70,6 +71,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
     add_search_arguments(parser)
+    add_output_arguments(parser)
     parser.add_argument(
         "--max_batch_tokens",
         type=positive_integer,
@@ -128,6 +130,28 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of n-best lists and forced prefixes."""
+    parser.add_argument(
+        "--n_best",
+        type=positive_integer,
+        metavar="N",
+        help="write the N best translations of each text with their scores, at most --num_beams",
+    )
+    parser.add_argument(
+        "--output_format",
+        choices=FORMATS,
+        default="text",
+        help="text: one translation per line; with --n_best, 'index ||| translation ||| score' (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--prefix_file",
+        type=existing_file,
+        metavar="FILE",
+        help="what each translation must begin with, line by line; an empty line allows anything",
+    )
+
+
 def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Exit with an error if arguments contradict each other."""
     source, output = arguments.input, arguments.output
@@ -135,6 +159,9 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
         parser.error(f"sentences and --input must not be given together, got {arguments.sentences} and {source}.")
     if arguments.temperature is not None and not arguments.sample:
         parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without it.")
+    beams = arguments.num_beams or (1 if arguments.sample else 4)
+    if arguments.n_best is not None and arguments.n_best > beams and not (arguments.sample and beams == 1):
+        parser.error(f"--n_best must be at most --num_beams {beams}, got {arguments.n_best}.")
     if source and output and output.exists() and output.samefile(source):
         parser.error(f"--output must differ from --input, got {output} for both.")
 
@@ -154,7 +181,10 @@ def run(arguments: argparse.Namespace) -> None:
     limit_sources(model, tokenizer)
     options = translation_options(arguments)
     if from_file_to_file:
-        translate_file(arguments.input, arguments.output, model, tokenizer, restart=arguments.restart, **options)
+        formats = {"prefix_file": arguments.prefix_file, "output_format": arguments.output_format}
+        translate_file(
+            arguments.input, arguments.output, model, tokenizer, restart=arguments.restart, **formats, **options
+        )
     else:
         translate_lines(arguments, model, tokenizer, options)
     state.destroy_process_group()
@@ -182,7 +212,7 @@ def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 
 def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `translate` and of `generate()`."""
-    names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size")
+    names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size", "n_best")
     options = {name: getattr(arguments, name) for name in names}
     options["num_beams"] = arguments.num_beams or (1 if arguments.sample else 4)
     if arguments.sample:
@@ -200,9 +230,11 @@ def translate_lines(
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
         chunk_size, progress = 1, False
     unit = "index" if arguments.sentences else "line"
-    with open_texts(arguments) as texts:
+    with open_texts(arguments) as texts, open_prefixes(arguments) as prefixes:
         settings = TranslationOptions.from_kwargs(**options)
-        lines = encode_lines(stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, unit))
+        candidates = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, unit, prefixes)
+        write = candidate_format(arguments.output_format, settings.n_best)
+        lines = encode_lines(format_all(candidates, write))
         if arguments.output:
             write_atomically(arguments.output, lines)
         else:
@@ -231,6 +263,16 @@ def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
             yield read_lines(file, str(arguments.input))
     else:
         yield read_lines(sys.stdin.buffer, "stdin")
+
+
+@contextmanager
+def open_prefixes(arguments: argparse.Namespace) -> Iterator[Iterable[str] | None]:
+    """The lines of --prefix_file; `None` without it."""
+    if not arguments.prefix_file:
+        yield None
+        return
+    with open(arguments.prefix_file, "rb") as file:
+        yield read_lines(file, str(arguments.prefix_file))
 
 
 def exit_with_launcher(polling_interval: float = 0.2) -> None:

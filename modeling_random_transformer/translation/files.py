@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -21,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
 from ..utils.distributed import call_on_main_process
 from ..utils.text import decode_line, read_lines
+from .formats import candidate_format, format_all
 from .parts import Job, Parts
 from .streams import TranslationOptions, progress_bar, translate_chunk
 
@@ -35,6 +37,8 @@ def translate_file(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    prefix_file: str | PathLike | None = None,
+    output_format: str = "text",
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
@@ -54,6 +58,8 @@ def translate_file(
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
+        prefix_file: a file with what each translation must begin with, line by line; empty lines allow anything.
+        output_format: `"text"` or `"jsonl"`; see `candidate_format`. With `n_best`, each text has that many lines.
         chunk_size: lines that are sorted by length together, and lost if the process is killed before the chunk is
             complete.
         restart: discard the parts of an earlier call. In `<output>.parts`, only files listed in its manifest are
@@ -69,19 +75,39 @@ def translate_file(
     """
     check_positive(chunk_size=chunk_size)
     settings = TranslationOptions.from_kwargs(**options)
+    write = candidate_format(output_format, settings.n_best)
     pipe = settings.pipeline(model, tokenizer)
     source, parts = Path(input_file), Parts(Path(output_file))
     state = process_state(model)
-    job, missing = call_on_main_process(lambda: begin(source, parts, pipe, settings, chunk_size, restart))
+    prefix = None if prefix_file is None else Path(prefix_file)
+
+    def begin() -> tuple[Job, list[int], list[int]]:
+        """Check the complete input; the job, its unfinished chunks, and where the chunks of prefixes start."""
+        if parts.output.exists() and parts.output.samefile(source):
+            raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
+        described = plain_options(pipe, settings) | ({} if output_format == "text" else {"format": output_format})
+        lines, digest, starts = index_lines(source, chunk_size)
+        prefix_starts: list[int] = []
+        if prefix is not None:
+            prefixes, described["prefix_file"], prefix_starts = index_lines(prefix, chunk_size)
+            if prefixes != lines:
+                raise ValueError(f"prefix_file must have one line per line of the input, {lines}, got {prefixes}.")
+        job = Job(lines, digest, starts, chunk_size, fingerprint(model, tokenizer), described)
+        parts.begin(job, restart)
+        return job, parts.missing(job), prefix_starts
+
+    job, missing, prefix_starts = call_on_main_process(begin)
 
     assigned = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
     lines = range(done + sum(map(job.lines_of, assigned)))
     with progress_bar(lines, progress if state.is_main_process else False, done) as bar:
         for number in assigned:
-            texts = read_chunk(source, job, number)
             first = number * chunk_size
-            parts.write(number, translate_chunk(pipe, texts, settings.seed, first, "line", bar.update))
+            texts = read_chunk(source, job, number)
+            prefixes = read_chunk(prefix, replace(job, starts=prefix_starts), number) if prefix else None
+            candidates = translate_chunk(pipe, texts, settings, first, "line", bar.update, prefixes)
+            parts.write(number, list(format_all(candidates, write, first)))
     join_parts(parts, job, state.is_main_process)
 
 
@@ -102,40 +128,32 @@ def process_state(model: PreTrainedModel) -> Any:
     return PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
 
 
-def begin(
-    source: Path, parts: Parts, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int, restart: bool
-) -> tuple[Job, list[int]]:
-    """Check the complete input, then return the job and the numbers of its unfinished chunks."""
-    if parts.output.exists() and parts.output.samefile(source):
-        raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
-    job = describe_job(source, pipe, options, chunk_size)
-    parts.begin(job, restart)
-    return job, parts.missing(job)
+def index_lines(path: Path, chunk_size: int) -> tuple[int, str, list[int]]:
+    """Read a file once: the number of lines, a digest, and the byte offset of each chunk.
 
-
-def describe_job(source: Path, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int) -> Job:
-    """Read the input once to describe the job; raises a `ValueError` for the first line that is not UTF-8."""
+    Raises:
+        ValueError: a line is not UTF-8.
+    """
     lines, position, starts, digest = 0, 0, [], hashlib.sha256()
-    with open(source, "rb") as file:
+    with open(path, "rb") as file:
         for line in file:
             if lines % chunk_size == 0:
                 starts.append(position)
             lines += 1
             position += len(line)
             digest.update(line)
-            decode_line(line, str(source), lines)
-    model = fingerprint(pipe.model, pipe.tokenizer)
-    return Job(lines, digest.hexdigest(), starts, chunk_size, model, plain_options(pipe, options))
+            decode_line(line, str(path), lines)
+    return lines, digest.hexdigest(), starts
 
 
-def read_chunk(source: Path, job: Job, number: int) -> list[str]:
+def read_chunk(path: Path, job: Job, number: int) -> list[str]:
     """Read the lines of one chunk."""
     count = job.lines_of(number)
-    with open(source, "rb") as file:
+    with open(path, "rb") as file:
         file.seek(job.starts[number])
-        texts = list(islice(read_lines(file, str(source), number * job.chunk_size + 1), count))
+        texts = list(islice(read_lines(file, str(path), number * job.chunk_size + 1), count))
     if len(texts) != count:
-        raise ValueError(f"{source} must not change during the translation, but has become shorter.")
+        raise ValueError(f"{path} must not change during the translation, but has become shorter.")
     return texts
 
 
