@@ -501,10 +501,12 @@ def longest_target(source_len: int, config: PretrainedConfig, max_new_tokens: in
 
 
 def source_positions(model: Any) -> int | None:
-    """The number of positions of an encoder; `None` if it is unlimited.
+    """The number of positions of an encoder; `None` if it is unlimited. For an ensemble, the lowest number.
 
     Only position tables are limited. Rotary, relative and computed sinusoidal positions are not.
     """
+    if hasattr(model, "members"):
+        return min(filter(None, map(source_positions, model.members)), default=None)
     encoder = model.get_encoder()
     tables = [
         module

@@ -19,13 +19,13 @@ import torch
 from ..data import ParallelText
 from ..loading import check_finite
 from ..pipeline_random_transformer import check_text
-from ..translation.command import exit_with_launcher, limit_sources, load, write_to_stdout
+from ..translation.command import add_model_argument, exit_with_launcher, limit_sources, load, write_to_stdout
 from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
     Parser,
     existing_file,
     exit_status,
-    model_folder,
+    join_folders,
     output_file,
     positive_integer,
 )
@@ -51,9 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
     parser = Parser(SCRIPT, __doc__)
-    parser.add_argument(
-        "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
-    )
+    add_model_argument(parser)
     parser.add_argument(
         "--source_file",
         type=existing_file,
@@ -99,7 +97,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(join_folders(argv, "--model"))
     check_files(arguments, parser)
     return arguments
 

@@ -4,6 +4,7 @@
     random-transformer translate --model outputs/quickstart                       # interactive, line by line
     random-transformer translate --model outputs/quickstart < test.en > test.es
     random-transformer translate --model outputs/quickstart --input test.en --output test.es
+    random-transformer translate --model outputs/first outputs/second --input test.en --output test.es    # ensemble
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
 
@@ -26,14 +27,16 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from ..loading import check_finite, load_translator
+from ..ensemble import load_ensemble
+from ..loading import check_finite
 from ..ops_random_transformer import supports_native_matmul
 from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
     Parser,
     existing_file,
     exit_status,
-    model_folder,
+    join_folders,
+    model_folders,
     output_file,
     positive_integer,
     positive_number,
@@ -63,9 +66,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
     parser = Parser(SCRIPT, __doc__)
     parser.add_argument("sentences", nargs="*", metavar="sentence", help="a text to translate, instead of a file")
-    parser.add_argument(
-        "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
-    )
+    add_model_argument(parser)
     parser.add_argument(
         "--input", type=existing_file, metavar="FILE", help="UTF-8 file, one text per line (default: standard input)"
     )
@@ -106,9 +107,20 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
     )
-    arguments = parser.parse_intermixed_args(argv)
+    arguments = parser.parse_intermixed_args(join_folders(argv, "--model"))
     check_combinations(arguments, parser)
     return arguments
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --model, whose values `join_folders` joins."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        type=model_folders,
+        metavar="FOLDER",
+        help="a saved model and its tokenizer; several folders form an ensemble, which averages log-probabilities",
+    )
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -190,13 +202,15 @@ def run(arguments: argparse.Namespace) -> None:
     state.destroy_process_group()
 
 
-def load(folder: Path, dtype: str, device: str | torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model onto the device, and its tokenizer."""
+def load(
+    folders: Sequence[Path], dtype: str, device: str | torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model or an ensemble onto the device, and its tokenizer."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # depends on torch's build
         raise ValueError(f"--device must be an available device, got {device}: {first_line(error)}") from error
-    model, tokenizer = load_translator(folder, dtype, argument="--model")
+    model, tokenizer = load_ensemble(folders, dtype, argument="--model")
     model = model.to(device)
     if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not supports_native_matmul(model.dtype):
         print("This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster.", file=sys.stderr)

@@ -160,7 +160,8 @@ def read_chunk(path: Path, job: Job, number: int) -> list[str]:
 def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
     described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
-    for config in (model.config, model.generation_config):
+    members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
+    for config in (model.config, model.generation_config, *members):
         described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
     for name, tensor in model.state_dict().items():

@@ -4,13 +4,14 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
 MODEL_TYPE = "random_transformer"
+SEPARATOR = "\0"  # of folders in one argument; no path contains it
 
 _program: ContextVar[str | None] = ContextVar("program", default=None)
 
@@ -96,6 +97,27 @@ def exit_status(script: str, run: Callable[[], None]) -> int:
         print_error(script, format_error(error))
         return 2
     return 0
+
+
+def join_folders(argv: Sequence[str] | None, option: str) -> list[str]:
+    """Join `option A B` to one argument, for the type `model_folders`, if B is an existing folder.
+
+    An option of argparse with `nargs="+"` would also take the positional arguments that follow.
+    """
+    arguments: list[str] = []
+    is_value = False
+    for argument in sys.argv[1:] if argv is None else argv:
+        if is_value and Path(argument).is_dir():
+            arguments[-1] += SEPARATOR + argument
+        else:
+            is_value = arguments[-1:] == [option] or argument.startswith(f"{option}=")
+            arguments.append(argument)
+    return arguments
+
+
+def model_folders(text: str) -> list[Path]:
+    """Argument type: one or more folders for `model_folder`, joined by `join_folders`."""
+    return [model_folder(folder) for folder in text.split(SEPARATOR)]
 
 
 def existing_file(text: str) -> Path:
