@@ -13,8 +13,10 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import ParallelText
 from ..loading import check_finite
@@ -30,7 +32,8 @@ from ..utils.command_line import (
     positive_integer,
 )
 from ..utils.text import encode_lines, read_lines
-from .files import Pair, score_file, score_format, valid_pairs
+from .alignments import alignments, pharaoh_line
+from .files import Pair, align_file, score_file, score_format, valid_pairs
 from .pairs import score_pairs
 
 SCRIPT = "score.py"
@@ -68,6 +71,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token too")
     parser.add_argument(
+        "--alignments",
+        action="store_true",
+        help="write word alignments from cross-attention instead of scores, such as '0-0 1-2' (source-target)",
+    )
+    parser.add_argument(
         "--truncation", action="store_true", help="truncate texts that are too long (default: they are an error)"
     )
     parser.add_argument(
@@ -98,6 +106,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
     )
     arguments = parser.parse_args(join_folders(argv, "--model"))
+    if arguments.alignments and (arguments.token_scores or arguments.output_format != "text"):
+        parser.error("--alignments must be given without --token_scores and --output_format.")
     check_files(arguments, parser)
     return arguments
 
@@ -125,16 +135,43 @@ def run(arguments: argparse.Namespace) -> None:
     model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
     check_finite(model)
     limit_sources(model, tokenizer)
-    options = {name: getattr(arguments, name) for name in ("max_batch_tokens", "token_scores", "truncation")}
-    options["chunk_size"] = arguments.chunk_size
+    options = {name: getattr(arguments, name) for name in ("max_batch_tokens", "truncation", "chunk_size")}
     if corpus and arguments.output:
-        formats = {"output_format": arguments.output_format, "restart": arguments.restart}
-        score_file(corpus, arguments.output, model, tokenizer, **formats, **options)
+        write_file(corpus, arguments, model, tokenizer, options)
     else:
         pairs = valid_pairs(corpus.lines(), str(corpus)) if corpus else read_pairs(sys.stdin.buffer)
-        scores = score_pairs(model, tokenizer, pairs, **options)
-        write_lines(arguments.output, map(score_format(arguments.output_format), scores))
+        write_lines(arguments.output, lines_of_pairs(pairs, arguments, model, tokenizer, options))
     state.destroy_process_group()
+
+
+def write_file(
+    corpus: ParallelText,
+    arguments: argparse.Namespace,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: dict[str, Any],
+) -> None:
+    """Score or align from file to file; resumable."""
+    options["restart"] = arguments.restart
+    if arguments.alignments:
+        align_file(corpus, arguments.output, model, tokenizer, **options)
+    else:
+        options |= {"output_format": arguments.output_format, "token_scores": arguments.token_scores}
+        score_file(corpus, arguments.output, model, tokenizer, **options)
+
+
+def lines_of_pairs(
+    pairs: Iterator[Pair],
+    arguments: argparse.Namespace,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: dict[str, Any],
+) -> Iterator[str]:
+    """One line per pair, in a single pass."""
+    if arguments.alignments:
+        return map(pharaoh_line, alignments(model, tokenizer, pairs, **options))
+    scores = score_pairs(model, tokenizer, pairs, token_scores=arguments.token_scores, **options)
+    return map(score_format(arguments.output_format), scores)
 
 
 def read_pairs(file: Iterator[bytes]) -> Iterator[Pair]:

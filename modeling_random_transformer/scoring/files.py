@@ -1,4 +1,4 @@
-"""Resumable scoring of parallel text by one or more processes; see `translation.files` for the parts of an output."""
+"""Resumable scoring and alignment of parallel text by one or more processes, in parts as in `translation.files`."""
 
 import hashlib
 import json
@@ -18,6 +18,7 @@ from ..translation.files import fingerprint, join_parts, process_state
 from ..translation.parts import Job, Parts
 from ..translation.streams import progress_bar
 from ..utils.distributed import call_on_main_process
+from .alignments import Aligner, pharaoh_line
 from .pairs import PairScore, Scorer
 
 Pair = tuple[str, str]
@@ -60,16 +61,52 @@ def score_file(
             different job.
         OSError: a file cannot be read or written.
     """
-    check_positive(chunk_size=chunk_size)
     write = score_format(output_format)
-    scorer = Scorer(model, tokenizer, max_batch_tokens, token_scores, truncation)
-    parts, state = Parts(Path(output_file)), process_state(model)
+    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, token_scores=token_scores)
+    options = {"output_format": output_format, "token_scores": token_scores, "truncation": truncation}
+    process_file(corpus, output_file, scorer, write, options, chunk_size, restart, progress)
+
+
+def align_file(
+    corpus: ParallelText | DatasetText,
+    output_file: str | PathLike,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    layer: int | None = None,
+    max_batch_tokens: int = 4096,
+    truncation: bool = False,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
+) -> None:
+    """Align parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh format).
+
+    Arguments and errors are those of `score_file`, and `layer` of `alignments`.
+    """
+    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer)
+    options = {"alignment_layer": aligner.layer, "truncation": truncation}
+    process_file(corpus, output_file, aligner, pharaoh_line, options, chunk_size, restart, progress)
+
+
+def process_file(
+    corpus: ParallelText | DatasetText,
+    output_file: str | PathLike,
+    process: Scorer | Aligner,
+    write: Callable[[Any], str],
+    options: dict[str, Any],
+    chunk_size: int,
+    restart: bool,
+    progress: bool | None,
+) -> None:
+    """Write one line per pair; see `score_file`. The options that affect the output must be the same to resume."""
+    check_positive(chunk_size=chunk_size)
+    parts, state = Parts(Path(output_file)), process_state(process.model)
 
     def begin() -> tuple[Job, list[int]]:
-        options = {"output_format": output_format, "token_scores": token_scores, "truncation": truncation}
         lines, digest = describe_pairs(corpus)
         starts = list(range(0, lines, chunk_size))
-        job = Job(lines, digest, starts, chunk_size, fingerprint(model, tokenizer), options)
+        job = Job(lines, digest, starts, chunk_size, fingerprint(process.model, process.tokenizer), options)
         parts.begin(job, restart)
         return job, parts.missing(job)
 
@@ -80,8 +117,8 @@ def score_file(
     with progress_bar(total, progress if state.is_main_process else False, done, "pair") as bar:
         for number, pairs in chunks_of_pairs(corpus, chunk_size, set(assigned)):
             first = job.starts[number] + 1
-            scores = scorer(pairs, range(first, first + len(pairs)), "line")
-            parts.write(number, list(map(write, scores)))
+            results = process(pairs, range(first, first + len(pairs)), "line")
+            parts.write(number, list(map(write, results)))
             bar.update(len(pairs))
     join_parts(parts, job, state.is_main_process)
 

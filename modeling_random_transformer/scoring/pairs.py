@@ -1,11 +1,12 @@
-"""Log-probabilities of translations under a model."""
+"""Log-probabilities of translations under a model, and the batches of pairs that alignments share."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -71,29 +72,45 @@ def score_pairs(
         ValueError: an argument is invalid, or a pair is not two strings, has a blank source or is too long. Arguments
             are checked immediately, pairs when they are read.
     """
-    check_positive(chunk_size=chunk_size)
-    scorer = Scorer(model, tokenizer, max_batch_tokens, token_scores, truncation)
+    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, token_scores=token_scores)
+    return process_pairs(pairs, scorer, chunk_size, progress)
 
-    def scores() -> Iterator[PairScore]:
+
+def process_pairs(
+    pairs: Iterable[tuple[str, str]],
+    process: Callable[[Sequence[tuple[str, str]], Sequence[int], str], list[Any]],
+    chunk_size: int,
+    progress: bool | None,
+) -> Iterator[Any]:
+    """The results of a function of chunks of pairs, lazily and in the order of the pairs."""
+    check_positive(chunk_size=chunk_size)
+
+    def results() -> Iterator[Any]:
         iterator, first = iter(pairs), 0
         with progress_bar(pairs, progress, unit="pair") as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                yield from scorer(chunk, range(first, first + len(chunk)), "index")
+                yield from process(chunk, range(first, first + len(chunk)), "index")
                 bar.update(len(chunk))
                 first += len(chunk)
 
-    return scores()
+    return results()
 
 
-class Scorer:
-    """Scores pairs that are sorted by length together; see `score_pairs` for the arguments."""
+class PairModel:
+    """A model and its tokenizer, which encodes and batches pairs.
+
+    Args:
+        model: any model of `AutoModelForSeq2SeqLM`.
+        tokenizer: its tokenizer.
+        max_batch_tokens: see `score_pairs`, as for `truncation`.
+        truncation: truncate texts that are too long.
+    """
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         max_batch_tokens: int = 4096,
-        token_scores: bool = False,
         truncation: bool = False,
     ):
         check_positive(max_batch_tokens=max_batch_tokens)
@@ -102,26 +119,13 @@ class Scorer:
             model, tokenizer, device=None if getattr(model, "hf_device_map", None) else model.device
         )
         self.model, self.tokenizer = model, tokenizer
-        self.max_batch_tokens, self.token_scores, self.truncation = max_batch_tokens, token_scores, truncation
+        self.max_batch_tokens, self.truncation = max_batch_tokens, truncation
         self.start = decoder_start(model)
-
-    def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[PairScore]:
-        """Score pairs; errors identify a pair by its number and unit, such as `"line"`."""
-        sources, targets = self.tokenize(pairs, numbers, unit)
-        forced = forced_first_token(self.model, self.tokenizer)
-        scores: dict[int, PairScore] = {}
-        lengths = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-        for batch in batches_of_pairs(lengths, self.max_batch_tokens):
-            log_probabilities = self.forward([sources[i] for i in batch], [targets[i] for i in batch], forced)
-            for i, row in zip(batch, log_probabilities, strict=True):
-                values = row[int(targets[i][:1] == [forced]) : len(targets[i])]
-                scores[i] = PairScore(sum(values), len(values), values if self.token_scores else None)
-        return [scores[i] for i in range(len(pairs))]
 
     def tokenize(
         self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """Token ids of the sources and of the targets."""
+        """Token ids of the sources and of the targets; errors identify a pair by its number and unit."""
         for number, pair in zip(numbers, pairs, strict=True):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise ValueError(f"pairs must be two strings, but the one at {unit} {number} is {pair!r}.")
@@ -141,23 +145,53 @@ class Scorer:
                 targets[i] = self.tokenizer(text_target=texts[i], truncation=True, max_length=limit)["input_ids"]
         return sources, targets
 
+    def batches(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[int]]:
+        """The indices of the pairs of each batch."""
+        lengths = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+        return batches_of_pairs(lengths, self.max_batch_tokens)
+
+    def inputs(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> tuple[dict[str, Tensor], Tensor]:
+        """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
+        rows = [torch.tensor(target) for target in targets]
+        labels = pad_sequence(rows, batch_first=True, padding_value=IGNORED).to(self.model.device)
+        inputs = {name: value.to(self.model.device) for name, value in self.pipe.pad(sources).items()}
+        inputs["decoder_input_ids"] = shift_right(labels, self.start, self.tokenizer.pad_token_id or 0)
+        return inputs, labels
+
+
+class Scorer(PairModel):
+    """Scores pairs that are sorted by length together; see `score_pairs` for the arguments."""
+
+    def __init__(self, *args: Any, token_scores: bool = False, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.token_scores = token_scores
+
+    def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[PairScore]:
+        """Score pairs; errors identify a pair by its number and unit, such as `"line"`."""
+        sources, targets = self.tokenize(pairs, numbers, unit)
+        forced = forced_first_token(self.model, self.tokenizer)
+        scores: dict[int, PairScore] = {}
+        for batch in self.batches(sources, targets):
+            log_probabilities = self.forward([sources[i] for i in batch], [targets[i] for i in batch], forced)
+            for i, row in zip(batch, log_probabilities, strict=True):
+                values = row[int(targets[i][:1] == [forced]) : len(targets[i])]
+                scores[i] = PairScore(sum(values), len(values), values if self.token_scores else None)
+        return [scores[i] for i in range(len(pairs))]
+
     @torch.inference_mode()
     def forward(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], forced: int | None
     ) -> list[list[float]]:
-        """The log-probability of each target token, and 0 for padding: `[batch, target_len]`."""
-        rows = [torch.tensor(target) for target in targets]
-        labels = pad_sequence(rows, batch_first=True, padding_value=IGNORED).to(self.model.device)
-        inputs = {name: value.to(self.model.device) for name, value in self.pipe.pad(sources).items()}
-        decoder_ids = shift_right(labels, self.start, self.tokenizer.pad_token_id or 0)
+        """The log-probability of each target token, `[batch, target_len]`; 0 for padding and a forced first token."""
+        inputs, labels = self.inputs(sources, targets)
         if forced is not None:
             labels[:, 0].masked_fill_(labels[:, 0] == forced, IGNORED)
         with evaluation_mode(self.model):
-            logits = self.model(**inputs, decoder_input_ids=decoder_ids, use_cache=False).logits
+            logits = self.model(**inputs, use_cache=False).logits
         return label_log_probabilities(logits, labels, IGNORED).tolist()
 
 
-def shift_right(labels: torch.Tensor, start: int, padding: int) -> torch.Tensor:
+def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     """The decoder's input for these labels: `[batch, target_len]` in and out."""
     shifted = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
     return shifted.masked_fill(shifted == IGNORED, padding)
