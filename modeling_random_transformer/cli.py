@@ -13,6 +13,7 @@ VERBS = {
     "clean": ("cleaning.command", "drop duplicates, copies and other bad pairs from parallel text"),
     "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
     "translate": ("translation.command", "translate sentences, a file or standard input"),
+    "score": ("scoring.command", "compute the log-probability of given translations"),
     "convert": ("conversion.command", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
     "export": ("export.command", "export a model to CTranslate2 or ONNX"),
     "walkthrough": ("tutorials.walkthrough_command", "show each step of a translation with its numbers"),

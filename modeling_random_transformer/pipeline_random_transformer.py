@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
-from transformers import AutoModelForSeq2SeqLM, Pipeline, PretrainedConfig
+from transformers import AutoModelForSeq2SeqLM, LogitsProcessor, LogitsProcessorList, Pipeline, PretrainedConfig
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
@@ -66,6 +66,9 @@ class Seq2SeqPipeline(Pipeline):
             or more tokens than the encoder has learned positions. Computed, relative and rotary positions are
             unlimited.
         max_source_tokens: truncate texts to this number of tokens; with `truncation=False`, raise an error instead.
+        target_prefix: the text that a translation must begin with; or a list of them, one per text of a list, `""` for
+            none. It should not end with a space, because tokens usually begin with their space. The scores of beam
+            search include the prefix.
         max_batch_tokens: limit batches by texts × beams × tokens of the longest source instead of by `batch_size`. New
             tokens are then limited by `longest_target`, unless `max_length` is given.
         return_key: key of the generated text, by default `"generated_text"`. transformers v4 used `"translation_text"`
@@ -115,6 +118,7 @@ class Seq2SeqPipeline(Pipeline):
         tgt_lang: str | None = None,
         truncation: bool | None = None,
         max_source_tokens: int | None = None,
+        target_prefix: str | Sequence[str] | None = None,
         max_batch_tokens: int | None = None,
         return_key: str | None = None,
         return_scores: bool | None = None,
@@ -125,6 +129,7 @@ class Seq2SeqPipeline(Pipeline):
         check_type("prefix", prefix, str, "a string")
         check_language("src_lang", src_lang, self.tokenizer)
         check_language("tgt_lang", tgt_lang, self.tokenizer)
+        check_type("target_prefix", target_prefix, str | list | tuple, "a string or a list of strings")
         check_type("truncation", truncation, bool, "True or False")
         check_type("return_scores", return_scores, bool, "True or False")
         check_type("return_key", return_key, str, "a string other than '' and 'score'", reserved=("", "score"))
@@ -136,7 +141,13 @@ class Seq2SeqPipeline(Pipeline):
             defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
             generate_options = {**defaults, **generate_options}
         return (
-            drop_none(prefix=prefix, src_lang=src_lang, truncation=truncation, max_source_tokens=max_source_tokens),
+            drop_none(
+                prefix=prefix,
+                src_lang=src_lang,
+                truncation=truncation,
+                max_source_tokens=max_source_tokens,
+                target_prefix=target_prefix,
+            ),
             drop_none(
                 generate_options=generate_options,
                 return_scores=return_scores,
@@ -171,6 +182,9 @@ class Seq2SeqPipeline(Pipeline):
         postprocess_params: dict[str, Any],
     ) -> Iterator[Any]:
         window = CHUNK_SIZE if "max_batch_tokens" in forward_params else window_size(batch_size)
+        target_prefix = preprocess_params.get("target_prefix")
+        if isinstance(target_prefix, list | tuple) and not isinstance(inputs.texts, list | tuple):
+            raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
         for first, texts in inputs.windows(window):
             indices = range(first, first + len(texts))
             answers: dict[int, Any] = {}
@@ -180,18 +194,22 @@ class Seq2SeqPipeline(Pipeline):
                 answers |= batch
             yield from (answers[index] for index in indices)
 
-    def answer_batches(self, texts: Sequence[str], numbers: Sequence[int], unit: str) -> Iterator[dict[int, Any]]:
+    def answer_batches(
+        self, texts: Sequence[str], numbers: Sequence[int], unit: str, target_prefix: Sequence[str] | None = None
+    ) -> Iterator[dict[int, Any]]:
         """Generate from texts with the options of the pipeline, and yield the answers of each batch when it is done.
 
         Args:
             texts: several texts.
             numbers: the number of each text, for error messages and the yielded dictionaries.
             unit: the unit of the numbers in error messages, such as `"index"` or `"line"`.
+            target_prefix: the prefix of each text's translation.
 
         Yields:
             The answers of a batch, by the number of the text. Truncation causes no warning.
         """
-        params = (self._preprocess_params, self._forward_params, self._postprocess_params)
+        preprocess_params = self._preprocess_params | drop_none(target_prefix=target_prefix)
+        params = (preprocess_params, self._forward_params, self._postprocess_params)
         return self._answer_batches(texts, numbers, unit, False, self._batch_size or 1, *params)
 
     def _answer_batches(
@@ -205,9 +223,12 @@ class Seq2SeqPipeline(Pipeline):
         forward_params: dict[str, Any],
         postprocess_params: dict[str, Any],
     ) -> Iterator[dict[int, Any]]:
-        sources = self.tokenize(texts, numbers, unit, warn, **preprocess_params)
+        options = dict(preprocess_params)
+        prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts))
+        sources = self.tokenize(texts, numbers, unit, warn, **options)
         for batch in self.batches(list(map(len, sources)), batch_size, forward_params):
-            outputs = self.forward(self.pad([sources[i] for i in batch]), **forward_params)
+            inputs = self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
+            outputs = self.forward(inputs, **forward_params)
             by_text = [{name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(batch))]
             yield {
                 numbers[i]: self.postprocess(output, **postprocess_params)
@@ -228,7 +249,8 @@ class Seq2SeqPipeline(Pipeline):
         if "max_batch_tokens" not in forward_params:
             return batches_by_count(lengths, batch_size)
         options = forward_params["generate_options"]
-        max_tokens = forward_params["max_batch_tokens"] // (self.option(options, "num_beams") or 1)
+        rows = max(self.option(options, name) or 1 for name in ("num_beams", "num_return_sequences"))
+        max_tokens = forward_params["max_batch_tokens"] // rows
         limits = [self.target_limit(length, options) for length in lengths]
         return batches_by_tokens(lengths, limits, max_tokens)
 
@@ -244,9 +266,26 @@ class Seq2SeqPipeline(Pipeline):
             "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
         }
 
-    def preprocess(self, input_: str, **preprocess_params: Any) -> dict[str, Tensor]:
-        """Convert one text to `input_ids` and `attention_mask`, `[1, source_len]`."""
-        return self.pad(self.tokenize([input_], **preprocess_params))
+    def preprocess(self, input_: str, target_prefix: Any = None, **preprocess_params: Any) -> dict[str, Tensor]:
+        """Convert one text to `input_ids` and `attention_mask`, `[1, source_len]`, and its prefix to `prefix_ids`."""
+        prefixes = self.tokenize_prefixes(target_prefix, 1)
+        return self.pad(self.tokenize([input_], **preprocess_params)) | pad_prefixes(prefixes)
+
+    def tokenize_prefixes(self, target_prefix: str | Sequence[str] | None, count: int) -> list[list[int]]:
+        """The token ids that the translation of each of `count` texts must begin with."""
+        prefixes = [target_prefix or ""] * count if isinstance(target_prefix, str | None) else list(target_prefix)
+        if len(prefixes) != count or not all(isinstance(prefix, str) for prefix in prefixes):
+            raise ValueError(
+                f"target_prefix must be a string or one string per text, {count}, got {reprlib.repr(target_prefix)}."
+            )
+        given = [prefix for prefix in prefixes if prefix]
+        if not given:
+            return [[] for _ in prefixes]
+        with TOKENIZER_LOCK:
+            tokens = self.tokenizer(text_target=given, verbose=False)["input_ids"]
+        end = self.tokenizer.eos_token_id
+        ids = iter([row[:-1] if row[-1:] == [end] else row for row in tokens])
+        return [next(ids) if prefix else [] for prefix in prefixes]
 
     def tokenize(
         self,
@@ -319,7 +358,11 @@ class Seq2SeqPipeline(Pipeline):
             `[batch, candidates]`.
         """
         batch_size, source_len = model_inputs["input_ids"].shape
+        prefix_ids = model_inputs.pop("prefix_ids", None)
         options = with_scores(generate_options) if return_scores else dict(generate_options)
+        if prefix_ids is not None:
+            others = options.get("logits_processor") or ()
+            options["logits_processor"] = LogitsProcessorList([*others, ForcedPrefix(prefix_ids)])
         if max_batch_tokens is not None and options.get("max_length") is None:
             options |= {"max_new_tokens": self.target_limit(source_len, options), "max_length": None}
         if tgt_lang is not None:
@@ -394,6 +437,39 @@ class Seq2SeqPipeline(Pipeline):
         return candidates[0] if len(candidates) == 1 else candidates
 
 
+class ForcedPrefix(LogitsProcessor):
+    """Lets every translation begin with given tokens: all other tokens get a score of -inf.
+
+    Unlike a prompt in `decoder_input_ids`, it allows prefixes of different lengths in a batch, and scores include the
+    prefix, as with `prefix_allowed_tokens_fn`.
+
+    Args:
+        prefix_ids: token ids, `[batch, prefix_len]`, -1 after the end of a shorter prefix.
+    """
+
+    def __init__(self, prefix_ids: Tensor):
+        self.prefix_ids = prefix_ids
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores `[rows, vocab_size]` of the next token after `input_ids`, `[rows, length]`, which begin with `<s>`."""
+        step = input_ids.shape[1] - 1
+        if step >= self.prefix_ids.shape[1]:
+            return scores
+        forced = self.prefix_ids[:, step].repeat_interleave(len(scores) // len(self.prefix_ids))[:, None]
+        own = scores.gather(1, forced.clamp(min=0))
+        own = own.masked_fill(own == -torch.inf, 0)  # another processor has excluded the token
+        only = torch.full_like(scores, -torch.inf).scatter(1, forced.clamp(min=0), own)
+        return torch.where(forced < 0, scores, only)
+
+
+def pad_prefixes(prefixes: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """`prefix_ids` for `ForcedPrefix`; empty if there are no prefixes."""
+    if not any(prefixes):
+        return {}
+    rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
+    return {"prefix_ids": pad_sequence(rows, batch_first=True, padding_value=-1)}
+
+
 class Texts(IterableDataset):
     """Several texts as a dataset, which the base class does not read in advance."""
 
@@ -465,10 +541,12 @@ def longest_target(source_len: int, config: PretrainedConfig, max_new_tokens: in
 
 
 def source_positions(model: Any) -> int | None:
-    """The number of positions of an encoder; `None` if it is unlimited.
+    """The number of positions of an encoder; `None` if it is unlimited. For an ensemble, the lowest number.
 
     Only position tables are limited. Rotary, relative and computed sinusoidal positions are not.
     """
+    if hasattr(model, "members"):
+        return min(filter(None, map(source_positions, model.members)), default=None)
     encoder = model.get_encoder()
     tables = [
         module
@@ -621,7 +699,7 @@ def check_text(text: Any, place: str) -> None:
         raise ValueError(f"texts must be Unicode, but the one at {place} is {reprlib.repr(text)}: {error}.") from error
 
 
-def check_type(name: str, value: Any, expected: type, allowed: str, reserved: Sequence[Any] = ()) -> None:
+def check_type(name: str, value: Any, expected: Any, allowed: str, reserved: Sequence[Any] = ()) -> None:
     """Check an optional argument."""
     if value is not None and (not isinstance(value, expected) or value in reserved):
         raise ValueError(f"{name} must be {allowed}, got {value!r}.")

@@ -4,15 +4,18 @@
     for line in translate_stream(read_lines(file), model, tokenizer): ...
     translate_file("big.en", "big.es", model, tokenizer)         # sharded over processes; the same call resumes
 
-All three are front ends of `Seq2SeqPipeline` and take any model of `AutoModelForSeq2SeqLM`.
+    for candidates in translate_n_best(texts, model, tokenizer, n_best=4): ...     # with scores, the best first
+
+All of them are front ends of `Seq2SeqPipeline` and take any model of `AutoModelForSeq2SeqLM`.
 """
 
 from ..pipeline_random_transformer import longest_target
 from ..utils.text import encode_lines, one_line, read_lines
 from .files import translate_file
-from .streams import TranslationOptions, translate, translate_stream
+from .streams import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
 
 __all__ = [
+    "Candidate",
     "TranslationOptions",
     "encode_lines",
     "longest_target",
@@ -20,5 +23,6 @@ __all__ = [
     "read_lines",
     "translate",
     "translate_file",
+    "translate_n_best",
     "translate_stream",
 ]

@@ -4,6 +4,7 @@
     random-transformer translate --model outputs/quickstart                       # interactive, line by line
     random-transformer translate --model outputs/quickstart < test.en > test.es
     random-transformer translate --model outputs/quickstart --input test.en --output test.es
+    random-transformer translate --model outputs/first outputs/second --input test.en --output test.es    # ensemble
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
     random-transformer translate --model outputs/four --src_lang en --tgt_lang de "a dog sees a cat"
@@ -27,14 +28,25 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from ..loading import check_finite, load_translator
+from ..ensemble import load_ensemble
+from ..loading import check_finite
 from ..ops_random_transformer import supports_native_matmul
 from ..utils.atomic_files import write_atomically
-from ..utils.command_line import Parser, existing_file, format_error, model_folder, print_error
+from ..utils.command_line import (
+    Parser,
+    existing_file,
+    exit_status,
+    join_folders,
+    model_folders,
+    output_file,
+    positive_integer,
+    positive_number,
+)
 from ..utils.compressed_files import is_standard_stream, open_binary
 from ..utils.errors import first_line
 from ..utils.text import encode_lines, read_lines
 from .files import translate_file
+from .formats import FORMATS, candidate_format, format_all
 from .streams import TranslationOptions, stream_chunks
 
 SCRIPT = "translate.py"
@@ -49,28 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     exit_with_launcher()
     arguments = parse_arguments(argv)
-    try:
-        run(arguments)
-    except BrokenPipeError:
-        return 0  # the reader, such as `head`, has exited
-    except KeyboardInterrupt:
-        return 130
-    except FloatingPointError as error:
-        print_error(SCRIPT, str(error))
-        return 1
-    except (ValueError, OSError) as error:
-        print_error(SCRIPT, format_error(error))
-        return 2
-    return 0
+    return exit_status(SCRIPT, lambda: run(arguments))
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
     parser = Parser(SCRIPT, __doc__)
     parser.add_argument("sentences", nargs="*", metavar="sentence", help="a text to translate, instead of a file")
-    parser.add_argument(
-        "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
-    )
+    add_model_argument(parser)
     parser.add_argument(
         "--input",
         type=input_file,
@@ -85,6 +83,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
     )
     add_search_arguments(parser)
+    add_output_arguments(parser)
     parser.add_argument(
         "--max_batch_tokens",
         type=positive_integer,
@@ -119,9 +118,20 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
     )
-    arguments = parser.parse_intermixed_args(argv)
+    arguments = parser.parse_intermixed_args(join_folders(argv, "--model"))
     check_combinations(arguments, parser)
     return arguments
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --model, whose values `join_folders` joins."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        type=model_folders,
+        metavar="FOLDER",
+        help="a saved model and its tokenizer; several folders form an ensemble, which averages log-probabilities",
+    )
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,6 +153,28 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of n-best lists and forced prefixes."""
+    parser.add_argument(
+        "--n_best",
+        type=positive_integer,
+        metavar="N",
+        help="write the N best translations of each text with their scores, at most --num_beams",
+    )
+    parser.add_argument(
+        "--output_format",
+        choices=FORMATS,
+        default="text",
+        help="text: one translation per line; with --n_best, 'index ||| translation ||| score' (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--prefix_file",
+        type=existing_file,
+        metavar="FILE",
+        help="what each translation must begin with, line by line; an empty line allows anything",
+    )
+
+
 def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Exit with an error if arguments contradict each other."""
     source, output = arguments.input, arguments.output
@@ -150,6 +182,9 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
         parser.error(f"sentences and --input must not be given together, got {arguments.sentences} and {source}.")
     if arguments.temperature is not None and not arguments.sample:
         parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without it.")
+    beams = arguments.num_beams or (1 if arguments.sample else 4)
+    if arguments.n_best is not None and arguments.n_best > beams and not (arguments.sample and beams == 1):
+        parser.error(f"--n_best must be at most --num_beams {beams}, got {arguments.n_best}.")
     if source and output and output.exists() and output.samefile(source):
         parser.error(f"--output must differ from --input, got {output} for both.")
 
@@ -157,34 +192,6 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
 def input_file(text: str) -> Path | None:
     """Argument type: an existing file, or `None` for standard input."""
     return None if is_standard_stream(text) else existing_file(text)
-
-
-def output_file(text: str) -> Path:
-    """Argument type: a new or an existing regular file."""
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {text!r}.")
-    if path.exists() and not path.is_file():
-        raise argparse.ArgumentTypeError(f"must be a file, new or not, got {text!r}.")
-    return path
-
-
-def positive_integer(text: str) -> int:
-    """Argument type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
-    return int(text)
-
-
-def positive_number(text: str) -> float:
-    """Argument type."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
-    return number
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -202,19 +209,24 @@ def run(arguments: argparse.Namespace) -> None:
     limit_sources(model, tokenizer)
     options = translation_options(arguments)
     if from_file_to_file:
-        translate_file(arguments.input, arguments.output, model, tokenizer, restart=arguments.restart, **options)
+        formats = {"prefix_file": arguments.prefix_file, "output_format": arguments.output_format}
+        translate_file(
+            arguments.input, arguments.output, model, tokenizer, restart=arguments.restart, **formats, **options
+        )
     else:
         translate_lines(arguments, model, tokenizer, options)
     state.destroy_process_group()
 
 
-def load(folder: Path, dtype: str, device: str | torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model onto the device, and its tokenizer."""
+def load(
+    folders: Sequence[Path], dtype: str, device: str | torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model or an ensemble onto the device, and its tokenizer."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # depends on torch's build
         raise ValueError(f"--device must be an available device, got {device}: {first_line(error)}") from error
-    model, tokenizer = load_translator(folder, dtype, argument="--model")
+    model, tokenizer = load_ensemble(folders, dtype, argument="--model")
     model = model.to(device)
     if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not supports_native_matmul(model.dtype):
         print("This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster.", file=sys.stderr)
@@ -230,7 +242,7 @@ def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 
 def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `translate` and of `generate()`."""
-    names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size")
+    names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size", "n_best")
     options = {name: getattr(arguments, name) for name in names}
     languages = {name: getattr(arguments, name) for name in ("src_lang", "tgt_lang")}
     options |= {name: code for name, code in languages.items() if code is not None}
@@ -250,9 +262,11 @@ def translate_lines(
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
         chunk_size, progress = 1, False
     unit = "index" if arguments.sentences else "line"
-    with open_texts(arguments) as texts:
+    with open_texts(arguments) as texts, open_prefixes(arguments) as prefixes:
         settings = TranslationOptions.from_kwargs(**options)
-        lines = encode_lines(stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, unit))
+        candidates = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, unit, prefixes)
+        write = candidate_format(arguments.output_format, settings.n_best)
+        lines = encode_lines(format_all(candidates, write))
         if arguments.output:
             write_atomically(arguments.output, lines)
         else:
@@ -281,6 +295,16 @@ def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
             yield read_lines(file, str(arguments.input))
     else:
         yield read_lines(sys.stdin.buffer, "stdin")
+
+
+@contextmanager
+def open_prefixes(arguments: argparse.Namespace) -> Iterator[Iterable[str] | None]:
+    """The lines of --prefix_file; `None` without it."""
+    if not arguments.prefix_file:
+        yield None
+        return
+    with open(arguments.prefix_file, "rb") as file:
+        yield read_lines(file, str(arguments.prefix_file))
 
 
 def exit_with_launcher(polling_interval: float = 0.2) -> None:

@@ -10,6 +10,8 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -29,6 +31,7 @@ from ..pipeline_random_transformer import (
 from ..utils.compressed_files import open_binary
 from ..utils.distributed import call_on_main_process
 from ..utils.text import decode_line, read_lines
+from .formats import candidate_format, format_all
 from .parts import Job, Parts
 from .streams import TranslationOptions, progress_bar, translate_chunk
 
@@ -43,6 +46,8 @@ def translate_file(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    prefix_file: str | PathLike | None = None,
+    output_format: str = "text",
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
@@ -62,6 +67,8 @@ def translate_file(
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
+        prefix_file: a file with what each translation must begin with, line by line; empty lines allow anything.
+        output_format: `"text"` or `"jsonl"`; see `candidate_format`. With `n_best`, each text has that many lines.
         chunk_size: lines that are sorted by length together, and lost if the process is killed before the chunk is
             complete.
         restart: discard the parts of an earlier call. In `<output>.parts`, only files listed in its manifest are
@@ -75,54 +82,80 @@ def translate_file(
             belong to a different job, or their manifest is damaged.
         OSError: a file cannot be read or written.
     """
-    from accelerate import PartialState  # not required for translating texts
-
     check_positive(chunk_size=chunk_size)
     settings = TranslationOptions.from_kwargs(**options)
+    write = candidate_format(output_format, settings.n_best)
     pipe = settings.pipeline(model, tokenizer)
     source, parts = Path(input_file), Parts(Path(output_file))
-    # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
-    state = PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
-    job, missing = call_on_main_process(lambda: begin(source, parts, pipe, settings, chunk_size, restart))
+    state = process_state(model)
+    prefix = None if prefix_file is None else Path(prefix_file)
+
+    def begin() -> tuple[Job, list[int], list[int]]:
+        """Check the complete input; the job, its unfinished chunks, and where the chunks of prefixes start."""
+        if parts.output.exists() and parts.output.samefile(source):
+            raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
+        described = plain_options(pipe, settings) | ({} if output_format == "text" else {"format": output_format})
+        lines, digest, starts = index_lines(source, chunk_size)
+        prefix_starts: list[int] = []
+        if prefix is not None:
+            prefixes, described["prefix_file"], prefix_starts = index_lines(prefix, chunk_size)
+            if prefixes != lines:
+                raise ValueError(f"prefix_file must have one line per line of the input, {lines}, got {prefixes}.")
+        job = Job(lines, digest, starts, chunk_size, fingerprint(model, tokenizer), described)
+        parts.begin(job, restart)
+        return job, parts.missing(job), prefix_starts
+
+    job, missing, prefix_starts = call_on_main_process(begin)
 
     assigned = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
     lines = range(done + sum(map(job.lines_of, assigned)))
-    with progress_bar(lines, progress if state.is_main_process else False, done) as bar, open_binary(source) as file:
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress_bar(lines, progress if state.is_main_process else False, done))
+        file = stack.enter_context(open_binary(source))
+        prefixes_file = stack.enter_context(open_binary(prefix)) if prefix else None
         for number in assigned:
-            texts = read_chunk(file, job, number)
             first = number * chunk_size
-            parts.write(number, translate_chunk(pipe, texts, settings.seed, first, "line", bar.update))
-    if state.is_main_process:
+            texts = read_chunk(file, job, number)
+            prefixes = read_chunk(prefixes_file, replace(job, starts=prefix_starts), number) if prefixes_file else None
+            candidates = translate_chunk(pipe, texts, settings, first, "line", bar.update, prefixes)
+            parts.write(number, list(format_all(candidates, write, first)))
+    join_parts(parts, job, state.is_main_process)
+
+
+def join_parts(parts: Parts, job: Job, is_main_process: bool) -> None:
+    """Wait for the parts of all processes; the first process concatenates them."""
+    if is_main_process:
         # Not a barrier, because the backends' barriers time out after some minutes.
         wait_until(lambda: not parts.missing(job))
         parts.join(job)
     wait_until(lambda: not parts.manifest.exists())
 
 
-def begin(
-    source: Path, parts: Parts, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int, restart: bool
-) -> tuple[Job, list[int]]:
-    """Check the complete input, then return the job and the numbers of its unfinished chunks."""
-    if parts.output.exists() and parts.output.samefile(source):
-        raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
-    job = describe_job(source, pipe, options, chunk_size)
-    parts.begin(job, restart)
-    return job, parts.missing(job)
+def process_state(model: PreTrainedModel) -> Any:
+    """Accelerate's state of the processes that share a job."""
+    from accelerate import PartialState  # not required for translating texts
+
+    # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
+    return PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
 
 
-def describe_job(source: Path, pipe: Seq2SeqPipeline, options: TranslationOptions, chunk_size: int) -> Job:
-    """Read the input once to describe the job; raises a `ValueError` for the first line that is not UTF-8."""
+def index_lines(path: Path, chunk_size: int) -> tuple[int, str, list[int]]:
+    """Read a file once: the number of lines, a digest, and the byte offset of each chunk.
+
+    Raises:
+        ValueError: a line is not UTF-8.
+    """
     lines, position, starts, digest = 0, 0, [], hashlib.sha256()
-    with open_binary(source) as file:
+    with open_binary(path) as file:
         for line in file:
             if lines % chunk_size == 0:
                 starts.append(position)
             lines += 1
             position += len(line)
             digest.update(line)
-            decode_line(line, str(source), lines)
-    return Job(lines, digest.hexdigest(), starts, chunk_size, fingerprint(pipe), plain_options(pipe, options))
+            decode_line(line, str(path), lines)
+    return lines, digest.hexdigest(), starts
 
 
 def read_chunk(file: BinaryIO, job: Job, number: int) -> list[str]:
@@ -135,12 +168,12 @@ def read_chunk(file: BinaryIO, job: Job, number: int) -> list[str]:
     return texts
 
 
-def fingerprint(pipe: Seq2SeqPipeline) -> str:
+def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
-    model, tokenizer = pipe.model, pipe.tokenizer
     with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
         described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
-    for config in (model.config, model.generation_config):
+    members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
+    for config in (model.config, model.generation_config, *members):
         described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
     for name, tensor in model.state_dict().items():

@@ -40,6 +40,8 @@ class TranslationOptions:
         max_new_tokens: limit on the tokens of a translation; `None` for `longest_target`. Learned positions limit both.
         max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or
             than the model's positions is an error.
+        n_best: number of candidates per text, for `translate_n_best` and `translate_file`; at most `num_beams`, unless
+            they are sampled without beams.
         seed: before each chunk, torch's random number generator is set to this number plus that of the chunk's first
             text (from 1), so that sampling is reproducible. `None` leaves the generator, which all threads share,
             unchanged.
@@ -55,6 +57,7 @@ class TranslationOptions:
     length_penalty: float = 0.6
     max_new_tokens: int | None = None
     max_source_tokens: int | None = None
+    n_best: int | None = None
     seed: int | None = None
     generate_options: dict[str, Any] = field(default_factory=dict)
 
@@ -64,6 +67,10 @@ class TranslationOptions:
         for name in RESERVED:
             if name in self.generate_options:
                 raise ValueError(f"{name} must not be given, got {self.generate_options[name]!r}.")
+        check_positive(or_none=True, n_best=self.n_best)
+        sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
+        if self.n_best is not None and self.n_best > self.num_beams and not sampled:
+            raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
 
     @classmethod
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":
@@ -75,7 +82,8 @@ class TranslationOptions:
     def search_options(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         length_penalty = {"length_penalty": self.length_penalty} if self.num_beams > 1 else {}
-        return {**self.generate_options, "num_beams": self.num_beams, **length_penalty}
+        candidates = {"num_return_sequences": self.n_best} if self.n_best is not None else {}
+        return {**self.generate_options, "num_beams": self.num_beams, **length_penalty, **candidates}
 
     def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
         """A pipeline with these options. The model stays on its device."""
@@ -86,45 +94,65 @@ class TranslationOptions:
             max_batch_tokens=self.max_batch_tokens,
             max_source_tokens=self.max_source_tokens,
             max_new_tokens=self.max_new_tokens,
+            return_scores=self.n_best is not None,
             **self.search_options,
         )
         pipe.check_target_language()
         return pipe
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A translation and its score; see `return_scores` of the pipeline."""
+
+    translation: str
+    score: float = 0.0
+
+
 def translate_chunk(
     pipe: Seq2SeqPipeline,
     texts: Sequence[str],
-    seed: int | None = None,
+    options: TranslationOptions,
     first: int = 0,
     unit: str = "index",
     update: Callable[[int], Any] = lambda _: None,
-) -> list[str]:
+    prefixes: Sequence[str] | None = None,
+) -> list[list[Candidate]]:
     """Translate texts that are sorted by length together.
 
     Args:
         pipe: see `TranslationOptions.pipeline`.
         texts: the texts. The translation of a blank text is `""`.
-        seed: see `TranslationOptions`.
+        options: the options of the pipeline.
         first: index of the first text, from 0.
         unit: `"index"` or `"line"`, which counts from 1: how error messages identify a text.
         update: called after each batch with its number of texts.
+        prefixes: what the translation of each text must begin with.
+
+    Returns:
+        The candidates of each text, the best first: `n_best` of them, or one without a score.
 
     Raises:
         ValueError: a text is not a string or is too long.
     """
-    translations = [""] * len(texts)
+    if prefixes is not None and len(prefixes) != len(texts):
+        raise ValueError(f"prefixes must be one per text, got fewer: the last belongs to text {first + len(prefixes)}.")
+    candidates = [[Candidate("")] * (options.n_best or 1) for _ in texts]
     blank = {i for i, text in enumerate(texts) if isinstance(text, str) and not text.strip()}
     update(len(blank))
-    if seed is not None:
-        torch.manual_seed(seed + first + 1)
+    if options.seed is not None:
+        torch.manual_seed(options.seed + first + 1)
     start = first + (unit == "line")
     numbers = [start + i for i in range(len(texts)) if i not in blank]
-    for answers in pipe.answer_batches([texts[number - start] for number in numbers], numbers, unit):
+    given = None if prefixes is None else [prefixes[number - start] for number in numbers]
+    for answers in pipe.answer_batches([texts[number - start] for number in numbers], numbers, unit, given):
         for number, answer in answers.items():
-            translations[number - start] = answer["generated_text"]
+            alternatives = answer if isinstance(answer, list) else [answer]
+            candidates[number - start] = [
+                Candidate(alternative["generated_text"], alternative.get("score", 0.0)) for alternative in alternatives
+            ]
         update(len(answers))
-    return translations
+    return candidates
 
 
 def translate(
@@ -132,6 +160,7 @@ def translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    prefixes: Iterable[str] | None = None,
     chunk_size: int = CHUNK_SIZE,
     progress: bool | None = None,
     **options: Any,
@@ -142,6 +171,8 @@ def translate(
         texts: any iterable of strings.
         model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
         tokenizer: its tokenizer.
+        prefixes: what the translation of each text must begin with, `""` for anything; see `target_prefix` of the
+            pipeline.
         chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
         **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty=0.6`,
@@ -151,7 +182,10 @@ def translate(
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.
     """
-    return list(translate_stream(texts, model, tokenizer, chunk_size=chunk_size, progress=progress, **options))
+    stream = translate_stream(
+        texts, model, tokenizer, prefixes=prefixes, chunk_size=chunk_size, progress=progress, **options
+    )
+    return list(stream)
 
 
 def translate_stream(
@@ -159,6 +193,7 @@ def translate_stream(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    prefixes: Iterable[str] | None = None,
     chunk_size: int = CHUNK_SIZE,
     progress: bool | None = None,
     **options: Any,
@@ -168,7 +203,30 @@ def translate_stream(
     With `chunk_size=1`, each text is translated before the next is read. Arguments and errors are those of `translate`;
     arguments are checked immediately, texts when they are read.
     """
-    return stream_chunks(texts, model, tokenizer, chunk_size, progress, TranslationOptions.from_kwargs(**options))
+    settings = TranslationOptions.from_kwargs(**options)
+    if settings.n_best is not None:
+        raise ValueError(f"n_best must be given to translate_n_best, got {settings.n_best}.")
+    stream = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, prefixes=prefixes)
+    return (candidates[0].translation for candidates in stream)
+
+
+def translate_n_best(
+    texts: Iterable[str],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    n_best: int,
+    prefixes: Iterable[str] | None = None,
+    chunk_size: int = CHUNK_SIZE,
+    progress: bool | None = None,
+    **options: Any,
+) -> Iterator[list[Candidate]]:
+    """`translate_stream` with the `n_best` best translations of each text and their scores, the best first.
+
+    The scores of all tokens at all steps of a batch are in memory: decrease `max_batch_tokens` if it is exceeded.
+    """
+    settings = TranslationOptions.from_kwargs(n_best=n_best, **options)
+    return stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, prefixes=prefixes)
 
 
 def stream_chunks(
@@ -179,30 +237,33 @@ def stream_chunks(
     progress: bool | None,
     options: TranslationOptions,
     unit: str = "index",
-) -> Iterator[str]:
-    """`translate_stream`, with the unit of `translate_chunk`."""
+    prefixes: Iterable[str] | None = None,
+) -> Iterator[list[Candidate]]:
+    """`translate_n_best`, with the unit of `translate_chunk`."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
     check_positive(chunk_size=chunk_size)
     pipe = options.pipeline(model, tokenizer)
 
-    def translations() -> Iterator[str]:
+    def translations() -> Iterator[list[Candidate]]:
         iterator, first = iter(texts), 0
+        remaining = None if prefixes is None else iter(prefixes)
         with progress_bar(texts, progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                yield from translate_chunk(pipe, chunk, options.seed, first, unit, bar.update)
+                given = None if remaining is None else list(islice(remaining, len(chunk)))
+                yield from translate_chunk(pipe, chunk, options, first, unit, bar.update, given)
                 first += len(chunk)
 
     return translations()
 
 
-def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0) -> Any:
+def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0, unit: str = "text") -> Any:
     """A progress bar on stderr that counts texts; by default after a second, or after a minute in a log file."""
     interactive = sys.stderr.isatty()
     return tqdm(
         total=len(texts) if isinstance(texts, Sized) else None,
         initial=done,
-        unit="text",
+        unit=unit,
         disable=shown is False,
         delay=0 if shown else 1 if interactive else 60,
         mininterval=0.1 if interactive or shown else 60,
