@@ -81,9 +81,12 @@ def translate_file(
     assigned = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
     lines = range(done + sum(map(job.lines_of, assigned)))
+    version = version_of(source)
     with progress_bar(lines, progress if state.is_main_process else False, done) as bar, open_binary(source) as file:
         for number in assigned:
             texts = read_chunk(file, job, number)
+            if version_of(source) != version:
+                raise ValueError(f"{source} must not change during the translation, but has been written.")
             first = number * chunk_size
             parts.write(number, translate_chunk(pipe, texts, settings.seed, first, "line", bar.update))
     if state.is_main_process:
@@ -126,6 +129,12 @@ def read_chunk(file: BinaryIO, job: Job, number: int) -> list[str]:
     if len(texts) != count:
         raise ValueError(f"{file.name} must not change during the translation, but has become shorter.")
     return texts
+
+
+def version_of(source: Path) -> tuple[int, int]:
+    """Size and modification time of a file, which is read ahead, so that a change may not affect what is read."""
+    status = source.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def fingerprint(pipe: Seq2SeqPipeline) -> str:
