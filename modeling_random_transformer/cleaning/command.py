@@ -10,6 +10,7 @@ A table on stderr counts the dropped pairs by reason, each with an example. Inpu
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -37,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = clean_files(
             corpus, *outputs(arguments), rejected_file=arguments.rejected, report_file=arguments.report, **options
         )
-    except BrokenPipeError:
-        return 0  # the reader of standard output has exited
+    except BrokenPipeError:  # the reader of standard output has exited
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 0
     except (ValueError, OSError) as error:
         print_error(SCRIPT, format_error(error))
         return 2
@@ -96,7 +98,7 @@ def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
         type=off_or(int),
         default=default.max_length,
         metavar="N",
-        help="drop pairs with a longer side (default: 1000 characters or 150 words); 'off' for no limit",
+        help=f"drop pairs with a longer side {shown}; 'off' for no limit",
     )
     add(
         "--max_length_ratio",

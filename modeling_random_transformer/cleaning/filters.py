@@ -16,7 +16,6 @@ DUPLICATE = "a duplicate of an earlier pair"
 LANGUAGE = "{side} in another language"
 
 COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
-DEFAULT_MAX_LENGTH = {"characters": 1000, "words": 150}
 WORD = re.compile(r"\w+")
 
 Filter = Callable[[str, str], str | None]
@@ -31,8 +30,7 @@ class CleaningOptions:
             punctuation; `"exact"` only if both texts are equal. Texts without letters, such as numbers, are kept.
         duplicates: `"pair"` drops a pair that occurred before; `"source"` or `"target"` one whose source or target
             occurred before. Texts are compared exactly, by a hash of 64 bits (8 bytes of memory per pair).
-        max_length: drop a pair with a longer source or target; `-1` for 1000 characters or 150 words (the default of
-            OpusCleaner); `None` for no limit.
+        max_length: drop a pair with a longer source or target, in units; `None` for no limit.
         max_length_ratio: drop a pair if one side is more than this many times as long as the other (9 is the default
             of Moses' `clean-corpus-n`); `None` for no limit.
         length_unit: `"characters"`, which suits every language, or `"words"`, separated by spaces.
@@ -52,7 +50,7 @@ class CleaningOptions:
 
     copies: str = "near"
     duplicates: str = "pair"
-    max_length: int | None = -1
+    max_length: int | None = 1000
     max_length_ratio: float | None = 9.0
     length_unit: str = "characters"
     min_script_share: float | None = 0.5
@@ -66,10 +64,10 @@ class CleaningOptions:
         for name, allowed in (("copies", COPIES), ("duplicates", DUPLICATES), ("length_unit", UNITS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
-        if self.max_length is not None and self.max_length != -1 and self.max_length < 1:
-            raise ValueError(f"max_length must be at least 1, -1 or None, got {self.max_length}.")
-        if self.max_length_ratio is not None and self.max_length_ratio < 1:
-            raise ValueError(f"max_length_ratio must be at least 1 or None, got {self.max_length_ratio}.")
+        for name in ("max_length", "max_length_ratio"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1 or None, got {value}.")
         for name in ("min_script_share", "min_language_probability"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
@@ -78,11 +76,6 @@ class CleaningOptions:
             scripts = getattr(self, name)
             if scripts is not None:
                 check_scripts(name, scripts)
-
-    @property
-    def length_limit(self) -> int | None:
-        """The maximum length in units."""
-        return DEFAULT_MAX_LENGTH[self.length_unit] if self.max_length == -1 else self.max_length
 
     def samples_scripts(self) -> bool:
         """Whether scripts are determined from the text."""
@@ -98,7 +91,7 @@ def cheap_filters(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]
     """
     if options.copies != "off":
         yield _copy_filter(near=options.copies == "near")
-    if options.length_limit is not None or options.max_length_ratio is not None:
+    if options.max_length is not None or options.max_length_ratio is not None:
         yield _length_filter(options)
     if options.min_script_share:
         for side, names in scripts.items():
@@ -149,7 +142,7 @@ def _same_words(source: str, target: str) -> bool:
 
 
 def _length_filter(options: CleaningOptions) -> Filter:
-    limit = float("inf") if options.length_limit is None else options.length_limit
+    limit = float("inf") if options.max_length is None else options.max_length
     max_ratio = float("inf") if options.max_length_ratio is None else options.max_length_ratio
     in_words = options.length_unit == "words"
 

@@ -54,9 +54,11 @@ class ScriptFilter:
         expected = "".join(rf"\p{{Script={name}}}" for name in scripts)
         self._foreign = regex.compile(rf"[{LETTER}--[{expected}]]", regex.V1)
         self._min_share = min_share
-        self._accepts_ascii = "Latin" in scripts
+        self._accepted: set[str] = set()  # characters that are not foreign letters, as far as they have occurred
 
     def __call__(self, text: str) -> bool:
-        if (self._accepts_ascii and text.isascii()) or not self._foreign.search(text):
+        if self._accepted.issuperset(text):
             return True
-        return 1 - len(self._foreign.findall(text)) / len(_LETTERS.findall(text)) >= self._min_share
+        self._accepted.update(character for character in {*text} if not self._foreign.match(character))
+        foreign = sum(character not in self._accepted for character in text)
+        return not foreign or 1 - foreign / len(_LETTERS.findall(text)) >= self._min_share

@@ -33,7 +33,7 @@ def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTok
     """Import a SentencePiece model as a tokenizer.
 
     The special tokens `<pad>`, `<s>`, `</s>` and `<unk>` have the ids 0 to 3. All other pieces follow in the order of
-    the model, including user-defined symbols and other control symbols, which become special tokens. Unlike
+    the model. Other control symbols become special tokens; user-defined symbols stay normal tokens. Unlike
     sentencepiece, the tokenizer recognizes special tokens in texts, except with `split_special_tokens=True`.
 
     Tokens equal those of sentencepiece. The exceptions are rare: combining marks that are not in canonical order or
@@ -49,7 +49,17 @@ def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTok
             or has an option that is not supported; the message names it.
     """
     model = _read(Path(path))
-    _check(model, path)
+    try:
+        _check(model, path)
+        backend = _backend(model)
+    except ValueError:
+        raise
+    except Exception as error:  # the tokenizers library has no more specific class for damaged values
+        raise ValueError(f"{path} must be a SentencePiece model, got an error: {first_line(error)}.") from error
+    return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
+
+
+def _backend(model: Any) -> Tokenizer:
     backend = Tokenizer(_unigram(model) if model.trainer_spec.model_type == UNIGRAM else _bpe(model))
     backend.normalizer = _normalizer(model.normalizer_spec)
     backend.pre_tokenizer = _pre_tokenizer(model)
@@ -57,7 +67,7 @@ def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTok
     control = [piece.piece for piece in _other_pieces(model) if piece.type == CONTROL]
     if control:
         backend.add_special_tokens(control)
-    return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
+    return backend
 
 
 def _read(path: Path) -> Any:
@@ -109,11 +119,7 @@ def _other_pieces(model: Any) -> list[Any]:
     """The pieces except the special tokens, in the order of the model."""
     special = {model.trainer_spec.bos_piece, model.trainer_spec.eos_piece, model.trainer_spec.pad_piece}
     special |= set(SPECIAL_TOKENS.values())
-    return [
-        piece
-        for piece in model.pieces
-        if piece.type != UNKNOWN and not (piece.type in (CONTROL, USER_DEFINED) and piece.piece in special)
-    ]
+    return [piece for piece in model.pieces if piece.type != UNKNOWN and piece.piece not in special]
 
 
 def _unigram(model: Any) -> models.Unigram:

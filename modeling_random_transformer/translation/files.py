@@ -110,6 +110,7 @@ def translate_file(
     assigned = missing[state.process_index :: state.num_processes]
     done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
     lines = range(done + sum(map(job.lines_of, assigned)))
+    version = version_of(source)
     with ExitStack() as stack:
         bar = stack.enter_context(progress_bar(lines, progress if state.is_main_process else False, done))
         file = stack.enter_context(open_binary(source))
@@ -117,6 +118,8 @@ def translate_file(
         for number in assigned:
             first = number * chunk_size
             texts = read_chunk(file, job, number)
+            if version_of(source) != version:
+                raise ValueError(f"{source} must not change during the translation, but has been written.")
             prefixes = read_chunk(prefixes_file, replace(job, starts=prefix_starts), number) if prefixes_file else None
             candidates = translate_chunk(pipe, texts, settings, first, "line", bar.update, prefixes)
             parts.write(number, list(format_all(candidates, write, first)))
@@ -166,6 +169,12 @@ def read_chunk(file: BinaryIO, job: Job, number: int) -> list[str]:
     if len(texts) != count:
         raise ValueError(f"{file.name} must not change during the translation, but has become shorter.")
     return texts
+
+
+def version_of(source: Path) -> tuple[int, int]:
+    """Size and modification time of a file, which is read ahead, so that a change may not affect what is read."""
+    status = source.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:

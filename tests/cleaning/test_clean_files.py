@@ -148,7 +148,7 @@ def test_command_selects_columns(run, tmp_path):
         ),
         ("--train_file train.tsv --output_source a.tsv --output_target b.de", "output and output_target must be text"),
         ("--train_file train.tsv --output b.tsv --source_key de", "keys must be columns of train.tsv, a dog, ein Hund"),
-        ("--train_file train.tsv --output b.tsv --max_length 0", "max_length must be at least 1, -1 or None, got 0."),
+        ("--train_file train.tsv --output b.tsv --max_length 0", "max_length must be at least 1 or None, got 0."),
     ],
 )
 def test_invalid_input_is_a_one_line_error(run, table, flags, message, monkeypatch):

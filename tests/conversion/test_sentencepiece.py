@@ -180,6 +180,10 @@ def changed(path, **fields):
             {"trainer_spec__treat_whitespace_as_suffix": True},
             "treat_whitespace_as_suffix of .* must be False",
         ),
+        (
+            {"normalizer_spec__precompiled_charsmap": b"x"},
+            r"a\.model must be a SentencePiece model, got an error: ",
+        ),
         ({"denormalizer_spec__precompiled_charsmap": b"x"}, "denormalizer_spec of .* must be empty, got rules"),
     ],
 )
