@@ -9,6 +9,7 @@ batches = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=4096)
 """
 
 from .batches import EvaluationSampler, TokenBudgetSampler
+from .bpe_dropout import BPEDropout
 from .mixing import CorpusMixture, CorpusSpec
 from .readers import read_texts
 from .sources import DatasetText, InvalidLine, ParallelLine, ParallelText
@@ -17,6 +18,7 @@ from .tokenization import lengths_of, tokenize_pairs, vocabulary_sample
 from .validation import ValidationReport, load_pairs, validate
 
 __all__ = [
+    "BPEDropout",
     "CorpusMixture",
     "CorpusSpec",
     "DatasetText",

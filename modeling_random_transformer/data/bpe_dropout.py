@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from typing import Any
 
 import datasets
@@ -14,7 +14,9 @@ from .batches import TokenBudgetSampler
 from .tokenization import WORDS
 
 Symbols = tuple[int, ...]
-MAX_CACHED_WORDS, MAX_CACHED_SYMBOLS = 2**17, 24  # at most about 100 MB in each worker
+SIDES = ("input_ids", "labels")
+NO_MERGE = 2**63  # a sort key after all others
+MAX_CACHED_WORDS = 2**16  # at most about 50 MB
 
 
 class BPEDropout:
@@ -42,8 +44,7 @@ class BPEDropout:
         self.dropout = dropout
         self.merges = _merges(tokenizer)
         self._halves = {merged: pair for pair, (_, merged) in reversed(self.merges.items())}
-        self._split_words: dict[Symbols, Symbols] = {}
-        self._possible_merges: dict[Symbols, list[tuple[int, int]]] = {}
+        self._words: dict[Symbols, tuple[list[int], list[int]]] = {}
 
     def __call__(self, ids: Sequence[int], words: Sequence[int], random: np.random.Generator) -> list[int]:
         """Segment a text anew.
@@ -57,46 +58,48 @@ class BPEDropout:
         ordinary = [tuple(islice(tokens, len(list(word)))) for _, word in groupby(words)]
         split = [self._split(word) for word in ordinary]
         # For each step, the number of dropped merges before the one that is applied.
-        dropped = (random.geometric(1 - self.dropout, sum(map(len, split))) - 1).tolist()
+        dropped = (random.geometric(1 - self.dropout, sum(len(symbols) for symbols, _ in split)) - 1).tolist()
         segmented: list[int] = []
         start = 0
-        for word, symbols in zip(ordinary, split, strict=True):
+        for word, (symbols, keys) in zip(ordinary, split, strict=True):
             numbers = dropped[start : start + len(symbols)]
             start += len(symbols)
             # Without a dropped merge, the result is the ordinary segmentation.
-            segmented += self._merge(symbols, numbers) if any(numbers) else word
+            segmented += self._merge([*symbols], [*keys], numbers) if any(numbers) else word
         return segmented if len(segmented) <= self.tokenizer.model_max_length else list(ids)
 
-    def _merge(self, symbols: Symbols, dropped: list[int]) -> Symbols:
+    def _merge(self, symbols: list[int], keys: list[int], dropped: list[int]) -> list[int]:
+        """Merge symbols in place; `keys` has the sort key of each two neighbors."""
+        starts = list(range(len(symbols)))
         for number in dropped:
-            possible = self._possible(symbols)
-            if number >= len(possible):
+            if number >= len(keys):
                 break
-            position, merged = possible[number]
-            symbols = (*symbols[:position], merged, *symbols[position + 2 :])
+            key = sorted(keys)[number] if number else min(keys)
+            if key == NO_MERGE:
+                break
+            i = keys.index(key)
+            symbols[i : i + 2] = [self.merges[symbols[i], symbols[i + 1]][1]]
+            del keys[i], starts[i + 1]
+            for left in (i - 1, i):
+                if 0 <= left < len(keys):
+                    keys[left] = self._key(symbols[left], symbols[left + 1], starts[left])
         return symbols
 
-    def _possible(self, symbols: Symbols) -> list[tuple[int, int]]:
-        """The possible merges in the tokenizer's order: the position of the first symbol, and the merged one."""
-        possible = self._possible_merges.get(symbols)
-        if possible is None:
-            found = [
-                (rank, position, merged)
-                for position, pair in enumerate(pairwise(symbols))
-                for rank, merged in [self.merges.get(pair, (-1, -1))]
-                if rank >= 0
-            ]
-            possible = [(position, merged) for _, position, merged in sorted(found)]
-            _remember(self._possible_merges, symbols, possible)
-        return possible
+    def _key(self, left: int, right: int, start: int) -> int:
+        """The sort key of a merge: its rank in the tokenizer, then the position of its first symbol in the word."""
+        merge = self.merges.get((left, right))
+        return NO_MERGE if merge is None else merge[0] << 32 | start
 
-    def _split(self, word: Symbols) -> Symbols:
-        """The smallest symbols of a word's tokens."""
-        symbols = self._split_words.get(word)
-        if symbols is None:
-            symbols = tuple(symbol for token in word for symbol in self._symbols(token))
-            _remember(self._split_words, word, symbols)
-        return symbols
+    def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
+        """The smallest symbols of a word's tokens, and the sort keys of their merges."""
+        found = self._words.get(word)
+        if found is None:
+            symbols = [symbol for token in word for symbol in self._symbols(token)]
+            found = symbols, [self._key(*pair, start) for start, pair in enumerate(pairwise(symbols))]
+            if len(self._words) >= MAX_CACHED_WORDS:
+                self._words.clear()
+            self._words[word] = found
+        return found
 
     def _symbols(self, token: int) -> list[int]:
         if token not in self._halves:
@@ -120,39 +123,44 @@ class BPEDropoutPairs(Dataset):
     """
 
     def __init__(self, tokens: datasets.Dataset, bpe_dropout: BPEDropout, seed: int):
-        if not set(WORDS) <= set(tokens.column_names):
+        columns = tokens.column_names if isinstance(tokens, datasets.Dataset) else []
+        if not set(WORDS) <= set(columns):
             raise ValueError(
-                f"train_dataset must have the columns {' and '.join(WORDS)} for bpe_dropout (tokenize_pairs with "
-                f"words=True), got {', '.join(tokens.column_names)}."
+                f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
+                f"(tokenize_pairs with words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
             )
-        self.tokens = tokens.select_columns(["input_ids", "labels", *WORDS])
+        self.tokens = tokens.select_columns([*SIDES, *WORDS])
         self.bpe_dropout = bpe_dropout
         self.seed = seed
         self.epoch: int | None = None
-        self.rows: list[tuple[np.ndarray, np.ndarray]] = []  # source and target of each pair
+        self.lengths = np.zeros((len(tokens), 2), np.int64)  # of each source and target in this epoch
+        self.ids = [np.zeros(0, np.int32)] * 2  # of all sources and of all targets
 
     def set_epoch(self, epoch: int) -> None:
         """Segment all pairs for this epoch."""
         if epoch == self.epoch:
             return
-        self.epoch, self.rows = epoch, []
+        ids: tuple[list, list] = ([], [])
+        first = 0
         for batch in self.tokens.iter(batch_size=1000):
-            first = len(self.rows)
-            seeds = [(self.seed, epoch, first + index) for index in range(len(batch["labels"]))]
-            columns = segment_columns(batch, self.bpe_dropout, seeds)
-            # Arrays need a tenth of the memory of lists.
-            sides = ([np.array(ids, np.int32) for ids in columns[name]] for name in ("input_ids", "labels"))
-            self.rows += zip(*sides, strict=True)
-
-    def lengths(self) -> np.ndarray:
-        """The number of tokens of each source and target in this epoch, `[pairs, 2]`."""
-        return np.array([(len(source), len(target)) for source, target in self.rows])
+            size = len(batch["labels"])
+            columns = segment_columns(batch, self.bpe_dropout, [(self.seed, epoch, first + i) for i in range(size)])
+            for side, name in enumerate(SIDES):
+                self.lengths[first : first + size, side] = [len(text) for text in columns[name]]
+                ids[side].append(np.fromiter(chain.from_iterable(columns[name]), np.int32))
+            first += size
+        self.ids = [np.concatenate(parts) for parts in ids]
+        self.ends = self.lengths.cumsum(axis=0)
+        self.epoch = epoch
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
-        source, target = (ids.tolist() for ids in self.rows[index])
+        source, target = (
+            ids[end - length : end].tolist()
+            for ids, end, length in zip(self.ids, self.ends[index], self.lengths[index], strict=True)
+        )
         return {"input_ids": source, "attention_mask": [1] * len(source), "labels": target}
 
 
@@ -176,7 +184,7 @@ class BPEDropoutSampler(TokenBudgetSampler):
         """Segment the pairs for this epoch, which also determines the order of the next iteration."""
         super().set_epoch(epoch)
         self.pairs.set_epoch(epoch)
-        self.sort_by(*self.pairs.lengths().T)
+        self.sort_by(*self.pairs.lengths.T)
 
 
 def segment_columns(
@@ -192,7 +200,7 @@ def segment_columns(
     randoms = [np.random.default_rng(seed) for seed in seeds]
     input_ids, labels = (
         [bpe_dropout(*text) for text in zip(rows[ids], rows[words], randoms, strict=True)]
-        for ids, words in zip(("input_ids", "labels"), WORDS, strict=True)
+        for ids, words in zip(SIDES, WORDS, strict=True)
     )
     return {"input_ids": input_ids, "attention_mask": [[1] * len(ids) for ids in input_ids], "labels": labels}
 
@@ -214,11 +222,3 @@ def _merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tuple[i
         (ids[left], ids[right]): (rank, ids[left + right.removeprefix(prefix)])
         for rank, (left, right) in enumerate(model["merges"])
     }
-
-
-def _remember(cache: dict[Symbols, Any], key: Symbols, value: Any) -> None:
-    """Store a value for a short word; long ones are rare."""
-    if len(key) <= MAX_CACHED_SYMBOLS:
-        if len(cache) >= MAX_CACHED_WORDS:
-            cache.clear()
-        cache[key] = value

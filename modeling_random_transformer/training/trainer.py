@@ -127,6 +127,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.train_dataset is None:
             raise ValueError("train_dataset must be given for training, got None.")
         if isinstance(self.train_dataset, TokenBudgetStream):
+            if self.args.bpe_dropout and self.train_dataset.bpe_dropout is None:
+                raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.bpe_dropout}.")
             # The stream itself distributes the batches over the processes.
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
         dataset = self.train_dataset

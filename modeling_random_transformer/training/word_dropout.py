@@ -21,9 +21,9 @@ class WordDropout:
         ValueError: the tokenizer has no unknown token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, rate: float, device: torch.device):
-        if tokenizer.unk_token_id is None:
-            raise ValueError(f"word_dropout must be 0 for a tokenizer without unk_token, got {rate}.")
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, rate: float, device: torch.device):
+        if tokenizer is None or tokenizer.unk_token_id is None:
+            raise ValueError(f"word_dropout must be 0 without a tokenizer with unk_token, got {rate}.")
         self.unknown, self.rate = tokenizer.unk_token_id, rate
         self.kept = torch.tensor(sorted(tokenizer.added_tokens_decoder), device=device)
 

@@ -73,7 +73,7 @@ def test_the_cache_is_bounded_and_does_not_change_the_result(monkeypatch):
     monkeypatch.setattr("modeling_random_transformer.data.bpe_dropout.MAX_CACHED_WORDS", 3)
     bpe_dropout = BPEDropout(TOKENIZER, 0.3)
     assert [segment(bpe_dropout, text) for text in TEXTS[:4]] == expected
-    assert len(bpe_dropout._possible_merges) <= 3
+    assert len(bpe_dropout._words) <= 3
 
 
 def test_a_text_does_not_exceed_model_max_length():
@@ -161,8 +161,9 @@ def test_language_tags_are_not_segmented():
 
 def test_pairs_without_words_raise_value_error():
     tokens = training_set().remove_columns("source_words")
-    with pytest.raises(ValueError, match="train_dataset must have the columns source_words and target_words"):
-        BPEDropoutPairs(tokens, BPEDropout(TOKENIZER, 0.1), seed=0)
+    for rows in (tokens, tokens.to_list()):
+        with pytest.raises(ValueError, match="must be a Dataset with the columns source_words and target_words"):
+            BPEDropoutPairs(rows, BPEDropout(TOKENIZER, 0.1), seed=0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -99,10 +99,12 @@ def test_the_base_model_of_an_adapter_is_unchanged(corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_lora_run_resumes(corpus, tmp_path):
-    whole = fine_tune(corpus, tmp_path / "whole", **LORA, lora_dropout=0.1)
-    fine_tune(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1, max_steps=STEPS // 2)
-    parts = fine_tune(corpus, tmp_path / "parts", **LORA, lora_dropout=0.1)
+@pytest.mark.parametrize("regularization", [{}, {"ema_decay": 0.9, "average_last": 1, "r_drop_alpha": 1.0}])
+def test_a_lora_run_resumes(regularization, corpus, tmp_path):
+    options = {**LORA, "lora_dropout": 0.1, **regularization}
+    whole = fine_tune(corpus, tmp_path / "whole", **options)
+    fine_tune(corpus, tmp_path / "parts", **options, max_steps=STEPS // 2)
+    parts = fine_tune(corpus, tmp_path / "parts", **options)
     assert parts.steps == STEPS
     for name, weight in load_file(parts.folder / ADAPTER).items():
         torch.testing.assert_close(weight, load_file(whole.folder / ADAPTER)[name], rtol=0, atol=0)

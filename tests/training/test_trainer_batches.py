@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import Seq2SeqTrainer
 
+from modeling_random_transformer.data import DatasetText, TokenBudgetStream
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.translation import longest_target
 from tests.helpers import trainer_worker
@@ -162,6 +164,19 @@ def test_padded_lengths_are_multiples_of_8_on_a_gpu(multiple, lengths, tmp_path,
     assert [batch[name].shape[1] for name in ("input_ids", "labels")] == lengths
     for batch in trainer.get_train_dataloader():
         assert len(batch["labels"]) * (batch["input_ids"].shape[1] + batch["labels"].shape[1]) <= 64
+
+
+@pytest.mark.parametrize(
+    ("streamed", "message"),
+    [(False, "must be a Dataset with the columns source_words"), (True, "must be given to TokenBudgetStream too")],
+)
+def test_bpe_dropout_with_data_that_was_prepared_without_it_raises(streamed, message, tmp_path):
+    trainer = new_trainer(tmp_path, bpe_dropout=0.1)
+    if streamed:
+        corpus = DatasetText(Dataset.from_list([{"source": "a", "target": "b"}]))
+        trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
 
 
 @pytest.mark.parametrize("sharded", [False, True])

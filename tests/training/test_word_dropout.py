@@ -24,7 +24,7 @@ def test_tokens_become_unk_with_the_probability_and_special_tokens_stay():
 
 def test_a_tokenizer_without_unk_token_raises_value_error():
     words = RandomTransformerTokenizer.from_words(["a", "S", "E"], bos_token="S", eos_token="E")
-    with pytest.raises(ValueError, match=r"word_dropout must be 0 for a tokenizer without unk_token, got 0.1"):
+    with pytest.raises(ValueError, match=r"word_dropout must be 0 without a tokenizer with unk_token, got 0\.1"):
         WordDropout(words, 0.1, CPU)
 
 
