@@ -87,21 +87,19 @@ class WeightedPairs:
     def __init__(self, lengths: np.ndarray, weights: np.ndarray, seed: int):
         self.seed = seed
         by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
-        orders, starts, sizes, offset = [], [], [], 0
+        orders, starts, sizes, longest, offset = [], [], [], [], 0
         for weight in np.unique(weights):
             order = by_length[weights[by_length] == weight]
             for slots in _slots(len(order), float(weight)):
                 bounds = np.arange(slots + 1) * len(order) // slots
                 starts.append(offset + bounds[:-1])
                 sizes.append(np.diff(bounds))
+                longest.append(np.maximum.reduceat(lengths[order], bounds[:-1]))
             orders.append(order)
             offset += len(order)
         self.order = np.concatenate(orders)  # pair indices; a slot has consecutive ones
         self.starts, self.sizes = np.concatenate(starts), np.concatenate(sizes)
-        self.lengths = np.zeros((len(self.starts), 2), lengths.dtype)  # of the longest pair of each slot, [slots, 2]
-        for i in range(int(self.sizes.max())):
-            inside = np.minimum(i, self.sizes - 1)
-            self.lengths = np.maximum(self.lengths, lengths[self.order[self.starts + inside]])
+        self.lengths = np.concatenate(longest)  # of the longest source and target of each slot, [slots, 2]
 
     def epoch(self, number: int) -> np.ndarray:
         """The index of the pair in each slot, `[slots]`."""
