@@ -25,6 +25,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from .generation_random_transformer import RandomTransformerGenerationMixin
 from .loading import load_translator
 
+__all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM", "load_ensemble"]
+
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 

@@ -34,12 +34,23 @@ from tests.helpers.models import save_translator
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "model_card.md"]
-SUBPACKAGES = ("data", "cleaning", "training", "translation", "evaluation", "conversion", "export", "tracing")
+SUBPACKAGES = (
+    "data",
+    "cleaning",
+    "training",
+    "translation",
+    "scoring",
+    "evaluation",
+    "conversion",
+    "export",
+    "tracing",
+)
 # The function behind each verb of the installed command.
 COMMANDS = {
     "clean": "modeling_random_transformer.cleaning.command",
     "train": "modeling_random_transformer.training.command",
     "translate": "modeling_random_transformer.translation.command",
+    "score": "modeling_random_transformer.scoring.command",
     "convert": "modeling_random_transformer.conversion.command",
     "export": "modeling_random_transformer.export.command",
     "walkthrough": "walkthrough",

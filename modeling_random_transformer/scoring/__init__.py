@@ -9,10 +9,13 @@ All take any model of `AutoModelForSeq2SeqLM`. `score_file` and `align_file` req
 which reads the corpus.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .alignments import alignments
 from .pairs import PairScore, score_pairs
+
+if TYPE_CHECKING:
+    from .files import align_file, score_file
 
 __all__ = ["PairScore", "align_file", "alignments", "score_file", "score_pairs"]
 

@@ -1,8 +1,8 @@
-"""Word alignments from cross-attention.
+"""Word alignments from cross-attention, averaged over the heads of one layer.
 
-The attention of a target token is taken at the step where the token is the decoder's input (Chen et al. 2020,
-"Accurate Word Alignment Induction from Neural Machine Translation"), not where it is predicted: the decoder then knows
-the token. It is averaged over the heads of one layer.
+The attention of a target token is that of the step which predicts the token, or of the next step, where the token is
+the decoder's input and therefore known (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
+Translation").
 """
 
 import re
@@ -18,6 +18,7 @@ from ..pipeline_random_transformer import CHUNK_SIZE, TOKENIZER_LOCK, evaluation
 from .pairs import PairModel, process_pairs
 
 Links = list[tuple[int, int]]
+STEPS = ("output", "input")
 WORD = re.compile(r"\S+")
 
 
@@ -26,7 +27,8 @@ def alignments(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Iterable[tuple[str, str]],
     *,
-    layer: int | None = None,
+    layer: int = -1,
+    step: str = "output",
     max_batch_tokens: int = 4096,
     truncation: bool = False,
     chunk_size: int = CHUNK_SIZE,
@@ -41,7 +43,8 @@ def alignments(
         model: a model of `AutoModelForSeq2SeqLM` that returns cross-attention.
         tokenizer: its tokenizer, with offsets or with SentencePiece's marks of word boundaries.
         pairs: sources and targets.
-        layer: index of the decoder layer, from 0; `None` for `default_layer`.
+        layer: index of the decoder layer; negative indices count from the last layer.
+        step: `"output"` for the step that predicts the target token; `"input"` for the step after it.
         max_batch_tokens: see `score_pairs`, as for the other arguments.
         truncation: truncate texts that are too long; the words beyond have no links.
         chunk_size: number of pairs that are sorted by length together.
@@ -50,21 +53,25 @@ def alignments(
     Raises:
         ValueError: an argument or a pair is invalid, or the model is an ensemble.
     """
-    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer)
+    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer, step=step)
     return process_pairs(pairs, aligner, chunk_size, progress)
 
 
 class Aligner(PairModel):
     """Aligns pairs that are sorted by length together; see `alignments` for the arguments."""
 
-    def __init__(self, *args: Any, layer: int | None = None, **kwargs: Any):
+    def __init__(self, *args: Any, layer: int = -1, step: str = "output", **kwargs: Any):
         super().__init__(*args, **kwargs)
         if hasattr(self.model, "members"):
             raise ValueError("model must be a single model for alignments, got an ensemble.")
+        if prefix := getattr(self.model.config, "prefix", None):  # the words of which would be counted
+            raise ValueError(f"prefix must be empty in the model's configuration for alignments, got {prefix!r}.")
         layers = decoder_layers(self.model)
-        if layer is not None and not 0 <= layer < layers:
-            raise ValueError(f"layer must be from 0 to {layers - 1}, got {layer}.")
-        self.layer = default_layer(layers) if layer is None else layer
+        if not -layers <= layer < layers:
+            raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
+        if step not in STEPS:
+            raise ValueError(f"step must be one of {', '.join(STEPS)}, got {step!r}.")
+        self.layer, self.step = layer, step
 
     def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[Links]:
         """Align pairs; errors identify a pair by its number and unit."""
@@ -84,8 +91,8 @@ class Aligner(PairModel):
         inputs, _ = self.inputs(sources, targets)
         with evaluation_mode(self.model), eager_attention(self.model):
             outputs = self.model(**inputs, use_cache=False, output_attentions=True)
-        # Row 0 belongs to the start token, row i to target token i - 1.
-        return outputs.cross_attentions[self.layer].mean(dim=1)[:, 1:].float().cpu()
+        rows = slice(None, -1) if self.step == "output" else slice(1, None)  # row 0: the start token is the input
+        return outputs.cross_attentions[self.layer].mean(dim=1)[:, rows].float().cpu()
 
     def words(self, texts: Sequence[str], tokens: Sequence[list[int]], target: bool) -> list[list[int | None]]:
         """The index of the word that each token belongs to; `None` for special tokens."""
@@ -94,9 +101,6 @@ class Aligner(PairModel):
         given = {"text_target" if target else "text": list(texts)}
         with TOKENIZER_LOCK:
             offsets = self.tokenizer(**given, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-        prefix = 0 if target else len(getattr(self.model.config, "prefix", None) or "")
-        if prefix:
-            raise ValueError("prefix must be empty in the configuration of the model for alignments.")
         return [
             words_by_offsets(text, spans[: len(row)]) for text, spans, row in zip(texts, offsets, tokens, strict=True)
         ]
@@ -145,11 +149,6 @@ def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]
         current += token.startswith("▁") and token not in special
         words.append(None if token in special else max(current, 0))
     return words
-
-
-def default_layer(layers: int) -> int:
-    """The index of the decoder layer whose attention aligns best, for a decoder with this number of layers."""
-    return max(0, layers - 2)
 
 
 def decoder_layers(model: PreTrainedModel) -> int:

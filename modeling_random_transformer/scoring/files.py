@@ -73,7 +73,8 @@ def align_file(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    layer: int | None = None,
+    layer: int = -1,
+    step: str = "output",
     max_batch_tokens: int = 4096,
     truncation: bool = False,
     chunk_size: int = CHUNK_SIZE,
@@ -82,10 +83,10 @@ def align_file(
 ) -> None:
     """Align parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh format).
 
-    Arguments and errors are those of `score_file`, and `layer` of `alignments`.
+    Arguments and errors are those of `score_file`, `layer` and `step` those of `alignments`.
     """
-    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer)
-    options = {"alignment_layer": aligner.layer, "truncation": truncation}
+    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer, step=step)
+    options = {"alignments": [layer, step], "truncation": truncation}
     process_file(corpus, output_file, aligner, pharaoh_line, options, chunk_size, restart, progress)
 
 

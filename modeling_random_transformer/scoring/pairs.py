@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import (
     CHUNK_SIZE,
@@ -23,6 +24,7 @@ from ..pipeline_random_transformer import (
 from ..translation.streams import progress_bar
 
 IGNORED = -100  # the label of positions that are not scored
+LOGIT_ROWS = 512  # tokens whose logits are in memory together
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +189,20 @@ class Scorer(PairModel):
         if forced is not None:
             labels[:, 0].masked_fill_(labels[:, 0] == forced, IGNORED)
         with evaluation_mode(self.model):
+            if isinstance(self.model, RandomTransformerForConditionalGeneration):
+                return self.forward_without_padding(inputs, labels).tolist()
             logits = self.model(**inputs, use_cache=False).logits
         return label_log_probabilities(logits, labels, IGNORED).tolist()
+
+    def forward_without_padding(self, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
+        """`forward` without logits of padding. A few rows of logits at a time are in memory."""
+        states = self.model.model(**inputs, use_cache=False).last_hidden_state
+        scored = labels != IGNORED
+        chunks = zip(states[scored].split(LOGIT_ROWS), labels[scored].split(LOGIT_ROWS), strict=True)
+        values = [label_log_probabilities(self.model.lm_head(rows), row_labels) for rows, row_labels in chunks]
+        result = values[0].new_zeros(labels.shape)
+        result[scored] = torch.cat(values)
+        return result
 
 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:

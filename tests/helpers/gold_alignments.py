@@ -2,7 +2,7 @@
 
 Words are separated by white space. Two words are linked if the lexicon translates one to the other in any of its
 forms. Articles, possessives and demonstratives are linked through their nouns. A Spanish word without an English one
-(the `a` before a person, the `de` of a possessive, some pronouns: one word in seven) may have any link.
+(the `a` before a person, the `de` of a possessive, some pronouns: one word in six) may have any link.
 """
 
 import re

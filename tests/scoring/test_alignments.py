@@ -42,9 +42,9 @@ def test_batching_does_not_change_links(model, tokenizer):
     assert together == list(alignments(model, tokenizer, PAIRS, chunk_size=5))
 
 
-def test_attention_is_that_of_the_step_after_the_token(model, tokenizer):
-    """Changing the last word of a target changes its attention, but not that of the earlier words."""
-    aligner = Aligner(model, tokenizer, layer=1)
+def test_attention_is_that_of_the_requested_step(model, tokenizer):
+    """Where a token is the input, changing the last one changes its attention, but not that of the earlier ones."""
+    aligner = Aligner(model, tokenizer, layer=1, step="input")
     ids = tokenizer(["the boy reads", "las casas dos", "las casas dos"])["input_ids"]
     changed = [*ids[2][:-2], ids[0][0], ids[2][-1]]
     first, second = aligner.attention([ids[0]] * 2, [ids[1], changed])
@@ -52,6 +52,9 @@ def test_attention_is_that_of_the_step_after_the_token(model, tokenizer):
     torch.testing.assert_close(first.sum(dim=1), torch.ones(len(first)))
     torch.testing.assert_close(first[:-1], second[:-1])
     assert not torch.allclose(first[-1], second[-1])
+    predicting = Aligner(model, tokenizer, layer=1).attention([ids[0]] * 2, [ids[1], changed])
+    torch.testing.assert_close(predicting[0, 1:], first[:-1])
+    torch.testing.assert_close(predicting[0], predicting[1])
 
 
 def test_the_attention_implementation_is_restored(model, tokenizer):
@@ -85,8 +88,10 @@ def test_byte_level_tokens_of_one_character(tokenizer):
 
 
 def test_invalid_arguments(model, tokenizer):
-    with pytest.raises(ValueError, match="layer must be from 0 to 2, got 3"):
+    with pytest.raises(ValueError, match="layer must be from -3 to 2, got 3"):
         alignments(model, tokenizer, PAIRS, layer=3)
+    with pytest.raises(ValueError, match="step must be one of output, input, got 'next'"):
+        alignments(model, tokenizer, PAIRS, step="next")
     with pytest.raises(ValueError, match="model must be a single model for alignments, got an ensemble"):
         alignments(EnsembleForSeq2SeqLM([model, model]), tokenizer, PAIRS)
 
