@@ -1,6 +1,6 @@
 """Back-translation (Sennrich et al. 2016): synthetic sources for monolingual text of the target language.
 
-The stages: select the lines → translate them with a reverse model (resumable) → add noise and the tag → write the files.
+The stages: select lines → translate them with a reverse model (resumable) → add noise and the tag → write the files.
 The files of the first two stages are in the folder `<output_source>.work`, which exists until the outputs are complete.
 """
 
