@@ -16,6 +16,7 @@ VERBS = {
         "augmentation.back_translation_command",
         "make a synthetic corpus from monolingual text and a reverse model",
     ),
+    "distill": ("augmentation.distillation_command", "train a small model on the translations of a teacher"),
     "convert": ("conversion.command", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
     "export": ("export.command", "export a model to CTranslate2 or ONNX"),
     "walkthrough": ("tutorials.walkthrough_command", "show each step of a translation with its numbers"),

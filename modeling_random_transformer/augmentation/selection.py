@@ -45,14 +45,14 @@ def select_lines(
         lines: the lines.
         pipe: the pipeline of the model.
         selection: the counts, which are increased.
-        max_tokens: a limit on the tokens of a line; `None` for that of the tokenizer and the model.
+        max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model.
 
     Raises:
         ValueError: `max_tokens` is not positive.
     """
     check_positive(or_none=True, max_tokens=max_tokens)
-    limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_tokens)
-    selection.limit = limit
+    limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
+    selection.limit = limit = min(limit, max_tokens or limit)
     iterator = iter(lines)
     while chunk := list(islice(iterator, CHUNK_SIZE)):
         texts = [one_line(line) for line in chunk if line.strip()]

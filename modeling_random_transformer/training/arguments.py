@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from datasets import load_dataset
 
@@ -22,6 +22,8 @@ class DataArguments:
     The training, validation and test sets are each given as two aligned text files, as one .tsv or .jsonl file, or as a
     split of a dataset for `datasets.load_dataset`.
     """
+
+    requires_train: ClassVar[bool] = True
 
     source_file: str | None = field(default=None, metadata={"help": "Training sources: UTF-8 text, one per line."})
     target_file: str | None = field(
@@ -60,7 +62,7 @@ class DataArguments:
         for name in ("max_source_length", "max_target_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
-        if not self.has("train"):
+        if self.requires_train and not self.has("train"):
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )

@@ -1,0 +1,221 @@
+"""Sequence-level knowledge distillation (Kim & Rush 2016): a student is trained on the translations of a teacher.
+
+The stages: the teacher translates → the training set is selected → the student is trained → it is exported to int8 →
+teacher and student are compared. `distillation.json` in the output folder records the result, and the same call
+resumes.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from transformers import AutoConfig
+
+from ..data.sources import Corpus, ParallelLine
+from ..data.validation import raise_if_empty, raise_if_invalid, validate
+from ..loading import load_translator
+from ..training.arguments import ModelArguments
+from ..training.manifest import MANIFEST, RunResult, file_digest, fingerprint
+from ..training.model_card import CARD
+from ..training.model_init import check_arguments
+from ..training.recipe import TranslationTrainingArguments
+from ..training.run import train_translation
+from ..utils.atomic_files import new_folder, write_atomically
+from ..utils.distributed import call_on_main_process
+from .comparison import Row, TestSet, load_models, table, usable_dtypes
+from .distillation_arguments import DistillationArguments, StudentDataArguments
+from .distillation_corpus import SyntheticCorpus, SyntheticReport
+
+RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
+SECTION = "## Distillation\n"
+
+
+@dataclass
+class DistillationResult:
+    """The result of a distillation.
+
+    Attributes:
+        run: the training of the student; `run.folder` contains the student, and its folder `int8` the int8 export.
+        corpus: counts of the training set.
+        rows: teacher and student in each dtype.
+    """
+
+    run: RunResult
+    corpus: SyntheticReport
+    rows: list[Row]
+
+
+def distill(
+    arguments: DistillationArguments,
+    data: StudentDataArguments,
+    model: ModelArguments,
+    args: TranslationTrainingArguments,
+) -> DistillationResult:
+    """Train a student on the translations of a teacher, and compare both; or resume an earlier call.
+
+    `args.output_dir` then contains the student as `train_translation` saves it, its int8 version in `int8`, the
+    student's training set in `distillation`, and `distillation.json` with the comparison, which the model card also
+    contains.
+
+    Args:
+        arguments: the teacher, the texts to translate and the selection of the translations.
+        data: the test set, optionally a validation set, and optionally original pairs to add to the training set.
+        model: the architecture of the student. It has the teacher's tokenizer, unless `tokenizer`, `vocab_size` or
+            `model_name_or_path` is given.
+        args: the training arguments of the student.
+
+    Raises:
+        ValueError: an argument, a text or a corpus is invalid, or the folder contains a different run.
+        FloatingPointError: the loss of the student is not finite.
+        OSError: a file cannot be read or written.
+    """
+    folder, teacher = Path(args.output_dir), [Path(name) for name in arguments.teacher]
+    if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
+        model = replace(model, tokenizer=str(teacher[0]))
+    check(folder, teacher, data, model, args)
+    original, test = data.text("train"), data.text("test")
+    assert test is not None  # checked above
+
+    corpus = SyntheticCorpus(folder / WORK)
+    translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device)
+    report = corpus.make(translator, tokenizer, arguments, original, data.max_source_length)
+    del translator
+    run = train_translation(data.with_training_set(*corpus.train), model, args)
+
+    def compare() -> list[Row]:
+        comparison = Comparison(folder, teacher, test, args)
+        rows = comparison.rows(report)
+        add_to_card(folder / CARD, arguments, report, rows)
+        return rows
+
+    return DistillationResult(run, report, call_on_main_process(compare))
+
+
+def check(
+    folder: Path,
+    teacher: Sequence[Path],
+    data: StudentDataArguments,
+    model: ModelArguments,
+    args: TranslationTrainingArguments,
+) -> None:
+    """Check the arguments before the teacher translates.
+
+    Raises:
+        ValueError: an argument or a corpus is invalid.
+    """
+    for path in teacher:
+        if not (path / "config.json").is_file():
+            raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {str(path)!r}.")
+        if path.resolve() == folder.resolve():
+            raise ValueError(f"output_dir must differ from teacher, got {str(folder)!r} for both.")
+    if not data.has("test"):
+        raise ValueError("test_source_file and test_target_file, or test_file, must be given, got none of them.")
+    if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
+        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another run.")
+    check_arguments(model, args)
+    for split in ("train", "validation", "test"):
+        text = data.text(split)
+        if text is not None:
+            report = validate(text)
+            raise_if_invalid(report, data.on_invalid)
+            raise_if_empty(report)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of a finished student with its teacher.
+
+    Attributes:
+        folder: the output folder.
+        teacher: the folders of the teacher.
+        test: the test set.
+        args: the training arguments, with the options of evaluation.
+    """
+
+    folder: Path
+    teacher: Sequence[Path]
+    test: Corpus
+    args: TranslationTrainingArguments
+
+    def rows(self, report: SyntheticReport) -> list[Row]:
+        """The rows of teacher and student in each dtype; finished ones are read from the record."""
+        inputs = self.inputs()
+        record = self.folder / RECORD
+        content: dict[str, Any] = {
+            "teacher": [str(path) for path in self.teacher],
+            **asdict(report),
+            "synthetic": report.synthetic,
+            "synthetic_share": report.synthetic_share,
+            "inputs": inputs,
+            "rows": [],
+        }
+        earlier = json.loads(record.read_bytes()) if record.is_file() else {}
+        is_same = earlier.get("inputs") == inputs
+        rows = [Row(**row) for row in earlier["rows"]] if is_same else []
+        if not (is_same and (self.folder / INT8).is_dir()):
+            self.export_int8()
+        finished = {(row.model, row.dtype) for row in rows}
+        pairs = [line for line in self.test.lines() if isinstance(line, ParallelLine)]
+        test_set = TestSet([pair.source for pair in pairs], [pair.target for pair in pairs], self.options())
+        folders = {"teacher": self.teacher, "student": [self.folder]}
+        types = {name: [model_type(path) for path in paths] for name, paths in folders.items()}
+        usable = {name: usable_dtypes(types[name], self.args.device) for name in folders}
+        for dtype in usable["student"]:  # both in one dtype, then the next one: the load of the machine varies
+            for name, paths in folders.items():
+                if (name, dtype) not in finished and dtype in usable[name]:
+                    rows.append(test_set.evaluate(name, dtype, paths, self.args.device))
+                    content["rows"] = [asdict(row) for row in rows]
+                    write_atomically(record, [json.dumps(content, indent=2).encode()])
+        return sorted(rows, key=lambda row: row.model != "teacher")
+
+    def inputs(self) -> dict[str, Any]:
+        """Everything that determines the scores."""
+        weights = [file_digest(path) for folder in (*self.teacher, self.folder) for path in weight_files(folder)]
+        return {"weights": weights, "test set": fingerprint(self.test), **self.args.generation_kwargs}
+
+    def options(self) -> dict[str, Any]:
+        """The options of `translate`, as in the evaluation of the training."""
+        return dict(self.args.generation_kwargs)
+
+    def export_int8(self) -> None:
+        """Save the student in int8, in a folder that replaces that of an earlier call."""
+        shutil.rmtree(self.folder / INT8, ignore_errors=True)
+        quantized, tokenizer = load_translator(self.folder, "int8")
+        with new_folder(self.folder / INT8) as temporary:
+            quantized.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a saved model's weights."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def model_type(folder: Path) -> str:
+    """The architecture of a saved model."""
+    return AutoConfig.from_pretrained(folder).model_type
+
+
+def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticReport, rows: Sequence[Row]) -> None:
+    """Add the section about the distillation to the student's model card, or replace it."""
+    card = ModelCard.load(path)
+    teacher = ", ".join(f"`{name}`" for name in arguments.teacher)
+    lines = [
+        SECTION,
+        f"Trained on translations of {teacher} ({len(arguments.teacher)} model"
+        f"{'s' if len(arguments.teacher) > 1 else ''}, {arguments.teacher_num_beams} beams): sequence-level knowledge "
+        "distillation (Kim & Rush 2016).",
+        "",
+        f"{report}.",
+        "",
+        table(rows),
+        "",
+        "Test set; sentences per second in one run with the beam size of the evaluation. The folder `int8` contains "
+        "the student in int8.",
+    ]
+    body = str(card).partition(SECTION)[0].rstrip("\n")
+    write_atomically(path, ["\n".join([body, "", *lines, ""]).encode()])
