@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from accelerate import PartialState
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import (
@@ -17,10 +17,12 @@ from modeling_random_transformer.augmentation import (
     distillation_corpus,
 )
 from modeling_random_transformer.augmentation.distillation_corpus import SyntheticCorpus
+from modeling_random_transformer.conversion.marian import convert_marian
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.translation import translate
+from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
 
 KINDS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
 STUDENT = "d_model=8,d_ff=16,encoder_layers=1,decoder_layers=1,num_heads=1,max_position_embeddings=16"
@@ -127,6 +129,7 @@ class TestResult:
         assert again.corpus == result.corpus
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["train_translation", "Comparison"])
 def test_resumes_after_an_interruption(folder, tmp_path, monkeypatch, stage):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
@@ -138,6 +141,19 @@ def test_resumes_after_an_interruption(folder, tmp_path, monkeypatch, stage):
     if stage == "Comparison":
         monkeypatch.setattr(distillation_corpus.SyntheticCorpus, "best", None)
     assert len(distilled(tmp_path, output="interrupted").rows) >= 4
+
+
+def test_student_of_a_converted_marian_model(tmp_path):
+    """Its tokenizer has no start token: the student's targets start with the padding token, like the teacher's."""
+    opus_folder(tmp_path / "opus")
+    convert_marian(tmp_path / "opus", tmp_path / "teacher")
+    for name, sentences in (("a", SENTENCES[:3]), ("b", SENTENCES[3:])):
+        for split in ("train", "test"):
+            (tmp_path / f"{split}.{name}").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    result = distilled(tmp_path, max_steps=1, config_overrides=STUDENT.replace("=16", "=128"))
+    student, teacher = (AutoConfig.from_pretrained(path) for path in (result.run.folder, tmp_path / "teacher"))
+    assert student.decoder_start_token_id == teacher.decoder_start_token_id == teacher.pad_token_id
+    assert student.vocab_size == teacher.vocab_size
 
 
 class TestSelection:
