@@ -12,6 +12,7 @@ PROGRAM = "random-transformer"
 VERBS = {
     "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
     "translate": ("translation.command", "translate sentences, a file or standard input"),
+    "score": ("scoring.command", "compute the log-probability of given translations"),
     "back-translate": (
         "augmentation.back_translation_command",
         "make a synthetic corpus from monolingual text and a reverse model",

@@ -206,6 +206,28 @@ def smoothed_cross_entropy(
     return loss
 
 
+def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
+    """The natural logarithm of each label's probability, and 0 for ignored labels: `[batch, target_len]`.
+
+    Equals `logits.log_softmax(-1)` gathered at the labels, in float32 at least, without a copy of all logits: a few
+    rows at a time are converted. It has no gradient.
+
+    Args:
+        logits: `[batch, target_len, vocab_size]`.
+        labels: `[batch, target_len]`.
+        ignore_index: the label of positions without a target.
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    size = max(1, (LOSS_CHUNK_CPU if logits.device.type == "cpu" else LOSS_CHUNK_GPU) // logits.shape[-1])
+    ignored = labels == ignore_index
+    targets = labels.masked_fill(ignored, 0).reshape(-1, 1)
+    scores = [
+        rows.to(dtype).log_softmax(dim=1).gather(1, chunk)[:, 0]
+        for rows, chunk in zip(logits.detach().flatten(0, -2).split(size), targets.split(size), strict=True)
+    ]
+    return torch.cat(scores).view(labels.shape).masked_fill(ignored, 0)
+
+
 def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
     """1 / `count`, and 0 for a count of 0, on the device of the logits and in float32 at least."""
     dtype = torch.promote_types(logits.dtype, torch.float32)

@@ -29,7 +29,15 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from ..loading import check_finite, load_translator
 from ..ops_random_transformer import supports_native_matmul
 from ..utils.atomic_files import write_atomically
-from ..utils.command_line import Parser, existing_file, format_error, model_folder, print_error
+from ..utils.command_line import (
+    Parser,
+    existing_file,
+    exit_status,
+    model_folder,
+    output_file,
+    positive_integer,
+    positive_number,
+)
 from ..utils.errors import first_line
 from ..utils.text import encode_lines, read_lines
 from .files import translate_file
@@ -47,19 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     exit_with_launcher()
     arguments = parse_arguments(argv)
-    try:
-        run(arguments)
-    except BrokenPipeError:
-        return 0  # the reader, such as `head`, has exited
-    except KeyboardInterrupt:
-        return 130
-    except FloatingPointError as error:
-        print_error(SCRIPT, str(error))
-        return 1
-    except (ValueError, OSError) as error:
-        print_error(SCRIPT, format_error(error))
-        return 2
-    return 0
+    return exit_status(SCRIPT, lambda: run(arguments))
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -141,34 +137,6 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
         parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without it.")
     if source and output and output.exists() and output.samefile(source):
         parser.error(f"--output must differ from --input, got {output} for both.")
-
-
-def output_file(text: str) -> Path:
-    """Argument type: a new or an existing regular file."""
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {text!r}.")
-    if path.exists() and not path.is_file():
-        raise argparse.ArgumentTypeError(f"must be a file, new or not, got {text!r}.")
-    return path
-
-
-def positive_integer(text: str) -> int:
-    """Argument type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
-    return int(text)
-
-
-def positive_number(text: str) -> float:
-    """Argument type."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
-    return number
 
 
 def run(arguments: argparse.Namespace) -> None:

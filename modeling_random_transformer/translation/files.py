@@ -67,14 +67,11 @@ def translate_file(
             belong to a different job, or their manifest is damaged.
         OSError: a file cannot be read or written.
     """
-    from accelerate import PartialState  # not required for translating texts
-
     check_positive(chunk_size=chunk_size)
     settings = TranslationOptions.from_kwargs(**options)
     pipe = settings.pipeline(model, tokenizer)
     source, parts = Path(input_file), Parts(Path(output_file))
-    # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
-    state = PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
+    state = process_state(model)
     job, missing = call_on_main_process(lambda: begin(source, parts, pipe, settings, chunk_size, restart))
 
     assigned = missing[state.process_index :: state.num_processes]
@@ -85,11 +82,24 @@ def translate_file(
             texts = read_chunk(source, job, number)
             first = number * chunk_size
             parts.write(number, translate_chunk(pipe, texts, settings.seed, first, "line", bar.update))
-    if state.is_main_process:
+    join_parts(parts, job, state.is_main_process)
+
+
+def join_parts(parts: Parts, job: Job, is_main_process: bool) -> None:
+    """Wait for the parts of all processes; the first process concatenates them."""
+    if is_main_process:
         # Not a barrier, because the backends' barriers time out after some minutes.
         wait_until(lambda: not parts.missing(job))
         parts.join(job)
     wait_until(lambda: not parts.manifest.exists())
+
+
+def process_state(model: PreTrainedModel) -> Any:
+    """Accelerate's state of the processes that share a job."""
+    from accelerate import PartialState  # not required for translating texts
+
+    # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
+    return PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
 
 
 def begin(
@@ -114,7 +124,8 @@ def describe_job(source: Path, pipe: Seq2SeqPipeline, options: TranslationOption
             position += len(line)
             digest.update(line)
             decode_line(line, str(source), lines)
-    return Job(lines, digest.hexdigest(), starts, chunk_size, fingerprint(pipe), plain_options(pipe, options))
+    model = fingerprint(pipe.model, pipe.tokenizer)
+    return Job(lines, digest.hexdigest(), starts, chunk_size, model, plain_options(pipe, options))
 
 
 def read_chunk(source: Path, job: Job, number: int) -> list[str]:
@@ -128,9 +139,8 @@ def read_chunk(source: Path, job: Job, number: int) -> list[str]:
     return texts
 
 
-def fingerprint(pipe: Seq2SeqPipeline) -> str:
+def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
-    model, tokenizer = pipe.model, pipe.tokenizer
     described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
     for config in (model.config, model.generation_config):
         described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})

@@ -1,4 +1,4 @@
-"""The finished chunks of a file's translation, and the manifest that describes the job."""
+"""The finished chunks of a file's translation or scoring, and the manifest that describes the job."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from typing import Any
 from ..utils.atomic_files import write_atomically
 from ..utils.text import encode_lines
 
-DAMAGED = "The manifest is damaged: delete the folder to translate from the first line."
+DAMAGED = "The manifest is damaged: delete the folder to start from the first line."
 
 
 @dataclass(frozen=True)
 class Job:
-    """The content of the manifest: input, model and options of a translation."""
+    """The content of the manifest: input, model and options of a translation or of scoring."""
 
     lines: int
     sha256: str  # of the input
-    starts: list[int]  # byte offset of each chunk
+    starts: list[int]  # of each chunk: its byte offset, or the index of its first pair
     chunk_size: int  # in lines
     model: str  # fingerprint of model and tokenizer
     options: dict[str, Any]
@@ -53,7 +53,7 @@ class Job:
         old, new = earlier.options, current.options
         differences += [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
         raise ValueError(
-            f"{folder} must contain the parts of the same translation, got parts of one that differs in "
+            f"{folder} must contain the parts of the same job, got parts of one that differs in "
             f"{', '.join(differences)}: use the same input, model and options to resume, or restart."
         )
 

@@ -192,13 +192,13 @@ def stream_chunks(
     return translations()
 
 
-def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0) -> Any:
+def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0, unit: str = "text") -> Any:
     """A progress bar on stderr that counts texts; by default after a second, or after a minute in a log file."""
     interactive = sys.stderr.isatty()
     return tqdm(
         total=len(texts) if isinstance(texts, Sized) else None,
         initial=done,
-        unit="text",
+        unit=unit,
         disable=shown is False,
         delay=0 if shown else 1 if interactive else 60,
         mininterval=0.1 if interactive or shown else 60,

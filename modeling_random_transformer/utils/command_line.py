@@ -77,11 +77,60 @@ def format_error(error: Exception) -> str:
     return " ".join(str(error).split("\n"))
 
 
+def exit_status(script: str, run: Callable[[], None]) -> int:
+    """Run a command and print its error.
+
+    Returns:
+        0 on success; 1 if weights or losses are not finite; 2 for an invalid input; 130 after Ctrl-C.
+    """
+    try:
+        run()
+    except BrokenPipeError:
+        return 0  # the reader, such as `head`, has exited
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except FloatingPointError as error:
+        print_error(script, str(error))
+        return 1
+    except (ValueError, OSError) as error:
+        print_error(script, format_error(error))
+        return 2
+    return 0
+
+
 def existing_file(text: str) -> Path:
     """Argument type: an existing file, which may be a pipe."""
     if not Path(text).exists() or Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
     return Path(text)
+
+
+def output_file(text: str) -> Path:
+    """Argument type: a new or an existing regular file."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {text!r}.")
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(f"must be a file, new or not, got {text!r}.")
+    return path
+
+
+def positive_integer(text: str) -> int:
+    """Argument type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Argument type."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
+    return number
 
 
 def model_folder(text: str) -> Path:

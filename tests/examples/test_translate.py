@@ -289,7 +289,7 @@ class TestErrors:
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2
         assert (
-            "out.txt.parts must contain the parts of the same translation, got parts of one that differs in num_beams: "
+            "out.txt.parts must contain the parts of the same job, got parts of one that differs in num_beams: "
             in errors[0]
         )
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])

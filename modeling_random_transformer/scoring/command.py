@@ -1,0 +1,161 @@
+"""Score given translations with a saved model: the log-probability of each, for filtering and reranking.
+
+    random-transformer score --model outputs/quickstart --source_file test.en --target_file test.es
+    random-transformer score --model outputs/quickstart --source_file train.tsv --output scores.txt
+    paste test.en test.es | random-transformer score --model outputs/quickstart --output_format jsonl
+
+Line n of the output belongs to pair n: the sum of the natural logarithms of the target tokens' probabilities and the
+number of these tokens, including the end token. With --output and files, the same command resumes after an
+interruption, and `accelerate launch` distributes the pairs over processes.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from ..data import ParallelText
+from ..loading import check_finite
+from ..pipeline_random_transformer import check_text
+from ..translation.command import exit_with_launcher, limit_sources, load, write_to_stdout
+from ..utils.atomic_files import write_atomically
+from ..utils.command_line import (
+    Parser,
+    existing_file,
+    exit_status,
+    model_folder,
+    output_file,
+    positive_integer,
+)
+from ..utils.text import encode_lines, read_lines
+from .files import Pair, score_file, score_format, valid_pairs
+from .pairs import score_pairs
+
+SCRIPT = "score.py"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Score according to the command line.
+
+    Returns:
+        The exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument, a file or a text is
+        invalid; 130 after Ctrl-C.
+    """
+    exit_with_launcher()
+    arguments = parse_arguments(argv)
+    return exit_status(SCRIPT, lambda: run(arguments))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; invalid arguments exit with status 2."""
+    parser = Parser(SCRIPT, __doc__)
+    parser.add_argument(
+        "--model", required=True, type=model_folder, metavar="FOLDER", help="a saved model and its tokenizer"
+    )
+    parser.add_argument(
+        "--source_file",
+        type=existing_file,
+        metavar="FILE",
+        help="sources, one per line; or both sides in a .tsv or .jsonl file (default: TSV from standard input)",
+    )
+    parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
+    parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
+    parser.add_argument(
+        "--output_format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="text: log-probability and number of tokens, separated by a tab (default: %(default)s)",
+    )
+    parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token too")
+    parser.add_argument(
+        "--truncation", action="store_true", help="truncate texts that are too long (default: they are an error)"
+    )
+    parser.add_argument(
+        "--max_batch_tokens",
+        type=positive_integer,
+        default=4096,
+        metavar="N",
+        help="batch size: pairs × tokens of the longest source and target (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--chunk_size",
+        type=positive_integer,
+        default=1000,
+        metavar="N",
+        help="pairs that are sorted by length together; an interruption loses at most one chunk per process "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "int8"),
+        default="auto",
+        help="dtype of the weights (default: %(default)s, the saved one)",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
+    )
+    arguments = parser.parse_args(argv)
+    check_files(arguments, parser)
+    return arguments
+
+
+def check_files(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exit with an error if the files do not fit together."""
+    source, target, output = arguments.source_file, arguments.target_file, arguments.output
+    if target and not source:
+        parser.error(f"--target_file must be given with --source_file, got {target} without it.")
+    for name, path in (("--source_file", source), ("--target_file", target)):
+        if path and output and output.exists() and output.samefile(path):
+            parser.error(f"--output must differ from {name}, got {output} for both.")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Load the model and score."""
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    corpus = ParallelText(arguments.source_file, arguments.target_file) if arguments.source_file else None
+    on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
+    state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+    if state.num_processes > 1 and not (corpus and arguments.output):
+        raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
+    model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
+    check_finite(model)
+    limit_sources(model, tokenizer)
+    options = {name: getattr(arguments, name) for name in ("max_batch_tokens", "token_scores", "truncation")}
+    options["chunk_size"] = arguments.chunk_size
+    if corpus and arguments.output:
+        formats = {"output_format": arguments.output_format, "restart": arguments.restart}
+        score_file(corpus, arguments.output, model, tokenizer, **formats, **options)
+    else:
+        pairs = valid_pairs(corpus.lines(), str(corpus)) if corpus else read_pairs(sys.stdin.buffer)
+        scores = score_pairs(model, tokenizer, pairs, **options)
+        write_lines(arguments.output, map(score_format(arguments.output_format), scores))
+    state.destroy_process_group()
+
+
+def read_pairs(file: Iterator[bytes]) -> Iterator[Pair]:
+    """The pairs of standard input, one per line, with a tab between source and target.
+
+    Raises:
+        ValueError: a line is not UTF-8, has another number of columns or a blank source.
+    """
+    for number, line in enumerate(read_lines(file, "stdin"), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise ValueError(f"stdin must have 2 columns, separated by a tab, but line {number} has {len(columns)}.")
+        check_text(columns[0], f"line {number}")
+        yield columns[0], columns[1]
+
+
+def write_lines(output: Path | None, lines: Iterator[str]) -> None:
+    """Write to a file, atomically, or to standard output."""
+    if output:
+        write_atomically(output, encode_lines(lines))
+    else:
+        write_to_stdout(encode_lines(lines))

@@ -1,0 +1,146 @@
+"""Resumable scoring of parallel text by one or more processes; see `translation.files` for the parts of an output."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data import DatasetText, InvalidLine, ParallelText
+from ..data.sources import Line, ParallelLine
+from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
+from ..translation.files import fingerprint, join_parts, process_state
+from ..translation.parts import Job, Parts
+from ..translation.streams import progress_bar
+from ..utils.distributed import call_on_main_process
+from .pairs import PairScore, Scorer
+
+Pair = tuple[str, str]
+
+
+def score_file(
+    corpus: ParallelText | DatasetText,
+    output_file: str | PathLike,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    output_format: str = "text",
+    max_batch_tokens: int = 4096,
+    token_scores: bool = False,
+    truncation: bool = False,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
+) -> None:
+    """Score parallel text; line n of the output is the score of pair n, as `format_score` writes it.
+
+    Resumes after an interruption and distributes chunks over processes like `translate_file`.
+
+    Args:
+        corpus: the pairs, which are read once to check them, and again to score them.
+        output_file: the file to write or to replace.
+        model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
+        tokenizer: its tokenizer.
+        output_format: `"text"` or `"jsonl"`.
+        max_batch_tokens: see `score_pairs`, as for `token_scores` and `truncation`.
+        token_scores: write the log-probability of each token too.
+        truncation: truncate texts that are too long.
+        chunk_size: pairs that are sorted by length together, and lost if the process is killed before the chunk is
+            complete.
+        restart: discard the parts of an earlier call.
+        progress: show a progress bar on stderr; `None` shows it after a delay.
+
+    Raises:
+        ValueError: an argument or a line of the corpus is invalid, or the parts of an earlier call belong to a
+            different job.
+        OSError: a file cannot be read or written.
+    """
+    check_positive(chunk_size=chunk_size)
+    write = score_format(output_format)
+    scorer = Scorer(model, tokenizer, max_batch_tokens, token_scores, truncation)
+    parts, state = Parts(Path(output_file)), process_state(model)
+
+    def begin() -> tuple[Job, list[int]]:
+        options = {"output_format": output_format, "token_scores": token_scores, "truncation": truncation}
+        lines, digest = describe_pairs(corpus)
+        starts = list(range(0, lines, chunk_size))
+        job = Job(lines, digest, starts, chunk_size, fingerprint(model, tokenizer), options)
+        parts.begin(job, restart)
+        return job, parts.missing(job)
+
+    job, missing = call_on_main_process(begin)
+    assigned = missing[state.process_index :: state.num_processes]
+    done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
+    total = range(done + sum(map(job.lines_of, assigned)))
+    with progress_bar(total, progress if state.is_main_process else False, done, "pair") as bar:
+        for number, pairs in chunks_of_pairs(corpus, chunk_size, set(assigned)):
+            first = job.starts[number] + 1
+            scores = scorer(pairs, range(first, first + len(pairs)), "line")
+            parts.write(number, list(map(write, scores)))
+            bar.update(len(pairs))
+    join_parts(parts, job, state.is_main_process)
+
+
+def describe_pairs(corpus: ParallelText | DatasetText) -> tuple[int, str]:
+    """The number of pairs and a digest of their texts; raises a `ValueError` for the first invalid line."""
+    count, digest = 0, hashlib.sha256()
+    for source, target in valid_pairs(corpus.lines(), str(corpus)):
+        count += 1
+        digest.update(json.dumps([source, target]).encode())
+    return count, digest.hexdigest()
+
+
+def chunks_of_pairs(
+    corpus: ParallelText | DatasetText, chunk_size: int, numbers: set[int]
+) -> Iterator[tuple[int, list[Pair]]]:
+    """The chunks with these numbers, in order."""
+    pairs, number = valid_pairs(corpus.lines(), str(corpus)), 0
+    while numbers and number <= max(numbers):
+        chunk = list(islice(pairs, chunk_size))
+        if not chunk:
+            raise ValueError(f"{corpus} must not change during the scoring, but has become shorter.")
+        if number in numbers:
+            yield number, chunk
+        number += 1
+
+
+def valid_pairs(lines: Iterator[Line], name: str) -> Iterator[Pair]:
+    """The texts of parallel lines.
+
+    Raises:
+        ValueError: a line is invalid; the message gives its number.
+    """
+    for line in lines:
+        if isinstance(line, InvalidLine):
+            raise ValueError(f"{name} must contain valid pairs only, but line {line.number} is {line.reason}.")
+        assert isinstance(line, ParallelLine)
+        yield line.source, line.target
+
+
+def score_format(name: str) -> Callable[[PairScore], str]:
+    """The function that writes a score as one line.
+
+    `"text"`: log-probability and number of tokens, separated by a tab, then the log-probabilities of the tokens,
+    separated by spaces, if they were requested. `"jsonl"`: an object with the fields of `PairScore`.
+    """
+    formats: dict[str, Callable[[PairScore], str]] = {"text": text_line, "jsonl": json_line}
+    if name not in formats:
+        raise ValueError(f"output_format must be one of {', '.join(formats)}, got {name!r}.")
+    return formats[name]
+
+
+def text_line(score: PairScore) -> str:
+    columns = [f"{score.log_probability:.6f}", str(score.tokens)]
+    if score.token_log_probabilities is not None:
+        columns.append(" ".join(f"{value:.6f}" for value in score.token_log_probabilities))
+    return "\t".join(columns)
+
+
+def json_line(score: PairScore) -> str:
+    fields: dict[str, Any] = asdict(score)
+    return json.dumps({name: value for name, value in fields.items() if value is not None})

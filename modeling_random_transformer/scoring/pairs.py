@@ -1,0 +1,205 @@
+"""Log-probabilities of translations under a model."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..ops_random_transformer import label_log_probabilities
+from ..pipeline_random_transformer import (
+    CHUNK_SIZE,
+    TOKENIZER_LOCK,
+    Seq2SeqPipeline,
+    check_positive,
+    check_type,
+    evaluation_mode,
+    source_limit,
+)
+from ..translation.streams import progress_bar
+
+IGNORED = -100  # the label of positions that are not scored
+
+
+@dataclass(frozen=True, slots=True)
+class PairScore:
+    """The probability of a translation, given its source.
+
+    Attributes:
+        log_probability: sum of the natural logarithms of the target tokens' probabilities, including the end token.
+        tokens: number of these tokens.
+        token_log_probabilities: the terms of the sum, in the order of the tokens, if they were requested.
+    """
+
+    log_probability: float
+    tokens: int
+    token_log_probabilities: list[float] | None = None
+
+
+def score_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    max_batch_tokens: int = 4096,
+    token_scores: bool = False,
+    truncation: bool = False,
+    chunk_size: int = CHUNK_SIZE,
+    progress: bool | None = None,
+) -> Iterator[PairScore]:
+    """The log-probability of each pair of source and target, in the order of the pairs.
+
+    A lazy iterator, which reads one chunk at a time. The costs are those of a forward pass. A target-language tag that
+    `generate()` would be forced to begin with is neither scored nor counted.
+
+    Args:
+        model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
+        tokenizer: its tokenizer.
+        pairs: sources and targets. A target may be empty, a source may not.
+        max_batch_tokens: limit on the size of a batch: pairs × (tokens of the longest source + longest target). A
+            longer pair forms a separate batch.
+        token_scores: return `token_log_probabilities` too.
+        truncation: truncate texts with more tokens than `tokenizer.model_max_length` or the model's learned positions.
+            By default they raise an error.
+        chunk_size: number of pairs that are sorted by length together.
+        progress: show a progress bar on stderr; `None` shows it after a delay.
+
+    Raises:
+        ValueError: an argument is invalid, or a pair is not two strings, has a blank source or is too long. Arguments
+            are checked immediately, pairs when they are read.
+    """
+    check_positive(chunk_size=chunk_size)
+    scorer = Scorer(model, tokenizer, max_batch_tokens, token_scores, truncation)
+
+    def scores() -> Iterator[PairScore]:
+        iterator, first = iter(pairs), 0
+        with progress_bar(pairs, progress, unit="pair") as bar:
+            while chunk := list(islice(iterator, chunk_size)):
+                yield from scorer(chunk, range(first, first + len(chunk)), "index")
+                bar.update(len(chunk))
+                first += len(chunk)
+
+    return scores()
+
+
+class Scorer:
+    """Scores pairs that are sorted by length together; see `score_pairs` for the arguments."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_batch_tokens: int = 4096,
+        token_scores: bool = False,
+        truncation: bool = False,
+    ):
+        check_positive(max_batch_tokens=max_batch_tokens)
+        check_type("truncation", truncation, bool, "True or False")
+        self.pipe = Seq2SeqPipeline(
+            model, tokenizer, device=None if getattr(model, "hf_device_map", None) else model.device
+        )
+        self.model, self.tokenizer = model, tokenizer
+        self.max_batch_tokens, self.token_scores, self.truncation = max_batch_tokens, token_scores, truncation
+        self.start = decoder_start(model)
+
+    def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[PairScore]:
+        """Score pairs; errors identify a pair by its number and unit, such as `"line"`."""
+        sources, targets = self.tokenize(pairs, numbers, unit)
+        forced = forced_first_token(self.model, self.tokenizer)
+        scores: dict[int, PairScore] = {}
+        lengths = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+        for batch in batches_of_pairs(lengths, self.max_batch_tokens):
+            log_probabilities = self.forward([sources[i] for i in batch], [targets[i] for i in batch], forced)
+            for i, row in zip(batch, log_probabilities, strict=True):
+                values = row[int(targets[i][:1] == [forced]) : len(targets[i])]
+                scores[i] = PairScore(sum(values), len(values), values if self.token_scores else None)
+        return [scores[i] for i in range(len(pairs))]
+
+    def tokenize(
+        self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Token ids of the sources and of the targets."""
+        for number, pair in zip(numbers, pairs, strict=True):
+            if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
+                raise ValueError(f"pairs must be two strings, but the one at {unit} {number} is {pair!r}.")
+        sources = self.pipe.tokenize([source for source, _ in pairs], numbers, unit, False, truncation=self.truncation)
+        texts = [target for _, target in pairs]
+        with TOKENIZER_LOCK:
+            targets = self.tokenizer(text_target=texts, verbose=False)["input_ids"] if texts else []
+        limit, reason = source_limit(self.tokenizer, self.pipe.positions, None)
+        long = [i for i, target in enumerate(targets) if len(target) > limit]
+        if long and not self.truncation:
+            raise ValueError(
+                f"targets must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
+                f"{len(targets[long[0]])}. To truncate it, set truncation=True."
+            )
+        for i in long:
+            with TOKENIZER_LOCK:
+                targets[i] = self.tokenizer(text_target=texts[i], truncation=True, max_length=limit)["input_ids"]
+        return sources, targets
+
+    @torch.inference_mode()
+    def forward(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]], forced: int | None
+    ) -> list[list[float]]:
+        """The log-probability of each target token, and 0 for padding: `[batch, target_len]`."""
+        rows = [torch.tensor(target) for target in targets]
+        labels = pad_sequence(rows, batch_first=True, padding_value=IGNORED).to(self.model.device)
+        inputs = {name: value.to(self.model.device) for name, value in self.pipe.pad(sources).items()}
+        decoder_ids = shift_right(labels, self.start, self.tokenizer.pad_token_id or 0)
+        if forced is not None:
+            labels[:, 0].masked_fill_(labels[:, 0] == forced, IGNORED)
+        with evaluation_mode(self.model):
+            logits = self.model(**inputs, decoder_input_ids=decoder_ids, use_cache=False).logits
+        return label_log_probabilities(logits, labels, IGNORED).tolist()
+
+
+def shift_right(labels: torch.Tensor, start: int, padding: int) -> torch.Tensor:
+    """The decoder's input for these labels: `[batch, target_len]` in and out."""
+    shifted = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
+    return shifted.masked_fill(shifted == IGNORED, padding)
+
+
+def decoder_start(model: PreTrainedModel) -> int:
+    """The id of the decoder's first input, as in `generate()`.
+
+    Raises:
+        ValueError: the model has none.
+    """
+    for config in (model.generation_config, model.config):
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            start = getattr(config, name, None)
+            if isinstance(start, int):
+                return start
+    raise ValueError(f"decoder_start_token_id must be set in the model's configuration, got {start}.")
+
+
+def forced_first_token(model: PreTrainedModel, tokenizer: Any) -> int | None:
+    """The id that `generate()` is forced to begin with: that of the target language, if there is one."""
+    language = getattr(tokenizer, "tgt_lang", None)
+    if language and hasattr(tokenizer, "get_lang_id"):
+        return tokenizer.get_lang_id(language)
+    return model.generation_config.forced_bos_token_id
+
+
+def batches_of_pairs(lengths: Sequence[tuple[int, int]], max_tokens: int) -> list[list[int]]:
+    """Indices of pairs in batches of at most `max_tokens`, the longest first; a longer pair forms a separate batch.
+
+    Args:
+        lengths: tokens of source and target.
+        max_tokens: limit on pairs × (longest source + longest target).
+    """
+    batches: list[list[int]] = []
+    longest_source = longest_target = 0
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i][::-1], reverse=True):
+        source, target = max(longest_source, lengths[i][0]), max(longest_target, lengths[i][1])
+        if batches and (len(batches[-1]) + 1) * (source + target) <= max_tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+            source, target = lengths[i]
+        longest_source, longest_target = source, target
+    return batches
