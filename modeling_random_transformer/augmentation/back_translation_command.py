@@ -16,15 +16,16 @@ from typing import Any
 import torch
 
 from ..loading import check_finite
-from ..translation.command import (
-    exit_with_launcher,
-    limit_sources,
-    load,
+from ..translation.command import exit_with_launcher, limit_sources, load
+from ..utils.command_line import (
+    Parser,
+    existing_file,
+    exit_status,
+    model_folder,
     output_file,
     positive_integer,
     positive_number,
 )
-from ..utils.command_line import Parser, existing_file, format_error, model_folder, print_error
 from .back_translation import METHODS, TAG, back_translate
 
 PROGRAM = "back-translate"
@@ -39,18 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     exit_with_launcher()
     arguments = parse_arguments(argv)
-    try:
-        run(arguments)
-    except KeyboardInterrupt:
-        print_error(PROGRAM, "interrupted; the same command resumes.")
-        return 130
-    except FloatingPointError as error:
-        print_error(PROGRAM, str(error))
-        return 1
-    except (ValueError, OSError) as error:
-        print_error(PROGRAM, format_error(error))
-        return 2
-    return 0
+    return exit_status(PROGRAM, lambda: run(arguments))
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

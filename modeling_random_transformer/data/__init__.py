@@ -9,12 +9,15 @@ batches = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=4096)
 """
 
 from .batches import EvaluationSampler, TokenBudgetSampler
+from .mixing import CorpusMixture, CorpusSpec
 from .sources import DatasetText, InvalidLine, ParallelLine, ParallelText
 from .streaming import TokenBudgetStream
 from .tokenization import lengths_of, tokenize_pairs, vocabulary_sample
 from .validation import ValidationReport, load_pairs, validate
 
 __all__ = [
+    "CorpusMixture",
+    "CorpusSpec",
     "DatasetText",
     "EvaluationSampler",
     "InvalidLine",

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from .mixing import WeightedPairs
+
 Number = TypeVar("Number", int, np.ndarray)
 
 
@@ -31,6 +33,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         num_processes: number of processes that share the batches.
         seed: determines the order of every epoch.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
+        weights: how often each pair occurs per epoch, `[pairs]`; `None` for once. See `WeightedPairs`.
 
     Raises:
         ValueError: there are no pairs, the numbers of lengths differ, there are fewer pairs than processes, or a pair
@@ -45,8 +48,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
         num_processes: int = 1,
         seed: int = 0,
         pad_to_multiple_of: int = 1,
+        weights: np.ndarray | None = None,
     ):
         self.lengths = _padded_lengths(source_lengths, target_lengths, pad_to_multiple_of)
+        self.weighted = None if weights is None else WeightedPairs(self.lengths, weights, seed)
+        if self.weighted is not None:
+            self.lengths = self.weighted.lengths
         self.seed = seed
         self.epoch = 0
         self.num_processes = num_processes
@@ -64,6 +71,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng([self.seed, self.epoch])
         order = self._sort(random.permutation(len(self.lengths)))
+        if self.weighted is not None:
+            order = self.weighted.epoch(self.epoch)[order]
         batches = np.split(order, self.starts[1:])
         for number in np.resize(random.permutation(len(batches)), len(self)):
             yield batches[number].tolist()

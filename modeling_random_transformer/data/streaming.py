@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from .batches import TokenBudgetSampler
+from .mixing import CorpusMixture
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import TOO_LONG, tokenize_batch
 from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
@@ -30,7 +31,7 @@ class TokenBudgetStream(IterableDataset):
     epoch and all processes compute the same number of steps. The batches do not depend on `num_workers`.
 
     Args:
-        corpus: the parallel text.
+        corpus: the parallel text, or a mixture of several.
         tokenizer: a tokenizer that appends its end token to every text.
         max_tokens: the maximum number of source and target tokens in a batch, including padding.
         buffer_pairs: number of pairs in a buffer.
@@ -51,7 +52,7 @@ class TokenBudgetStream(IterableDataset):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | CorpusMixture,
         tokenizer: PreTrainedTokenizerBase,
         max_tokens: int,
         *,
@@ -86,7 +87,7 @@ class TokenBudgetStream(IterableDataset):
 
     def epoch(self, number: int) -> Iterator[list[Row]]:
         """This process's batches of one epoch."""
-        for index, rows in enumerate(self._buffers()):
+        for index, rows in enumerate(self._buffers(number)):
             (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
             sources, targets = ([row[f"{side}_length"] for row in rows] for side in ("source", "target"))
             batches = TokenBudgetSampler(
@@ -96,9 +97,9 @@ class TokenBudgetStream(IterableDataset):
                 yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
         raise_if_empty(self.report)
 
-    def _buffers(self) -> Iterator[list[Row]]:
+    def _buffers(self, epoch: int) -> Iterator[list[Row]]:
         """Buffers of pairs; a last buffer with fewer pairs than processes is merged into the previous one."""
-        rows, previous = self._rows(), None
+        rows, previous = self._rows(epoch), None
         while buffer := list(islice(rows, self.buffer_pairs)):
             if previous is not None and len(buffer) >= self.num_processes:
                 yield previous
@@ -107,9 +108,9 @@ class TokenBudgetStream(IterableDataset):
         if previous is not None:
             yield previous
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self, epoch: int) -> Iterator[Row]:
         self.report = ValidationReport(str(self.corpus))
-        for chunk in self._chunks():
+        for chunk in self._chunks(epoch):
             self.report.lines += chunk.lines
             for line in chunk.invalid:
                 self.report.add(line.reason, line.number)
@@ -121,14 +122,15 @@ class TokenBudgetStream(IterableDataset):
                 else:
                     yield row
 
-    def _chunks(self) -> Iterable["_Chunk"]:
+    def _chunks(self, epoch: int) -> Iterable["_Chunk"]:
+        corpus = self.corpus.at_epoch(epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus
         options: dict[str, Any] = {}
         if self.num_workers:
             # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
             chunks = -(-self.buffer_pairs // (LINES_PER_CHUNK * self.num_workers))
             options = {"prefetch_factor": max(2, chunks), "worker_init_fn": _disable_tokenizer_threads}
         return DataLoader(
-            _Chunks(self.corpus, self.tokenizer),
+            _Chunks(corpus, self.tokenizer),
             batch_size=None,
             collate_fn=_identity,
             num_workers=self.num_workers,
@@ -150,7 +152,7 @@ class _Chunk:
 class _Chunks(IterableDataset):
     """The chunks of a corpus in order; worker w of n in a `DataLoader` tokenizes chunks w, w + n, w + 2n, …"""
 
-    def __init__(self, corpus: Corpus, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, corpus: Corpus | CorpusMixture, tokenizer: PreTrainedTokenizerBase):
         self.corpus, self.tokenizer = corpus, tokenizer
 
     def __iter__(self) -> Iterator[_Chunk]:

@@ -1,6 +1,7 @@
 """Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,10 +9,16 @@ from typing import Any, ClassVar
 from datasets import load_dataset
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..data.mixing import CorpusSpec
 from ..data.sources import Corpus, DatasetText, ParallelText
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
+FILES = (
+    *("source_file", "target_file", "train_file"),
+    *("validation_source_file", "validation_target_file", "validation_file"),
+    *("test_source_file", "test_target_file", "test_file"),
+)
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
@@ -20,22 +27,35 @@ class DataArguments:
     """The parallel text, and the treatment of invalid lines.
 
     The training, validation and test sets are each given as two aligned text files, as one .tsv or .jsonl file, or as a
-    split of a dataset for `datasets.load_dataset`.
+    split of a dataset for `datasets.load_dataset`. Several files are several corpora of the set; in Python, a single
+    file may also be given as a string.
     """
 
-    requires_train: ClassVar[bool] = True
-
-    source_file: str | None = field(default=None, metadata={"help": "Training sources: UTF-8 text, one per line."})
-    target_file: str | None = field(
+    source_file: list[str] | None = field(
+        default=None, metadata={"help": "Training sources: UTF-8 text, one per line; one or several files."}
+    )
+    target_file: list[str] | None = field(
         default=None, metadata={"help": "Training targets, aligned with source_file by line."}
     )
-    train_file: str | None = field(default=None, metadata={"help": "Training pairs in one .tsv or .jsonl file."})
-    validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources."})
-    validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one .tsv or .jsonl file."})
-    test_source_file: str | None = field(default=None, metadata={"help": "Test sources."})
-    test_target_file: str | None = field(default=None, metadata={"help": "Test targets."})
-    test_file: str | None = field(default=None, metadata={"help": "Test pairs in one .tsv or .jsonl file."})
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Training pairs in .tsv or .jsonl files; one or several."}
+    )
+    train_weights: list[float] | None = field(
+        default=None,
+        metadata={"help": "How often each pair is seen per epoch, one number per training corpus: 2 for twice."},
+    )
+    train_temperature: float | None = field(
+        default=None,
+        metadata={"help": "Weights of (size / largest size)^(1 / temperature - 1); 5 favors small corpora."},
+    )
+    validation_source_file: list[str] | None = field(default=None, metadata={"help": "Validation sources."})
+    validation_target_file: list[str] | None = field(default=None, metadata={"help": "Validation targets."})
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Validation pairs in .tsv or .jsonl files."}
+    )
+    test_source_file: list[str] | None = field(default=None, metadata={"help": "Test sources."})
+    test_target_file: list[str] | None = field(default=None, metadata={"help": "Test targets."})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Test pairs in .tsv or .jsonl files."})
     dataset_name: str | None = field(
         default=None, metadata={"help": "Dataset name or folder for `datasets.load_dataset`."}
     )
@@ -57,8 +77,14 @@ class DataArguments:
     )
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Number of tokenization processes."})
 
+    requires_train: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         self._replace_deprecated()
+        for name in FILES:
+            value = getattr(self, name)
+            if isinstance(value, str | Path):
+                setattr(self, name, [str(value)])
         for name in ("max_source_length", "max_target_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
@@ -66,6 +92,7 @@ class DataArguments:
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )
+        self._check_weights()
 
     def _replace_deprecated(self) -> None:
         """Translate `on_broken` and its values `"refuse"` and `"drop"` into `on_invalid`."""
@@ -80,46 +107,69 @@ class DataArguments:
             )
             self.on_broken = None
 
+    def _check_weights(self) -> None:
+        weights, count = self.train_weights, max(1, len(self._file_texts("train")))
+        if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
+            raise ValueError(f"train_weights must be {count} positive numbers, one per training corpus, got {weights}.")
+        if self.train_temperature is None:
+            return
+        if not 0 < self.train_temperature < float("inf"):
+            raise ValueError(f"train_temperature must be a positive number, got {self.train_temperature}.")
+        if weights is not None:
+            raise ValueError(f"train_weights must be unset with train_temperature, got {weights}.")
+
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
-        return self._file_text(split) is not None or self._dataset_split(split) is not None
+        return bool(self._file_texts(split)) or self._dataset_split(split) is not None
 
-    def text(self, split: str) -> Corpus | None:
-        """The corpus of the split `"train"`, `"validation"` or `"test"`; `None` if it is not given.
+    def corpora(self, split: str) -> list[CorpusSpec]:
+        """The corpora of the split `"train"`, `"validation"` or `"test"`; empty if it is not given.
+
+        Weights that depend on `train_temperature` are set when the sizes of the corpora are known.
 
         Raises:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
-        return self._file_text(split) or self._dataset_text(split)
+        texts: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
+        weights = self.train_weights if split == "train" else None
+        return [CorpusSpec(text, weight) for text, weight in zip(texts, weights or [1.0] * len(texts), strict=True)]
 
-    def _file_text(self, split: str) -> ParallelText | None:
+    def _file_texts(self, split: str) -> list[ParallelText]:
         prefix = "" if split == "train" else f"{split}_"
-        source, target = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
+        sources, targets = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
         single = getattr(self, f"{split}_file")
-        if single is not None and (source or target):
+        if single is not None and (sources or targets):
             raise ValueError(f"{split}_file must be unset with {prefix}source_file and {prefix}target_file, got both.")
-        if (source is None) != (target is None):
+        if (sources is None) != (targets is None):
             raise ValueError(f"{prefix}source_file and {prefix}target_file must be given together, got one of them.")
-        if single is None and source is None:
-            return None
-        return ParallelText(
-            Path(single or source), None if target is None else Path(target), self.source_key, self.target_key
-        )
+        if single is not None:
+            return [ParallelText(Path(path), None, self.source_key, self.target_key) for path in single]
+        if sources is None:
+            return []
+        if len(sources) != len(targets):
+            raise ValueError(
+                f"{prefix}source_file and {prefix}target_file must have the same number of files, got {len(sources)} "
+                f"and {len(targets)}."
+            )
+        return [
+            ParallelText(Path(source), Path(target), self.source_key, self.target_key)
+            for source, target in zip(sources, targets, strict=True)
+        ]
 
     def _dataset_split(self, split: str) -> str | None:
         return None if self.dataset_name is None else getattr(self, f"{split}_split")
 
-    def _dataset_text(self, split: str) -> DatasetText | None:
+    def _dataset_texts(self, split: str) -> list[DatasetText]:
         name = self._dataset_split(split)
         if name is None:
-            return None
+            return []
         streaming = self.streaming and split == "train"
         try:
             dataset = load_dataset(self.dataset_name, self.dataset_config_name, split=name, streaming=streaming)
         except (OSError, ValueError) as error:
             requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
             raise ValueError(f"{requested} and {split}_split={name!r} must name a dataset: {error}") from error
-        return DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")
+        return [DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")]
 
 
 @dataclass

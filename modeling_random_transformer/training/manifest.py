@@ -16,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..data.mixing import CorpusSpec
 from ..data.sources import Corpus, DatasetText
 from ..data.validation import ValidationReport
 from ..utils.atomic_files import write_atomically
@@ -144,6 +145,7 @@ class RunResult:
         pairs: number of training pairs.
         learning_rate: peak learning rate.
         world_size: number of processes that finished the run.
+        corpora: name, number of pairs and weight of each training corpus.
         reports: validation reports of the corpora.
         scores: metrics of the validation and test sets, by set and name of the metric.
     """
@@ -156,6 +158,7 @@ class RunResult:
     pairs: int
     learning_rate: float
     world_size: int
+    corpora: list[dict[str, Any]] = field(default_factory=list)
     reports: list[ValidationReport] = field(default_factory=list)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -203,7 +206,10 @@ def _check_same(folder: Path, earlier: dict[str, Any], current: dict[str, Any]) 
 
 
 def fixed_values(
-    data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments, corpora: dict[str, Corpus]
+    data_args: DataArguments,
+    model_args: ModelArguments,
+    args: TranslationTrainingArguments,
+    corpora: dict[str, list[CorpusSpec]],
 ) -> dict[str, Any]:
     """The values that determine the result, by argument name. Files are represented by fingerprints."""
     names = [*RECIPE]
@@ -219,8 +225,12 @@ def fixed_values(
     if data_args.streaming:
         values["buffer_pairs"] = data_args.buffer_pairs
     values["training set"] = fingerprint(corpora["train"])
-    if selects(args) and "validation" in corpora:
-        values["validation set"] = fingerprint(corpora["validation"])
+    for name in ("train_weights", "train_temperature"):
+        if (value := getattr(data_args, name)) is not None:
+            values[name] = value
+    validation = [corpus for name in corpora if name.startswith("validation") for corpus in corpora[name]]
+    if selects(args) and validation:
+        values["validation set"] = fingerprint(validation)
     start = args.resume_from_checkpoint
     if isinstance(start, str) and not Path(start).resolve().is_relative_to(Path(args.output_dir).resolve()):
         values["resume_from_checkpoint"] = str(Path(start).resolve())
@@ -257,8 +267,14 @@ def _initial_model(model_args: ModelArguments) -> dict[str, Any]:
     return {**values, **{name: _plain(getattr(config, name)) for name in fields if hasattr(config, name)}}
 
 
-def fingerprint(text: Corpus) -> Any:
-    """A digest of a corpus: of the content of its files, or the fingerprint of a dataset."""
+def fingerprint(corpora: list[CorpusSpec]) -> Any:
+    """A digest of one corpus, or a list of those of several."""
+    digests = [_text_fingerprint(corpus.text) for corpus in corpora]
+    return digests[0] if len(digests) == 1 else digests
+
+
+def _text_fingerprint(text: Corpus) -> str:
+    """A digest of the content of files, or the fingerprint of a dataset."""
     if isinstance(text, DatasetText):
         return f"{text.name} {text.fingerprint()} {text.source_key} {text.target_key}"
     files = " ".join(file_digest(Path(path)) for path in (text.source, text.target) if path is not None)

@@ -54,7 +54,7 @@ random-transformer translate --model {name} --input FILE --output FILE
 
 {reports}
 
-## Training
+{corpora}## Training
 
 ```sh
 {command}
@@ -100,6 +100,7 @@ def write_model_card(
         version=__version__,
         advice=ADVICE if model_args.lora_rank is None else ADAPTER_ADVICE,
         reports="\n".join(f"- {report}" for report in result.reports),
+        corpora=_corpora(result),
         command=command,
         steps=result.steps,
         minutes=result.seconds / 60,
@@ -122,6 +123,14 @@ def _summary(result: RunResult, model_args: ModelArguments) -> str:
         return f"`{model_args.model_name_or_path}`, {result.parameters:,} parameters, fine-tuned"
     adapter = f"A LoRA adapter (rank {model_args.lora_rank}, {result.trained:,} parameters)"
     return f"{adapter} of `{model_args.model_name_or_path}`, trained"
+
+
+def _corpora(result: RunResult) -> str:
+    """The training corpora with their weights, if there are several."""
+    if len(result.corpora) < 2:
+        return ""
+    rows = [(corpus["name"], f"{corpus['pairs']:,}", f"{corpus['weight']:.3g}") for corpus in result.corpora]
+    return f"{_table(('corpus', 'pairs', 'weight'), rows)}\n\n"
 
 
 def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:

@@ -1,14 +1,18 @@
 """The data of a run: validated corpora, the tokenizer and token ids."""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
-from datasets import Dataset
+import numpy as np
+from datasets import Dataset, concatenate_datasets
 from filelock import FileLock
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
+from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
 from ..data.sources import Corpus, ParallelText
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
@@ -25,10 +29,17 @@ TOKENIZER_LOCK = ".tokenizer.lock"
 
 @dataclass
 class TokenizedSet:
-    """One data set, as aligned rows of text and of token ids."""
+    """One data set, as rows of text and of token ids. The rows of several corpora follow each other.
+
+    Args:
+        pairs: the texts.
+        tokens: the token ids, of training pairs only those within the maximum lengths.
+        sizes: number of rows of `tokens` of each corpus.
+    """
 
     pairs: Dataset
     tokens: Dataset
+    sizes: list[int]
 
 
 @dataclass
@@ -37,26 +48,38 @@ class PreparedData:
 
     Args:
         tokenizer: the tokenizer.
-        sets: the tokenized sets by split.
+        sets: the tokenized sets by name.
         reports: the validation reports, in the order of validation.
+        corpora: the training corpora with their final weights.
+        corpus_sizes: number of pairs of each training corpus.
         stream: the training set if it is streamed; in this case, it is not in `sets`.
     """
 
     tokenizer: PreTrainedTokenizerBase
     sets: dict[str, TokenizedSet]
     reports: list[ValidationReport]
+    corpora: list[CorpusSpec]
+    corpus_sizes: list[int]
     stream: TokenBudgetStream | None = None
+
+    @property
+    def train_weights(self) -> np.ndarray | None:
+        """How often each training pair is seen per epoch, `[pairs]`; `None` for once."""
+        weights = [corpus.weight for corpus in self.corpora]
+        if "train" not in self.sets or set(weights) == {1.0}:
+            return None
+        return np.repeat(weights, self.sets["train"].sizes)
 
 
 def prepare_data(
-    corpora: dict[str, Corpus],
+    corpora: dict[str, list[CorpusSpec]],
     data_args: DataArguments,
     model_args: ModelArguments,
     args: TranslationTrainingArguments,
     manifest: Manifest,
-    splits: list[str],
+    names: list[str],
 ) -> PreparedData:
-    """Validate and tokenize these splits. A streamed training set is only validated.
+    """Validate and tokenize the sets with these names. A streamed training set is only validated.
 
     Every process calls this function. One of them reads the corpora, trains the tokenizer and tokenizes, under file
     locks. The others wait for the locks and then load the files. Unlike collective operations, locks have no timeout.
@@ -64,40 +87,57 @@ def prepare_data(
     Raises:
         ValueError: a corpus is invalid.
     """
-    streamed = {"train"} & {*splits} if data_args.streaming else set()
-    pairs, reports, train_lines = {}, [], None
-    for split in streamed:
-        train_lines = _check_stream(corpora[split], data_args.on_invalid)
-    for split in (split for split in splits if split not in streamed):
-        logger.info("reading the %s set, %s", split, corpora[split])
-        pairs[split], report = load_pairs(corpora[split], on_invalid=data_args.on_invalid)
-        reports.append(report)
-        train_lines = report.lines if split == "train" else train_lines
+    streamed = data_args.streaming and "train" in names
+    stream_reports: list[ValidationReport] = []
+    if streamed:
+        stream_reports = [_check_stream(corpus.text, data_args.on_invalid) for corpus in corpora["train"]]
+    loaded = {
+        name: [_load(name, corpus, data_args.on_invalid) for corpus in corpora[name]]
+        for name in names
+        if not (streamed and name == "train")
+    }
+    parts = {name: [pairs for pairs, _ in entries] for name, entries in loaded.items()}
+    reports = [report for entries in loaded.values() for _, report in entries]
     saved = model_args.model_name_or_path or model_args.tokenizer
     if saved is None:
-        corpus = pairs.get("train", corpora["train"])
-        train_tokenizer(Path(args.output_dir), manifest, corpus, train_lines, model_args.vocab_size)
+        texts = parts.get("train", [corpus.text for corpus in corpora["train"]])
+        lines = sum(report.lines for report in stream_reports or [report for _, report in loaded.get("train", [])])
+        sample = chain.from_iterable(vocabulary_sample(text, lines or None) for text in texts)
+        train_tokenizer(Path(args.output_dir), manifest, sample, model_args.vocab_size)
     tokenizer = AutoTokenizer.from_pretrained(args.output_dir if saved is None else saved)
-    sets = {split: _tokenize(split, pairs[split], tokenizer, data_args, reports) for split in pairs}
+    sets = {name: _tokenize(name, parts[name], corpora[name], tokenizer, data_args, reports) for name in parts}
+    train, sizes = corpora["train"], [report.lines - report.invalid for report in stream_reports]
+    if "train" in sets:
+        sizes = sets["train"].sizes
+    if data_args.train_temperature is not None and "train" in names:
+        weights = temperature_weights(sizes, data_args.train_temperature)
+        train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
+    stream = None
+    if streamed:
+        stream = _stream(train, stream_reports, tokenizer, data_args, args)
+        # The report of the stream itself counts lines of all corpora together.
+        reports = [*stream_reports, *reports] if len(train) > 1 else reports
     if args.process_index == 0:
         for report in reports:
             logger.warning("%s", report)
-    stream = _stream(corpora["train"], tokenizer, data_args, args) if streamed else None
-    return PreparedData(tokenizer, sets, reports, stream)
+    return PreparedData(tokenizer, sets, reports, train, sizes, stream)
 
 
-def _check_stream(corpus: Corpus, on_invalid: str) -> int | None:
-    """Validate files before training and return their number of lines; `None` for the stream of a dataset."""
+def _load(name: str, corpus: CorpusSpec, on_invalid: str) -> tuple[Dataset, ValidationReport]:
+    logger.info("reading the %s set, %s", name, corpus)
+    return load_pairs(corpus.text, on_invalid=on_invalid)
+
+
+def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
+    """Validate files before training. The report on the stream of a dataset, which is not read, has no lines."""
     if not isinstance(corpus, ParallelText):
-        return None
+        return ValidationReport(str(corpus))
     report = validate(corpus)
     raise_if_invalid(report, on_invalid)
-    return report.lines
+    return report
 
 
-def train_tokenizer(
-    folder: Path, manifest: Manifest, corpus: Corpus | Dataset, lines: int | None, vocab_size: int | None
-) -> None:
+def train_tokenizer(folder: Path, manifest: Manifest, texts: Iterable[str], vocab_size: int | None) -> None:
     """Train the tokenizer of a run and save it in the run's folder, once per run.
 
     Raises:
@@ -110,7 +150,6 @@ def train_tokenizer(
             if file_digest(path) != current.tokenizer:
                 raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
         else:
-            texts = vocabulary_sample(corpus, lines)
             tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=vocab_size or VOCAB_SIZE)
             with save_atomically(folder) as temporary:
                 tokenizer.save_pretrained(temporary)
@@ -120,32 +159,46 @@ def train_tokenizer(
 
 
 def _tokenize(
-    split: str,
-    pairs: Dataset,
+    name: str,
+    parts: list[Dataset],
+    corpora: list[CorpusSpec],
     tokenizer: PreTrainedTokenizerBase,
     data_args: DataArguments,
     reports: list[ValidationReport],
 ) -> TokenizedSet:
     # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-    limits = (data_args.max_source_length, data_args.max_target_length) if split == "train" else (None, None)
-    tokens, report = tokenize_pairs(
-        pairs,
-        tokenizer,
-        max_source_length=limits[0],
-        max_target_length=limits[1],
-        num_proc=data_args.preprocessing_num_workers,
-        name=f"{split} pairs",
-    )
-    if report.invalid:
-        reports.append(report)
-    return TokenizedSet(pairs, tokens)
+    limits = (data_args.max_source_length, data_args.max_target_length) if name == "train" else (None, None)
+    tokenized = []
+    for pairs, corpus in zip(parts, corpora, strict=True):
+        tokens, report = tokenize_pairs(
+            pairs,
+            tokenizer,
+            max_source_length=limits[0],
+            max_target_length=limits[1],
+            num_proc=data_args.preprocessing_num_workers,
+            name=f"{name} pairs" if len(parts) == 1 else f"{name} pairs of {corpus}",
+        )
+        tokenized.append(tokens)
+        if report.invalid:
+            reports.append(report)
+    return TokenizedSet(_concatenated(parts), _concatenated(tokenized), list(map(len, tokenized)))
+
+
+def _concatenated(parts: list[Dataset]) -> Dataset:
+    return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
 
 
 def _stream(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, data_args: DataArguments, args: TranslationTrainingArguments
+    corpora: list[CorpusSpec],
+    reports: list[ValidationReport],
+    tokenizer: PreTrainedTokenizerBase,
+    data_args: DataArguments,
+    args: TranslationTrainingArguments,
 ) -> TokenBudgetStream:
+    plain = len(corpora) == 1 and corpora[0].weight == 1
+    mixture = CorpusMixture(corpora, [max(1, report.lines) for report in reports])
     return TokenBudgetStream(
-        corpus,
+        corpora[0].text if plain else mixture,
         tokenizer,
         args.max_tokens_per_batch,
         buffer_pairs=data_args.buffer_pairs,

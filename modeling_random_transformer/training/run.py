@@ -15,13 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from datasets import Dataset
 from transformers import set_seed
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.trainer_utils import IntervalStrategy
 
 from .. import __version__
-from ..data.sources import Corpus
+from ..data.mixing import CorpusSpec, set_names
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
 from ..ops_random_transformer import supports_native_matmul
@@ -46,14 +48,14 @@ class Run:
         data_args: the parallel text.
         model_args: the tokenizer and the initial model.
         args: the training arguments.
-        corpora: the corpora by split.
+        corpora: the corpora of each set, by its name: those of `"train"`, and one of each validation and test set.
         manifest: the manifest in the output folder, the same in every process.
     """
 
     data_args: DataArguments
     model_args: ModelArguments
     args: TranslationTrainingArguments
-    corpora: dict[str, Corpus]
+    corpora: dict[str, list[CorpusSpec]]
     manifest: Manifest
 
     @property
@@ -87,7 +89,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
     set_seed(args.seed)
     with args.main_process_first(desc="loading the corpora"):
-        corpora = {split: text for split in ("train", "validation", "test") if (text := data.text(split)) is not None}
+        corpora = _sets(data)
     with locked(Path(args.output_dir)):
         manifest = call_on_main_process(
             lambda: open_manifest(
@@ -95,6 +97,15 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
             )
         )
         return _execute(Run(data, model, args, corpora, manifest))
+
+
+def _sets(data: DataArguments) -> dict[str, list[CorpusSpec]]:
+    """The corpora by name of the set. Training corpora are one set, validation and test corpora one set each."""
+    sets = {"train": data.corpora("train")}
+    for split in ("validation", "test"):
+        corpora = data.corpora(split)
+        sets |= {name: [corpus] for name, corpus in zip(set_names(split, corpora), corpora, strict=True)}
+    return sets
 
 
 def _check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -108,12 +119,12 @@ def _execute(run: Run) -> RunResult:
     """Run the remaining stages."""
     needs_training = run.manifest.finished is None
     settings = call_on_main_process(lambda: _evaluation_settings(run))
-    unscored = [split for split in settings if run.manifest.score_of(split, settings[split]) is None]
+    unscored = [name for name in settings if run.manifest.score_of(name, settings[name]) is None]
     if not needs_training:
         logger.warning("%s contains a finished run: training is skipped.", run.folder)
     reports: list[ValidationReport] = []
     if needs_training or unscored:
-        data = _prepare_data(run, splits=run.corpora if needs_training else unscored)
+        data = _prepare_data(run, names=run.corpora if needs_training else unscored)
         reports = data.reports
         trainer = _build_trainer(run, data, evaluation_only=not needs_training)
         if needs_training:
@@ -123,9 +134,9 @@ def _execute(run: Run) -> RunResult:
             _record_model(run, trainer, data, training)
         else:
             _load_weights(trainer, [run.folder])
-        for split in unscored:
-            metrics = _score(trainer, data.sets[split])
-            run.manifest.scores[split] = {"scored": settings[split], "metrics": metrics}
+        for name in unscored:
+            metrics = _score(trainer, data.sets[name])
+            run.manifest.scores[name] = {"scored": settings[name], "metrics": metrics}
             _write_manifest(run)
         if run.args.push_to_hub and needs_training:
             trainer.push_to_hub()
@@ -137,19 +148,19 @@ def _execute(run: Run) -> RunResult:
 
 
 def _evaluation_settings(run: Run) -> dict[str, dict[str, Any]]:
-    """All settings that determine the scores of the validation and the test set, except the model."""
+    """All settings that determine the scores of the validation and test sets, except the model."""
     return {
-        split: {"set": fingerprint(corpus), "on_invalid": run.data_args.on_invalid, **run.args.generation_kwargs}
-        for split, corpus in run.corpora.items()
-        if split != "train"
+        name: {"set": fingerprint(corpora), "on_invalid": run.data_args.on_invalid, **run.args.generation_kwargs}
+        for name, corpora in run.corpora.items()
+        if name != "train"
     }
 
 
 # Data and model
 
 
-def _prepare_data(run: Run, splits: Collection[str]) -> PreparedData:
-    return prepare_data(run.corpora, run.data_args, run.model_args, run.args, run.manifest, list(splits))
+def _prepare_data(run: Run, names: Collection[str]) -> PreparedData:
+    return prepare_data(run.corpora, run.data_args, run.model_args, run.args, run.manifest, list(names))
 
 
 def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> TranslationTrainer:
@@ -163,15 +174,24 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
     if evaluation_only:
         args = copy.copy(args)
         args.eval_strategy, args.load_best_model_at_end, args.early_stopping_patience = IntervalStrategy.NO, False, None
-    train, validation = data.sets.get("train"), data.sets.get("validation")
+    train = data.sets.get("train")
     return TranslationTrainer(
         model,
         args,
         train_dataset=data.stream if train is None else train.tokens,
-        eval_dataset=None if validation is None else validation.tokens,
+        train_weights=data.train_weights,
+        eval_dataset=_validation_sets(data.sets),
         processing_class=data.tokenizer,
         compute_metrics=translation_metrics(data.tokenizer),
     )
+
+
+def _validation_sets(sets: dict[str, TokenizedSet]) -> Dataset | dict[str, Dataset] | None:
+    """The validation set; if there are several, by the part of their names after `"validation "`."""
+    if "validation" in sets:
+        return sets["validation"].tokens
+    prefix = "validation "
+    return {name.removeprefix(prefix): sets[name].tokens for name in sets if name.startswith(prefix)} or None
 
 
 # Training
@@ -241,6 +261,10 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, tra
         pairs=pairs,
         learning_rate=trainer.args.learning_rate,
         world_size=run.args.world_size,
+        corpora=[
+            {"name": str(corpus), "pairs": size, "weight": corpus.weight}
+            for corpus, size in zip(data.corpora, data.corpus_sizes, strict=True)
+        ],
         reports=[asdict(report) for report in reports],
     )
 
@@ -277,10 +301,27 @@ def _write_manifest(run: Run, **finished: Any) -> None:
     run.manifest = call_on_main_process(write)
 
 
-def _result(run: Run, splits: Collection[str], new_reports: Sequence[ValidationReport]) -> RunResult:
+def _result(run: Run, names: Collection[str], new_reports: Sequence[ValidationReport]) -> RunResult:
     """The result of a finished run, from its manifest and the reports of this call."""
     finished = {name: value for name, value in (run.manifest.finished or {}).items() if name != "files"}
     reports = {report["name"]: ValidationReport(**report) for report in finished.pop("reports")}
     reports |= {report.name: report for report in new_reports}
-    scores = {split: run.manifest.scores[split]["metrics"] for split in splits}
+    scores = _with_means({name: run.manifest.scores[name]["metrics"] for name in names})
     return RunResult(folder=run.folder, **finished, reports=list(reports.values()), scores=scores)
+
+
+def _with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Add the mean scores of several validation sets and of several test sets, such as `"test mean"`."""
+    means = {}
+    for split in ("validation", "test"):
+        by_set = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
+        if len(by_set) > 1:
+            means[f"{split} mean"] = {
+                metric: {
+                    "score": float(np.mean([metrics[metric]["score"] for metrics in by_set])),
+                    "name": values["name"],
+                    "signature": values["signature"],
+                }
+                for metric, values in by_set[0].items()
+            }
+    return scores | means

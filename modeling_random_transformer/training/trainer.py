@@ -21,6 +21,7 @@ from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
     Seq2SeqTrainer,
+    TrainerControl,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
@@ -58,13 +59,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         args: the training arguments; the trainer uses a copy.
         train_dataset: rows of `input_ids` and `labels`, with their lengths in `source_length` and `target_length`; or a
             `TokenBudgetStream`.
+        train_weights: how often each pair is seen per epoch, `[pairs]`; `None` for once. A `TokenBudgetStream` has
+            its own.
         processing_class: the tokenizer, used for padding.
         **kwargs: the other arguments of `Seq2SeqTrainer`.
     """
 
     compute_metrics: Callable[..., dict[str, Any]] | None
+    control: TrainerControl
 
-    def __init__(self, model: PreTrainedModel, args: TranslationTrainingArguments, **kwargs: Any):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TranslationTrainingArguments,
+        train_weights: np.ndarray | None = None,
+        **kwargs: Any,
+    ):
+        self.train_weights = train_weights
         if args.learning_rate is None:  # not only assigned: DeepSpeed's configuration copies the value
             args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
         else:
@@ -115,6 +126,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             num_processes=self._data_parallel_size(),
             seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
             pad_to_multiple_of=self.padding_multiple,
+            weights=self.train_weights,
         )
         self.add_callback(SetEpochCallback(sampler))
         return self._loader(
@@ -176,6 +188,36 @@ class TranslationTrainer(Seq2SeqTrainer):
         return batches, num_items
 
     # Evaluation
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Evaluate a set, or each of several sets.
+
+        Metrics of several sets have their names, such as `eval_en-de_bleu`. Their means are named like the metrics of a
+        single set, such as `eval_bleu`, so that `metric_for_best_model` can be a mean.
+        """
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if not isinstance(sets, dict):
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        by_set = {}
+        for name, dataset in sets.items():
+            prefix = f"{metric_key_prefix}_{name}_"
+            output = self.predict(dataset, ignore_keys, prefix.removesuffix("_"), **gen_kwargs)
+            by_set[prefix] = {key.removeprefix(prefix): value for key, value in (output.metrics or {}).items()}
+        metrics = {
+            f"{metric_key_prefix}_{key}": float(np.mean([values[key] for values in by_set.values()]))
+            for key in next(iter(by_set.values()))
+            if not key.endswith(("time", "_per_second"))
+        }
+        metrics |= {f"{prefix}{key}": value for prefix, values in by_set.items() for key, value in values.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def evaluation_loop(
         self,

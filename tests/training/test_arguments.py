@@ -14,9 +14,9 @@ def files(tmp_path):
 
 def test_aligned_files_and_a_single_file(files):
     data = DataArguments(source_file=files["a.en"], target_file=files["a.es"], test_file=files["a.tsv"])
-    assert str(data.text("train").target) == files["a.es"]
-    assert data.text("test").target is None
-    assert data.text("validation") is None
+    assert [str(corpus.text.target) for corpus in data.corpora("train")] == [files["a.es"]]
+    assert [corpus.text.target for corpus in data.corpora("test")] == [None]
+    assert data.corpora("validation") == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Training on every kind of corpus: files, datasets and streams."""
 
+import json
+
 import pytest
 import torch
 from datasets import Dataset
@@ -54,4 +56,112 @@ def test_training_on_a_dataset_of_datasets(streaming, tmp_path):
 
 def test_unknown_dataset_raises_value_error(tmp_path):
     with pytest.raises(ValueError, match=r"dataset_name='.*nothing'.* must name a dataset"):
-        DataArguments(dataset_name=str(tmp_path / "nothing")).text("train")
+        DataArguments(dataset_name=str(tmp_path / "nothing")).corpora("train")
+
+
+def write_corpora(folder):
+    """The corpus of `write_corpus` in two parts of 90 and 30 pairs."""
+    write_corpus(folder)
+    for side in "ab":
+        lines = (folder / f"train.{side}").read_text().splitlines(keepends=True)
+        (folder / f"large.{side}").write_text("".join(lines[:90]))
+        (folder / f"small.{side}").write_text("".join(lines[90:]))
+    return {
+        f"{side}_file": [str(folder / f"{name}.{suffix}") for name in ("large", "small")]
+        for side, suffix in (("source", "a"), ("target", "b"))
+    }
+
+
+def test_several_corpora_without_weights_equal_one_corpus_of_them(tmp_path):
+    files = write_corpora(tmp_path)
+    one, several = run(tmp_path, "one"), run(tmp_path, "several", **files)
+    weights = [load_file(result.folder / "model.safetensors") for result in (one, several)]
+    for name, weight in weights[0].items():
+        assert torch.equal(weights[1][name], weight), name
+    assert [report.lines for report in several.reports] == [90, 30, 12]
+    assert all("large.a" in text for text in (str(several.reports[0]), (several.folder / "README.md").read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_weighted_run_resumes_with_the_weights_of_an_uninterrupted_run(streaming, tmp_path):
+    options = write_corpora(tmp_path) | {"train_weights": [0.5, 1.5], "average_last": 1, "save_total_limit": 9}
+    options |= {"streaming": streaming, "buffer_pairs": 50}
+    for folder in ("whole", "parts"):
+        run(tmp_path, folder, **options)
+    for step in (8, 10, 12):
+        (tmp_path / "parts" / f"checkpoint-{step}" / "complete.json").unlink()
+    (tmp_path / "parts" / "model.safetensors").unlink()
+    assert run(tmp_path, "parts", **options).steps == 12
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts")]
+    for name, weight in weights[0].items():
+        assert torch.equal(weights[1][name], weight), name
+    with pytest.raises(ValueError, match=r"train_weights: was \[0.5, 1.5\], now None"):
+        run(tmp_path, "parts", **options | {"train_weights": None})
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_temperature_sets_the_weights_by_size(streaming, tmp_path):
+    files = write_corpora(tmp_path)
+    options = {"train_temperature": 2.0, "streaming": streaming, "max_steps": 2}
+    card = (run(tmp_path, "out", **files, **options).folder / "README.md").read_text()
+    assert "small.b | 30 | 1.73 |" in card
+    assert "large.b | 90 | 1 |" in card
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_invalid_line_names_its_corpus(streaming, tmp_path):
+    files = write_corpora(tmp_path)
+    with (tmp_path / "small.a").open("a") as source, (tmp_path / "small.b").open("a") as target:
+        source.write("abc\n")
+        target.write("\n")
+    with pytest.raises(ValueError, match=r"small\.a and .*small\.b: 1 of 31 lines are invalid: .* \(line 31\)"):
+        run(tmp_path, "out", **files, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_weights": [1.0]}, r"train_weights must be 2 positive numbers, one per training corpus, got \[1.0\]\."),
+        ({"train_weights": [1.0, 0.0]}, r"train_weights must be 2 positive numbers"),
+        ({"train_temperature": 0.0}, r"train_temperature must be a positive number, got 0.0\."),
+        (
+            {"train_weights": [1.0, 2.0], "train_temperature": 5.0},
+            r"train_weights must be unset with train_temperature",
+        ),
+        ({"target_file": ["train.b"]}, r"must have the same number of files, got 2 and 1\."),
+    ],
+)
+def test_invalid_weights_raise_error(options, message, tmp_path):
+    files = write_corpora(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        DataArguments(**{**files, **options})
+
+
+def test_several_test_sets_are_scored_one_by_one(tmp_path):
+    """The mean is a metric of training, by which the best checkpoint is selected."""
+    write_corpus(tmp_path)
+    for name in ("first", "second"):
+        for side in "ab":
+            (tmp_path / f"{name}.{side}").write_text((tmp_path / f"test.{side}").read_text())
+    sets = {
+        f"{split}_{side}_file": [str(tmp_path / f"{name}.{suffix}") for name in ("first", "second")]
+        for split in ("validation", "test")
+        for side, suffix in (("source", "a"), ("target", "b"))
+    }
+    selection = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "metric_for_best_model": "bleu",
+        "early_stopping_patience": 9,
+    }
+    result = run(tmp_path, "out", **sets, **selection, load_best_model_at_end=True)
+    names = [f"{split} {name}" for split in ("validation", "test") for name in ("first", "second", "mean")]
+    assert sorted(result.scores) == sorted(names)
+    assert result.scores["test mean"]["bleu"]["score"] == result.scores["test first"]["bleu"]["score"]
+    state = json.loads((result.folder / "checkpoint-12" / "trainer_state.json").read_text())
+    entry = [entry for entry in state["log_history"] if "eval_bleu" in entry][-1]
+    for metric in ("bleu", "loss"):
+        assert entry[f"eval_{metric}"] == (entry[f"eval_first_{metric}"] + entry[f"eval_second_{metric}"]) / 2
+    assert "eval_runtime" not in entry
+    assert state["best_metric"] == max(entry.get("eval_bleu", 0) for entry in state["log_history"])

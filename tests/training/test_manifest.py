@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.training import ModelArguments, ParallelText, RunResult, TranslationTrainingArguments
+from modeling_random_transformer.training import ModelArguments, RunResult, TranslationTrainingArguments
 from modeling_random_transformer.training import checkpoints as checkpoints_module
 from modeling_random_transformer.training import preparation as preparation_module
 from modeling_random_transformer.training import run as run_module
@@ -326,12 +326,13 @@ def test_the_report_of_a_stream_survives_a_stop_before_saving(tmp_path, monkeypa
 
 def test_processes_wait_for_the_tokenizer_without_a_collective(tmp_path, monkeypatch):
     """The process that waited for the lock loads the tokenizer that another one trained meanwhile."""
-    text, manifest = ParallelText(*corpus_files(tmp_path)), Manifest({}, {})
+    write_corpus(tmp_path)
+    texts, manifest = (tmp_path / "train.a").read_text().splitlines(), Manifest({}, {})
     manifest.write(tmp_path)
-    train_tokenizer(tmp_path, manifest, text, lines=120, vocab_size=280)
+    train_tokenizer(tmp_path, manifest, texts, vocab_size=280)
     monkeypatch.setattr(RandomTransformerTokenizer, "train", stop)
     waiting = Manifest({}, {})
-    train_tokenizer(tmp_path, waiting, text, lines=120, vocab_size=280)
+    train_tokenizer(tmp_path, waiting, texts, vocab_size=280)
     assert waiting.tokenizer == manifest.tokenizer is not None
 
 

@@ -1,0 +1,154 @@
+"""Several corpora in one training set: their weights, the pairs of each epoch, and one stream of all of them."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from .sources import Corpus, InvalidLine, Line, ParallelText
+
+GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
+
+
+@dataclass(frozen=True)
+class CorpusSpec:
+    """One of the corpora of a set.
+
+    Args:
+        text: the parallel text.
+        weight: how often each pair is seen per epoch: 2 for twice, 0.5 for every other epoch.
+    """
+
+    text: Corpus
+    weight: float = 1.0
+
+    def __str__(self) -> str:
+        return str(self.text)
+
+    @property
+    def name(self) -> str:
+        """A short name: that of the source file without its extension."""
+        return Path(self.text.source).stem if isinstance(self.text, ParallelText) else str(self.text)
+
+
+def set_names(split: str, corpora: Sequence[CorpusSpec]) -> list[str]:
+    """The names of the validation or test sets: `["test"]`, or for several for example `["test news", "test talks"]`.
+
+    Args:
+        split: `"validation"` or `"test"`.
+        corpora: one per set.
+    """
+    if len(corpora) < 2:
+        return [split] * len(corpora)
+    names = [corpus.name for corpus in corpora]
+    numbered = [
+        f"{name} {names[: i + 1].count(name)}" if names.count(name) > 1 else name for i, name in enumerate(names)
+    ]
+    return [f"{split} {name}" for name in numbered]
+
+
+def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]:
+    """The weights of corpora whose shares of an epoch are proportional to size^(1 / temperature).
+
+    Each pair of the largest corpus is seen once per epoch. 1 keeps the sizes; the larger the temperature, the more
+    often pairs of small corpora are seen (Arivazhagan et al. 2019).
+
+    Args:
+        sizes: number of pairs of each corpus.
+        temperature: positive.
+    """
+    return [(size / max(sizes)) ** (1 / temperature - 1) for size in sizes]
+
+
+class WeightedPairs:
+    """Selects the pairs of each epoch according to their weights.
+
+    An epoch has a fixed number of slots with fixed maximum lengths, so that the boundaries of batches are the same in
+    every epoch. A weight of 2 is two slots per pair. With a weight of 0.5, two pairs of similar length share a slot:
+    each of them is selected in every other epoch.
+
+    Args:
+        lengths: lengths of source and target in tokens, `[pairs, 2]`.
+        weights: how often each pair is selected per epoch, `[pairs]`.
+        seed: determines which of the pairs of a slot is the first.
+    """
+
+    def __init__(self, lengths: np.ndarray, weights: np.ndarray, seed: int):
+        self.seed = seed
+        by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
+        orders, starts, sizes, offset = [], [], [], 0
+        for weight in np.unique(weights):
+            order = by_length[weights[by_length] == weight]
+            for slots in _slots(len(order), float(weight)):
+                bounds = np.arange(slots + 1) * len(order) // slots
+                starts.append(offset + bounds[:-1])
+                sizes.append(np.diff(bounds))
+            orders.append(order)
+            offset += len(order)
+        self.order = np.concatenate(orders)  # pair indices; a slot has consecutive ones
+        self.starts, self.sizes = np.concatenate(starts), np.concatenate(sizes)
+        self.lengths = np.zeros((len(self.starts), 2), lengths.dtype)  # of the longest pair of each slot, [slots, 2]
+        for i in range(int(self.sizes.max())):
+            inside = np.minimum(i, self.sizes - 1)
+            self.lengths = np.maximum(self.lengths, lengths[self.order[self.starts + inside]])
+
+    def epoch(self, number: int) -> np.ndarray:
+        """The index of the pair in each slot, `[slots]`."""
+        turns = np.zeros_like(self.sizes)
+        for size in np.unique(self.sizes):
+            # Each of the `size` pairs of a slot has a turn in `size` consecutive epochs.
+            cycle, turn = divmod(number, int(size))
+            random = np.random.default_rng([self.seed, int(size), cycle])
+            slots = self.sizes == size
+            turns[slots] = (turn + random.integers(size, size=slots.sum())) % size
+        return self.order[self.starts + turns]
+
+
+def _slots(pairs: int, weight: float) -> list[int]:
+    """The numbers of slots that pairs of this weight are divided into: once per whole number, once for the rest."""
+    rest = weight % 1
+    return [pairs] * int(weight) + ([max(1, round(rest * pairs))] if rest else [])
+
+
+@dataclass(frozen=True)
+class CorpusMixture:
+    """Several corpora as one stream, in which the lines of each corpus are spread evenly.
+
+    Args:
+        corpora: the corpora with their weights.
+        sizes: number of lines of each corpus.
+        epoch: the epoch, which determines the lines of corpora with a fractional weight.
+    """
+
+    corpora: Sequence[CorpusSpec]
+    sizes: Sequence[int]
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"the mixture of {'; '.join(map(str, self.corpora))}"
+
+    def at_epoch(self, number: int) -> "CorpusMixture":
+        """The stream of another epoch."""
+        return replace(self, epoch=number)
+
+    def lines(self) -> Iterator[Line]:
+        """The lines of the epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
+        positions = (self._positions(index) for index in range(len(self.corpora)))
+        return (line for _, _, line in heapq.merge(*positions))
+
+    def _positions(self, index: int) -> Iterator[tuple[float, int, Line]]:
+        """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
+        corpus, first = self.corpora[index], sum(self.sizes[:index])
+        whole, rest = divmod(corpus.weight, 1)
+        for position, line in enumerate(corpus.text.lines()):
+            phase = position * GOLDEN_RATIO % 1
+            copies = int(whole) + int(rest * (self.epoch + 1) + phase) - int(rest * self.epoch + phase)
+            for _ in range(copies):
+                yield position / self.sizes[index], index, self._renumbered(line, first)
+
+    def _renumbered(self, line: Line, first: int) -> Line:
+        if isinstance(line, InvalidLine):
+            return InvalidLine(line.number + first, line.reason)
+        return replace(line, number=line.number + first)
