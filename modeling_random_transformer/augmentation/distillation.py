@@ -15,7 +15,8 @@ from typing import Any
 from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
-from ..data.sources import Corpus, ParallelLine
+from ..data.mixing import CorpusSpec
+from ..data.sources import ParallelLine
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..training.arguments import ModelArguments
@@ -77,9 +78,7 @@ def distill(
     if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
         model = replace(model, tokenizer=str(teacher[0]))
     check(folder, teacher, data, model, args)
-    original, test = data.text("train"), data.text("test")
-    assert test is not None  # checked above
-
+    original, [test] = data.corpora("train"), data.corpora("test")
     corpus = SyntheticCorpus(folder / WORK)
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device)
     report = corpus.make(translator, tokenizer, arguments, original, data.max_source_length)
@@ -112,15 +111,17 @@ def check(
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {str(path)!r}.")
         if path.resolve() == folder.resolve():
             raise ValueError(f"output_dir must differ from teacher, got {str(folder)!r} for both.")
-    if not data.has("test"):
-        raise ValueError("test_source_file and test_target_file, or test_file, must be given, got none of them.")
+    for name in ("train_weights", "train_temperature"):
+        if getattr(data, name) is not None:
+            raise ValueError(f"{name} must be unset in a distillation, got {getattr(data, name)}.")
+    if (count := len(data.corpora("test"))) != 1:
+        raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another run.")
     check_arguments(model, args)
     for split in ("train", "validation", "test"):
-        text = data.text(split)
-        if text is not None:
-            report = validate(text)
+        for corpus in data.corpora(split):
+            report = validate(corpus.text)
             raise_if_invalid(report, data.on_invalid)
             raise_if_empty(report)
 
@@ -138,7 +139,7 @@ class Comparison:
 
     folder: Path
     teacher: Sequence[Path]
-    test: Corpus
+    test: CorpusSpec
     args: TranslationTrainingArguments
 
     def rows(self, report: SyntheticReport) -> list[Row]:
@@ -159,7 +160,7 @@ class Comparison:
         if not (is_same and (self.folder / INT8).is_dir()):
             self.export_int8()
         finished = {(row.model, row.dtype) for row in rows}
-        pairs = [line for line in self.test.lines() if isinstance(line, ParallelLine)]
+        pairs = [line for line in self.test.text.lines() if isinstance(line, ParallelLine)]
         test_set = TestSet([pair.source for pair in pairs], [pair.target for pair in pairs], self.options())
         folders = {"teacher": self.teacher, "student": [self.folder]}
         types = {name: [model_type(path) for path in paths] for name, paths in folders.items()}
@@ -175,7 +176,7 @@ class Comparison:
     def inputs(self) -> dict[str, Any]:
         """Everything that determines the scores."""
         weights = [file_digest(path) for folder in (*self.teacher, self.folder) for path in weight_files(folder)]
-        return {"weights": weights, "test set": fingerprint(self.test), **self.args.generation_kwargs}
+        return {"weights": weights, "test set": fingerprint([self.test]), **self.args.generation_kwargs}
 
     def options(self) -> dict[str, Any]:
         """The options of `translate`, as in the evaluation of the training."""

@@ -5,14 +5,15 @@ original pairs. Their files are kept, so that a finished stage is not repeated.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sources import Corpus, ParallelLine, ParallelText
+from ..data.mixing import CorpusSpec
+from ..data.sources import ParallelLine, ParallelText
 from ..training.manifest import file_digest, fingerprint
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
@@ -99,7 +100,7 @@ class SyntheticCorpus:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         arguments: DistillationArguments,
-        original: Corpus | None,
+        original: Sequence[CorpusSpec],
         max_tokens: int,
     ) -> SyntheticReport:
         """Write the training set, or continue an earlier call.
@@ -152,12 +153,12 @@ class SyntheticCorpus:
         for side, name in enumerate(("synthetic.source", "synthetic.target")):
             write_atomically(self.folder / name, encode_lines(pair[side] for pair in self.pairs()))
 
-    def write_train(self, selection: Selection, original: Corpus | None, drop_worst: float) -> SyntheticReport:
+    def write_train(self, selection: Selection, original: Sequence[CorpusSpec], drop_worst: float) -> SyntheticReport:
         """Write the training set, unless that of the same inputs exists, whose cached tokens would be lost."""
         record = self.folder / "train.json"
         inputs = {
             "translations": file_digest(self.translated),
-            "original": None if original is None else fingerprint(original),
+            "original": fingerprint(list(original)),
             "drop_worst": drop_worst,
         }
         if record.is_file() and all(path.is_file() for path in self.train):
@@ -179,7 +180,7 @@ class SyntheticCorpus:
         write_atomically(record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])
         return report
 
-    def training_pairs(self, kept: set[int] | None, original: Corpus | None) -> Iterator[tuple[str, str]]:
+    def training_pairs(self, kept: set[int] | None, original: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
         """The synthetic pairs with these numbers (`None`: all), then the original ones."""
         for number, pair in enumerate(self.pairs()):
             if kept is None or number in kept:
@@ -196,9 +197,9 @@ class SyntheticCorpus:
         return set(order[int(drop_worst * len(values)) :])
 
 
-def original_pairs(corpus: Corpus | None) -> Iterator[tuple[str, str]]:
-    """The valid pairs of a corpus."""
-    for line in () if corpus is None else corpus.lines():
+def original_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
+    """The valid pairs of several corpora."""
+    for line in (line for corpus in corpora for line in corpus.text.lines()):
         if isinstance(line, ParallelLine):
             yield line.source, line.target
 

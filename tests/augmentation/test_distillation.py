@@ -165,11 +165,10 @@ class TestSelection:
         assert corpus.best(0.5) == {0, 2}
 
     def test_filters_by_the_teachers_score(self, tmp_path):
-        pytest.importorskip("modeling_random_transformer.scoring")
         text = tmp_path / "mono.en"
         text.write_text("".join(f"{line}\n" for line in some_texts(20)))
         options = DistillationArguments(["x"], [str(text)], teacher_num_beams=1, drop_worst=0.25)
-        report = SyntheticCorpus(tmp_path / "work").make(random_translator(), random_tokenizer(), options, None, 256)
+        report = SyntheticCorpus(tmp_path / "work").make(random_translator(), random_tokenizer(), options, [], 256)
         assert report.dropped == int(0.25 * (report.selected - report.empty)) > 0
         lines = [path.read_text().count("\n") for path in SyntheticCorpus(tmp_path / "work").train]
         assert lines == [report.synthetic, report.synthetic]
@@ -185,7 +184,8 @@ class TestSelection:
         ({"teacher_num_beams": 0}, "teacher_num_beams must be at least 1, got 0."),
         ({"teacher": ["missing"]}, "teacher must be folders with a saved model and its tokenizer, got 'missing'."),
         ({"output": "teacher"}, "output_dir must differ from teacher"),
-        ({"test_source_file": None, "test_target_file": None}, "test_source_file and test_target_file, or test_file,"),
+        ({"test_source_file": None, "test_target_file": None}, "or test_file, must be one test set, got 0."),
+        ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),
         ({"config_overrides": "num_heads=3"}, "num_heads"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
