@@ -41,6 +41,7 @@ class Seq2SeqPipeline(Pipeline):
         pipe = pipeline("seq2seq", model="my-model")
         pipe("hello world")                                        # {"generated_text": "hola mundo"}
         pipe(["hello", "world"], batch_size=2, num_beams=4)        # a list of such dictionaries
+        pipe("hello world", src_lang="en", tgt_lang="de")          # with a model of several languages
         for answer in pipe(KeyDataset(dataset, "text"), batch_size=32): ...
 
     A string returns one answer, a list or tuple of strings a list of answers. Any other iterable (a generator, a file,
@@ -57,6 +58,9 @@ class Seq2SeqPipeline(Pipeline):
     Args:
         prefix: prepended to each text, such as T5's `"translate English to German: "`; `None` for `prefix` of the
             model's configuration, if there is one.
+        src_lang: language code of the texts, for a tokenizer with language tags (this project's, M2M-100's, NLLB's,
+            mBART's); `None` for the tokenizer's `src_lang`.
+        tgt_lang: language code of the generated texts; `None` for the model's `forced_bos_token_id`.
         truncation: truncate texts that are too long, with a warning. By default they raise an error. A text is too long
             if it has more tokens than `max_source_tokens` or, if that is `None`, than `tokenizer.model_max_length`,
             or more tokens than the encoder has learned positions. Computed, relative and rotary positions are
@@ -79,7 +83,7 @@ class Seq2SeqPipeline(Pipeline):
 
     Raises:
         ValueError: an argument is invalid; a text is blank, not a string or too long (the message gives its index,
-            from 0); the model is not an encoder-decoder.
+            from 0); the model is not an encoder-decoder, or has several target languages and `tgt_lang` is not given.
     """
 
     _load_tokenizer = True
@@ -107,6 +111,8 @@ class Seq2SeqPipeline(Pipeline):
     def _sanitize_parameters(
         self,
         prefix: str | None = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
         truncation: bool | None = None,
         max_source_tokens: int | None = None,
         max_batch_tokens: int | None = None,
@@ -117,6 +123,8 @@ class Seq2SeqPipeline(Pipeline):
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The arguments of `preprocess`, `_forward` and `postprocess`."""
         check_type("prefix", prefix, str, "a string")
+        check_language("src_lang", src_lang, self.tokenizer)
+        check_language("tgt_lang", tgt_lang, self.tokenizer)
         check_type("truncation", truncation, bool, "True or False")
         check_type("return_scores", return_scores, bool, "True or False")
         check_type("return_key", return_key, str, "a string other than '' and 'score'", reserved=("", "score"))
@@ -128,9 +136,12 @@ class Seq2SeqPipeline(Pipeline):
             defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
             generate_options = {**defaults, **generate_options}
         return (
-            drop_none(prefix=prefix, truncation=truncation, max_source_tokens=max_source_tokens),
+            drop_none(prefix=prefix, src_lang=src_lang, truncation=truncation, max_source_tokens=max_source_tokens),
             drop_none(
-                generate_options=generate_options, return_scores=return_scores, max_batch_tokens=max_batch_tokens
+                generate_options=generate_options,
+                return_scores=return_scores,
+                max_batch_tokens=max_batch_tokens,
+                tgt_lang=tgt_lang,
             ),
             drop_none(return_key=return_key, clean_up_tokenization_spaces=clean_up_tokenization_spaces),
         )
@@ -244,6 +255,7 @@ class Seq2SeqPipeline(Pipeline):
         unit: str = "index",
         warn: bool = True,
         prefix: str | None = None,
+        src_lang: str | None = None,
         truncation: bool | None = None,
         max_source_tokens: int | None = None,
     ) -> list[list[int]]:
@@ -255,6 +267,7 @@ class Seq2SeqPipeline(Pipeline):
             unit: the unit of the numbers.
             warn: warn if texts are truncated.
             prefix: see the class, as for the following arguments.
+            src_lang: language code of the texts.
             truncation: truncate texts that are too long.
             max_source_tokens: limit on the tokens of a text.
         """
@@ -266,7 +279,7 @@ class Seq2SeqPipeline(Pipeline):
         texts = [prefix + text for text in texts]
         if not texts:
             return []
-        with TOKENIZER_LOCK:  # not verbose: lengths are checked below
+        with source_language(self.tokenizer, src_lang):  # not verbose: lengths are checked below
             sources = self.tokenizer(texts, verbose=False)["input_ids"]
         limit, reason = source_limit(self.tokenizer, self.positions, max_source_tokens)
         long = [i for i, source in enumerate(sources) if len(source) > limit]
@@ -277,14 +290,15 @@ class Seq2SeqPipeline(Pipeline):
                 f"texts must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
                 f"{len(sources[long[0]])}. To truncate it, set truncation=True or max_source_tokens."
             )
-        special = self.tokenizer.num_special_tokens_to_add()
+        with source_language(self.tokenizer, src_lang):
+            special = self.tokenizer.num_special_tokens_to_add()
         if limit <= special:
             raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
         if warn:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )
-        with TOKENIZER_LOCK:
+        with source_language(self.tokenizer, src_lang):
             truncated = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
         for i, source in zip(long, truncated, strict=True):
             sources[i] = source
@@ -296,6 +310,7 @@ class Seq2SeqPipeline(Pipeline):
         generate_options: dict[str, Any],
         return_scores: bool = False,
         max_batch_tokens: int | None = None,
+        tgt_lang: str | None = None,
     ) -> dict[str, Tensor]:
         """Call `generate()`.
 
@@ -307,6 +322,9 @@ class Seq2SeqPipeline(Pipeline):
         options = with_scores(generate_options) if return_scores else dict(generate_options)
         if max_batch_tokens is not None and options.get("max_length") is None:
             options |= {"max_new_tokens": self.target_limit(source_len, options), "max_length": None}
+        if tgt_lang is not None:
+            options["forced_bos_token_id"] = language_id(self.tokenizer, tgt_lang)
+        self.check_target_language(options)
         if self.option(options, "stop_strings") is not None:
             options.setdefault("tokenizer", self.tokenizer)
         with evaluation_mode(self.model):
@@ -315,6 +333,24 @@ class Seq2SeqPipeline(Pipeline):
         if return_scores:
             answer["scores"] = self.scores(outputs, options).unflatten(0, (batch_size, -1))
         return answer
+
+    def check_target_language(self, options: dict[str, Any] | None = None) -> None:
+        """Check that a model of several target languages has one of them as its first token.
+
+        Args:
+            options: the options of `generate()`; `None` for those of the pipeline.
+        """
+        languages = tokenizer_languages(self.tokenizer)
+        if not languages:
+            return
+        if options is None:
+            if "tgt_lang" in self._forward_params:
+                return
+            options = self._forward_params["generate_options"]
+        starts = [self.option(options, name) for name in ("forced_bos_token_id", "decoder_start_token_id")]
+        tags = {language_id(self.tokenizer, code) for code in languages}
+        if "decoder_input_ids" not in options and not tags & {token for token in starts if isinstance(token, int)}:
+            raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
     def get_inference_context(self) -> Any:
         """The context of `_forward`, faster than the base class's `torch.no_grad`."""
@@ -465,6 +501,51 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
     if positions is not None:
         limits.append((positions, "the model's positions"))
     return min(limits)
+
+
+# Languages
+
+
+def tokenizer_languages(tokenizer: Any) -> list[str]:
+    """The language codes of a tokenizer with language tags; empty for others."""
+    if not hasattr(tokenizer, "src_lang"):
+        return []
+    for name in ("languages", "lang_code_to_id", "lang_code_to_token"):  # this project's, mBART's, M2M-100's
+        if hasattr(tokenizer, name):
+            return list(getattr(tokenizer, name))
+    return list(tokenizer.extra_special_tokens)  # NLLB's
+
+
+def language_id(tokenizer: Any, code: str) -> int:
+    """The id of a language's tag."""
+    if hasattr(tokenizer, "get_lang_id"):
+        return tokenizer.get_lang_id(code)
+    return tokenizer.convert_tokens_to_ids(code)
+
+
+def check_language(name: str, code: Any, tokenizer: Any) -> None:
+    """Check an optional language code."""
+    if code is None:
+        return
+    languages = tokenizer_languages(tokenizer)
+    if not languages:
+        raise ValueError(f"{name} must be None for a model without language tags, got {code!r}.")
+    if code not in languages:
+        raise ValueError(f"{name} must be one of {', '.join(languages)}, got {code!r}.")
+
+
+@contextmanager
+def source_language(tokenizer: Any, code: str | None) -> Iterator[None]:
+    """Lock the tokenizer, and set its source language; `None` keeps it."""
+    with TOKENIZER_LOCK:
+        if code is None:
+            yield
+            return
+        saved, tokenizer.src_lang = tokenizer.src_lang, code
+        try:
+            yield
+        finally:
+            tokenizer.src_lang = saved
 
 
 # Modules in evaluation mode: the number of calls that use them, and the mode to restore after the last one.

@@ -4,16 +4,18 @@ Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding w
 has no unknown characters, because every byte is in the vocabulary.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, TokenizersBackend
 
 # With ids 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
+LANGUAGE_CODE = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")  # such as en, zh-Hans and eng_Latn
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 
@@ -23,6 +25,10 @@ class RandomTransformerTokenizer(TokenizersBackend):
     Create one with `train` or `train_from_files`, or with `from_words` for a toy vocabulary. It supports the complete
     tokenizer interface of transformers: batches, padding (on the right), truncation, offsets, `text_target=`,
     `train_new_from_iterator`, saving and `AutoTokenizer`.
+
+    With `languages`, texts start with a language tag, as those of `M2M100Tokenizer`: sources with that of `src_lang`,
+    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time. `generate()` needs
+    `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
 
     Special tokens in a text, such as `</s>`, are recognized. Use `split_special_tokens=True` for untrusted texts.
     """
@@ -39,6 +45,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
         *,
         min_frequency: int = 2,
         normalization: str | None = None,
+        languages: Sequence[str] = (),
+        special_tokens: Sequence[str] = (),
         show_progress: bool = False,
         **options: Any,
     ) -> "RandomTransformerTokenizer":
@@ -46,19 +54,21 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
         Args:
             texts: the corpus, source and target together. It is read once and may be a generator.
-            vocab_size: maximum size, including the 4 special tokens and 256 bytes. A small corpus yields fewer
-                entries.
+            vocab_size: maximum size, including the special tokens and 256 bytes. A small corpus yields fewer entries.
             min_frequency: minimum count of a pair to be merged.
             normalization: a Unicode normalization form to apply first; `None` keeps the tokenizer lossless.
+            languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
+            special_tokens: other special tokens, such as `<bt>`. The spaces after one of them in a text belong to it.
             show_progress: show the trainer's progress bar.
-            **options: arguments of the tokenizer itself, such as `model_max_length`.
+            **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang` and `tgt_lang`.
 
         Raises:
             ValueError: an argument is invalid.
         """
         if isinstance(texts, str | bytes):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-        _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE, "the special tokens and the 256 bytes")
+        added = _added_tokens(languages, special_tokens)
+        _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
         if normalization not in (None, *NORMALIZATIONS):
             raise ValueError(
@@ -73,11 +83,15 @@ class RandomTransformerTokenizer(TokenizersBackend):
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=min_frequency,
-            special_tokens=list(SPECIAL_TOKENS.values()),
+            special_tokens=[*SPECIAL_TOKENS.values(), *added],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=show_progress,
         )
         backend.train_from_iterator(_strings_only(texts), trainer)
+        if added:
+            options["extra_special_tokens"] = [*map(str, added), *options.get("extra_special_tokens", [])]
+        if languages:
+            options = {"languages": list(languages), "src_lang": None, "tgt_lang": None, **options}
         return cls._from_backend(backend, **{**SPECIAL_TOKENS, **options})
 
     @classmethod
@@ -135,6 +149,62 @@ class RandomTransformerTokenizer(TokenizersBackend):
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return cls._from_backend(backend, **{**options, **special})
 
+    # The base class stores its arguments in `init_kwargs` and saves them. It rebuilds the backend of a subclass that
+    # defines `__init__`.
+
+    @property
+    def languages(self) -> list[str]:
+        """The codes of the languages; empty for a tokenizer without language tags."""
+        return list(self.__dict__.get("init_kwargs", {}).get("languages", ()))
+
+    @property
+    def src_lang(self) -> str | None:
+        """The language of sources, one of `languages`; `None` if it is not set."""
+        return self.__dict__.get("init_kwargs", {}).get("src_lang")
+
+    @src_lang.setter
+    def src_lang(self, code: str | None) -> None:
+        self.init_kwargs["src_lang"] = None if code is None else self._check_language("src_lang", code)
+        self._set_template(code)
+
+    @property
+    def tgt_lang(self) -> str | None:
+        """The language of targets, one of `languages`; `None` if it is not set."""
+        return self.__dict__.get("init_kwargs", {}).get("tgt_lang")
+
+    @tgt_lang.setter
+    def tgt_lang(self, code: str | None) -> None:
+        self.init_kwargs["tgt_lang"] = None if code is None else self._check_language("tgt_lang", code)
+
+    def get_lang_token(self, lang: str) -> str:
+        """The tag of a language, such as `"__de__"`; raises a `ValueError` for an unknown language."""
+        return language_tag(self._check_language("lang", lang))
+
+    def get_lang_id(self, lang: str) -> int:
+        """The id of a language's tag, for `forced_bos_token_id`; raises a `ValueError` for an unknown language."""
+        return self.convert_tokens_to_ids(self.get_lang_token(lang))
+
+    def _check_language(self, name: str, code: Any) -> str:
+        if not self.languages:
+            raise ValueError(f"{name} must be None for a tokenizer without languages, got {code!r}.")
+        if code not in self.languages:
+            raise ValueError(f"{name} must be one of {', '.join(self.languages)}, got {code!r}.")
+        return code
+
+    def _switch_to_input_mode(self) -> None:
+        """Called by the base class before it tokenizes sources."""
+        if self.languages:
+            self._set_template(self._check_language("src_lang", self.src_lang))
+
+    def _switch_to_target_mode(self) -> None:
+        """Called by the base class before it tokenizes targets."""
+        if self.languages:
+            self._set_template(self._check_language("tgt_lang", self.tgt_lang))
+
+    def _set_template(self, lang: str | None) -> None:
+        tag = None if lang is None else self.get_lang_token(lang)
+        self.backend_tokenizer.post_processor = _template(self.backend_tokenizer, self.eos_token, tag)
+
     @property
     def add_prefix_space(self) -> bool:
         """Whether a space is prepended to a text, so that its first word is tokenized like the others; not lossless."""
@@ -152,17 +222,20 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @classmethod
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"$A {eos_token}",
-            pair=f"$A {eos_token} $B {eos_token}",
-            special_tokens=[(eos_token, backend.token_to_id(eos_token))],
-        )
-        return cls(tokenizer_object=backend, eos_token=eos_token, **options)
+        backend.post_processor = _template(backend, eos_token)
+        return cls(tokenizer_object=backend, eos_token=eos_token, **options)._with_checked_languages()
+
+    def _with_checked_languages(self) -> "RandomTransformerTokenizer":
+        """Check the languages that were given to the constructor, which does not."""
+        for name in ("src_lang", "tgt_lang"):
+            if getattr(self, name) is not None:
+                setattr(self, name, getattr(self, name))
+        return self
 
     @classmethod
     def _from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
         try:
-            return super()._from_pretrained(*args, **kwargs)
+            return super()._from_pretrained(*args, **kwargs)._with_checked_languages()
         except Exception as error:
             if type(error) is not Exception:  # the backend raises a plain Exception for files that it cannot parse
                 raise
@@ -181,6 +254,36 @@ class RandomTransformerTokenizer(TokenizersBackend):
             raise ValueError(
                 f"text must consist of words in the vocabulary ({words}), since the tokenizer has no unk_token."
             ) from error
+
+
+def language_tag(code: str) -> str:
+    """The special token of a language: `"de"` → `"__de__"`, as in `M2M100Tokenizer`."""
+    return f"__{code}__"
+
+
+def _added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> list[AddedToken]:
+    """The special tokens in addition to `SPECIAL_TOKENS`, in the order of their ids."""
+    for code in languages:
+        if not isinstance(code, str) or LANGUAGE_CODE.fullmatch(code) is None:
+            raise ValueError(f"languages must be codes such as 'en', 'zh-Hans' and 'eng_Latn', got {code!r}.")
+    tokens = [*map(language_tag, languages), *special_tokens]
+    for token in special_tokens:
+        if not isinstance(token, str) or not token.strip() or token != token.strip():
+            raise ValueError(f"special_tokens must be strings without spaces at their ends, got {token!r}.")
+    repeated = [token for token in tokens if tokens.count(token) > 1 or token in SPECIAL_TOKENS.values()]
+    if repeated:
+        raise ValueError(f"languages and special_tokens must be unique, got {repeated[0]!r} more than once.")
+    return [AddedToken(token, special=True, normalized=False, rstrip=token in special_tokens) for token in tokens]
+
+
+def _template(backend: Tokenizer, eos_token: str, tag: str | None = None) -> processors.TemplateProcessing:
+    """Append the end token to each text, and prepend the tag of a language if there is one."""
+    start, special = ([], [eos_token]) if tag is None else ([tag], [tag, eos_token])
+    return processors.TemplateProcessing(
+        single=[*start, "$A", eos_token],
+        pair=[*start, "$A", eos_token, "$B", eos_token],
+        special_tokens=[(token, backend.token_to_id(token)) for token in special],
+    )
 
 
 def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:

@@ -34,11 +34,13 @@ from tests.helpers.models import save_translator
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "model_card.md"]
-SUBPACKAGES = ("data", "training", "translation", "evaluation", "conversion", "export", "tracing")
+SUBPACKAGES = ("data", "training", "translation", "augmentation", "evaluation", "conversion", "export", "tracing")
 # The function behind each verb of the installed command.
 COMMANDS = {
     "train": "modeling_random_transformer.training.command",
     "translate": "modeling_random_transformer.translation.command",
+    "back-translate": "modeling_random_transformer.augmentation.back_translation_command",
+    "distill": "modeling_random_transformer.augmentation.distillation_command",
     "convert": "modeling_random_transformer.conversion.command",
     "export": "modeling_random_transformer.export.command",
     "walkthrough": "walkthrough",
@@ -97,7 +99,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{split}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs * 9))
         for language, side in (("en", 0), ("de", 1)):
             (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    for model in ("en-de", "quickstart"):
+    for model in ("en-de", "de-en", "quickstart"):
         save_translator(folder / "outputs" / model)
     adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
     adapted.save_pretrained(str(folder / "outputs" / "animals"))
@@ -243,7 +245,7 @@ def test_installed_command_has_these_verbs(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = [*COMMANDS.values(), "quickstart", "plot_training", "exercises", "compare_recurrent"]
+    modules = [*COMMANDS.values(), "quickstart", "plot_training", "exercises", "compare_recurrent", "prune_heads"]
     modules += ["classify_text", "language_model", "convert_marian", "convert_torch_transformer", "convert_fairseq"]
     modules.remove(COMMANDS["convert"])
     known = set(OTHER_FLAGS)

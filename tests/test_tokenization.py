@@ -173,6 +173,95 @@ def test_add_prefix_space(tokenizer, tmp_path):
         RandomTransformerTokenizer.from_words(["a", "b"], bos_token="a", eos_token="b", add_prefix_space=True)
 
 
+# Several languages
+
+
+@pytest.fixture
+def multilingual():
+    return RandomTransformerTokenizer.train(
+        CORPUS, vocab_size=400, languages=["en", "es", "zh-Hans"], special_tokens=["<bt>"]
+    )
+
+
+def test_texts_start_with_the_tag_of_their_language(multilingual, tokenizer):
+    multilingual.src_lang, multilingual.tgt_lang = "en", "es"
+    encoded = multilingual(["the dog", "the fox"], text_target=["el perro", "el zorro"])
+    for ids, tag in ((encoded["input_ids"], "__en__"), (encoded["labels"], "__es__")):
+        assert [multilingual.convert_ids_to_tokens(row[:1]) for row in ids] == [[tag], [tag]]
+        assert {row[-1] for row in ids} == {multilingual.eos_token_id}
+    assert multilingual(text_target="el perro")["input_ids"] == encoded["labels"][0]
+    assert multilingual("the dog")["input_ids"] == encoded["input_ids"][0]  # sources again after targets
+    assert multilingual.decode(encoded["labels"][0], skip_special_tokens=True) == "el perro"
+    assert multilingual.num_special_tokens_to_add() == tokenizer.num_special_tokens_to_add() + 1
+    cut = multilingual("the lazy dog jumps", truncation=True, max_length=3)["input_ids"]
+    assert [cut[0], cut[-1]] == [multilingual.get_lang_id("en"), multilingual.eos_token_id]
+
+
+def test_tags_have_the_ids_after_the_special_tokens(multilingual, tokenizer):
+    tags = ["__en__", "__es__", "__zh-Hans__", "<bt>"]
+    assert multilingual.convert_tokens_to_ids(tags) == [4, 5, 6, 7]
+    assert set(tags) <= set(multilingual.all_special_tokens)
+    assert [multilingual.get_lang_id(code) for code in multilingual.languages] == [4, 5, 6]
+    assert multilingual.get_lang_token("es") == "__es__"
+    assert (tokenizer.languages, tokenizer.src_lang, tokenizer.tgt_lang) == ([], None, None)
+    assert "languages" not in tokenizer.init_kwargs
+
+
+def test_the_spaces_after_a_special_token_belong_to_it(multilingual):
+    multilingual.src_lang = "en"
+    plain = multilingual("the dog")["input_ids"]
+    assert multilingual("<bt> the dog")["input_ids"] == [plain[0], 7, *plain[1:]]
+
+
+def test_languages_are_saved(multilingual, tmp_path):
+    multilingual.src_lang = "es"
+    multilingual.save_pretrained(tmp_path)
+    content = (tmp_path / "tokenizer.json").read_bytes()
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert (loaded.languages, loaded.src_lang, loaded.tgt_lang) == (["en", "es", "zh-Hans"], "es", None)
+    assert loaded("<bt> la niña") == multilingual("<bt> la niña")
+    loaded.save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer.json").read_bytes() == content
+    other = AutoTokenizer.from_pretrained(tmp_path, src_lang="en", tgt_lang="zh-Hans")
+    assert other("a", text_target="b")["labels"][0] == other.get_lang_id("zh-Hans")
+    new = other.train_new_from_iterator(["completely different words"] * 9, vocab_size=300)
+    assert (new.languages, new.get_lang_id("es")) == (other.languages, 5)
+    assert new("different")["input_ids"][0] == new.get_lang_id("en")
+    with pytest.raises(ValueError, match=r"src_lang must be one of en, es, zh-Hans, got 'fr'\."):
+        AutoTokenizer.from_pretrained(tmp_path, src_lang="fr")
+
+
+def test_an_unset_or_unknown_language_raises(multilingual, tokenizer):
+    with pytest.raises(ValueError, match=r"src_lang must be one of en, es, zh-Hans, got None\."):
+        multilingual("the dog")
+    multilingual.src_lang = "en"
+    with pytest.raises(ValueError, match=r"tgt_lang must be one of en, es, zh-Hans, got None\."):
+        multilingual("the dog", text_target="el perro")
+    for name in ("src_lang", "tgt_lang"):
+        with pytest.raises(ValueError, match=f"{name} must be one of en, es, zh-Hans, got 'fr'"):
+            setattr(multilingual, name, "fr")
+        with pytest.raises(ValueError, match=f"{name} must be None for a tokenizer without languages, got 'en'"):
+            setattr(tokenizer, name, "en")
+    with pytest.raises(ValueError, match="lang must be one of en, es, zh-Hans, got 'fr'"):
+        multilingual.get_lang_id("fr")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"languages": ["en us"]}, "languages must be codes such as 'en', .* got 'en us'"),
+        ({"languages": ["en", "en"]}, "languages and special_tokens must be unique, got '__en__' more than once"),
+        ({"special_tokens": ["</s>"]}, "languages and special_tokens must be unique, got '</s>'"),
+        ({"special_tokens": [" a"]}, "special_tokens must be strings without spaces at their ends, got ' a'"),
+        ({"languages": ["en"], "vocab_size": 260}, "vocab_size must be an integer of at least 261"),
+        ({"languages": ["en"], "src_lang": "fr"}, "src_lang must be one of en, got 'fr'"),
+    ],
+)
+def test_invalid_languages_raise(options, message):
+    with pytest.raises(ValueError, match=message):
+        RandomTransformerTokenizer.train(CORPUS, **{"vocab_size": 300, **options})
+
+
 # Word-level vocabularies
 
 

@@ -29,7 +29,7 @@ KINDS = {
 }
 COLORS = dict(zip(KINDS, (ORANGE, GREEN, BLUE), strict=True))
 RANDOM_ORDERS = 3
-POINTS = 8  # of a curve, beside that of the complete model
+POINTS = 8  # of a curve, in addition to the complete model
 
 
 @dataclass(frozen=True, order=True)
@@ -89,7 +89,8 @@ def measure_pruning(
     result = PruningResult(importance)
 
     def curve(heads: Sequence[Head]) -> list[Point]:
-        return [measure(model, tokenizer, heads[:count], test) for count in counts(len(heads))]
+        points = {count: measure(model, tokenizer, heads[:count], test) for count in {*counts(len(heads))}}
+        return [points[count] for count in counts(len(heads))]
 
     result.all_heads["by importance"] = curve(order)
     for number in range(random_orders):
@@ -102,14 +103,15 @@ def measure_pruning(
 
 def counts(heads: int) -> list[int]:
     """How many heads the points of a curve prune: from none to all, evenly spaced."""
-    return sorted({round(heads * point / POINTS) for point in range(POINTS + 1)})
+    return [round(heads * point / POINTS) for point in range(POINTS + 1)]
 
 
 def measure(model: Any, tokenizer: Any, pruned: Sequence[Head], test: Pairs) -> Point:
     """Greedy translations of the test pairs without some heads."""
     sources, references = map(list, zip(*test, strict=True))
+    longest = max(map(len, tokenizer(references)["input_ids"]))  # without a limit, a pruned model may not end
     with prune(model, pruned):
-        translations = translate(model, tokenizer, sources, do_sample=False)
+        translations = translate(model, tokenizer, sources, do_sample=False, max_new_tokens=longest + 2)
     hits = sum(translation == reference for translation, reference in zip(translations, references, strict=True))
     bleu = sacrebleu.corpus_bleu(translations, [references]).score
     return Point(len(pruned), bleu, 100 * hits / len(test))
@@ -206,16 +208,11 @@ def show_pruning(result: PruningResult, path: Path) -> None:
         for kind, layer in layers
     ]
     show_table("Importance of the heads", ("", *(f"head {i + 1}" for i in range(heads))), rows)
-    points = {
-        (name, point.pruned, len(result.importance)): point
-        for name, curve in result.all_heads.items()
-        for point in curve
-    }
-    scores = [
-        (name, f"{pruned / total:.0%}", f"{point.bleu:.1f}", f"{point.exact_match:.1f}%")
-        for (name, pruned, total), point in points.items()
-    ]
-    show_table("Held-out sentences", ("order", "pruned heads", "BLEU", "exact match"), scores)
+    shares = [f"{point / POINTS:.1%}" for point in range(POINTS + 1)]
+    for title, curves in (("all heads", result.all_heads), ("heads of one kind, by importance", result.by_kind)):
+        for score, name in (("bleu", "BLEU"), ("exact_match", "Exact match in percent")):
+            rows = [(order, *(f"{getattr(point, score):.1f}" for point in points)) for order, points in curves.items()]
+            show_table(f"{name}, by the share of pruned heads; {title}", ("", *shares), rows)
     draw_pruning(result, path)
     console.print(f"Plot: {path}", soft_wrap=True)
 

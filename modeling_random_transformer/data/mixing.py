@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .sources import Corpus, InvalidLine, Line, ParallelText
+from .sources import Corpus, InvalidLine, Languages, Line, ParallelLine, ParallelText
 
 GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 
@@ -19,29 +19,38 @@ class CorpusSpec:
     Args:
         text: the parallel text.
         weight: how often each pair is seen per epoch: 2 for twice, 0.5 for every other epoch.
+        languages: the codes of the languages of sources and targets, for a tokenizer with language tags.
     """
 
     text: Corpus
     weight: float = 1.0
+    languages: Languages | None = None
 
     def __str__(self) -> str:
         return str(self.text)
 
     @property
+    def direction(self) -> str | None:
+        """The languages, such as `"en-de"`; `None` without languages."""
+        return None if self.languages is None else "-".join(self.languages)
+
+    @property
     def name(self) -> str:
-        """A short name: that of the source file without its extension."""
+        """A short name: the languages, or the name of the source file without its extension."""
+        if self.direction is not None:
+            return self.direction
         return Path(self.text.source).stem if isinstance(self.text, ParallelText) else str(self.text)
 
 
 def set_names(split: str, corpora: Sequence[CorpusSpec]) -> list[str]:
-    """The names of the validation or test sets: `["test"]`, or for several for example `["test news", "test talks"]`.
+    """The names of validation or test sets: `["test"]`, `["test en-de", "test en-fr"]`, `["test news", "test talks"]`.
 
     Args:
         split: `"validation"` or `"test"`.
         corpora: one per set.
     """
-    if len(corpora) < 2:
-        return [split] * len(corpora)
+    if len(corpora) == 1 and corpora[0].languages is None:
+        return [split]
     names = [corpus.name for corpus in corpora]
     numbered = [
         f"{name} {names[: i + 1].count(name)}" if names.count(name) > 1 else name for i, name in enumerate(names)
@@ -146,9 +155,11 @@ class CorpusMixture:
             phase = position * GOLDEN_RATIO % 1
             copies = int(whole) + int(rest * (self.epoch + 1) + phase) - int(rest * self.epoch + phase)
             for _ in range(copies):
-                yield position / self.sizes[index], index, self._renumbered(line, first)
+                yield position / self.sizes[index], index, _completed(line, line.number + first, corpus.languages)
 
-    def _renumbered(self, line: Line, first: int) -> Line:
-        if isinstance(line, InvalidLine):
-            return InvalidLine(line.number + first, line.reason)
-        return replace(line, number=line.number + first)
+
+def _completed(line: Line, number: int, languages: Languages | None) -> Line:
+    """The line with another number and with its languages."""
+    if isinstance(line, InvalidLine):
+        return InvalidLine(number, line.reason)
+    return ParallelLine(number, line.source, line.target, languages)

@@ -16,14 +16,20 @@ NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
 UNALIGNED = "beyond the end of the other file"
 
+Languages = tuple[str, str]  # codes of the source's and the target's language
+
 
 @dataclass(slots=True)
 class ParallelLine:
-    """A source text and its translation; `number` is the line's position in the corpus, counted from 1."""
+    """A source text and its translation; `number` is the line's position in the corpus, counted from 1.
+
+    `languages` are those of the two texts, for a tokenizer with language tags.
+    """
 
     number: int
     source: str
     target: str
+    languages: Languages | None = None
 
 
 @dataclass(slots=True)

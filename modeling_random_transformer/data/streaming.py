@@ -16,7 +16,7 @@ from .batches import TokenBudgetSampler
 from .mixing import CorpusMixture
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import TOO_LONG, tokenize_batch
-from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
+from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 Row = dict[str, Any]
 LINES_PER_CHUNK = 1000
@@ -165,6 +165,9 @@ class _Chunks(IterableDataset):
     def _tokenize(self, lines: list[Line]) -> _Chunk:
         valid = [line for line in lines if isinstance(line, ParallelLine)]
         texts = {"source": [line.source for line in valid], "target": [line.target for line in valid]}
+        languages = [line.languages for line in valid if line.languages is not None]
+        if languages:  # of all lines
+            texts |= dict(zip(LANGUAGE_COLUMNS, map(list, zip(*languages, strict=True)), strict=True))
         return _Chunk(
             lines=len(lines),
             invalid=[line for line in lines if isinstance(line, InvalidLine)],

@@ -12,7 +12,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from .sources import Corpus, ParallelLine
-from .validation import ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
+from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 TOO_LONG = "longer than the maximum length"
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
@@ -31,7 +31,8 @@ def tokenize_pairs(
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
     Args:
-        pairs: a dataset with the columns `line`, `source` and `target`.
+        pairs: a dataset with the columns `line`, `source` and `target`, and with `source_lang` and `target_lang` for a
+            tokenizer with language tags.
         tokenizer: a tokenizer that appends its end token to every text.
         max_source_length: the maximum length of a source in tokens, including the end token; `None` for no limit.
         max_target_length: the same for targets.
@@ -48,7 +49,7 @@ def tokenize_pairs(
             tokenize_batch,
             batched=True,
             fn_kwargs={"tokenizer": tokenizer},
-            remove_columns=["source", "target"],
+            remove_columns=[name for name in ("source", "target", *LANGUAGE_COLUMNS) if name in pairs.column_names],
             num_proc=num_proc,
             desc="tokenizing",
         )
@@ -63,8 +64,14 @@ def tokenize_pairs(
 
 
 def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
-    """Convert columns of `source` and `target` texts to columns of token ids and lengths."""
-    encoded = tokenizer(rows["source"], text_target=rows["target"])
+    """Convert columns of `source` and `target` texts to columns of token ids and lengths.
+
+    With the columns `source_lang` and `target_lang`, a tokenizer with `src_lang` and `tgt_lang` adds language tags.
+    """
+    if set(LANGUAGE_COLUMNS) <= set(rows):
+        encoded = _encode_by_language(rows, tokenizer)
+    else:
+        encoded = tokenizer(rows["source"], text_target=rows["target"])
     return {
         "input_ids": encoded["input_ids"],
         "attention_mask": encoded["attention_mask"],
@@ -72,6 +79,25 @@ def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) ->
         "source_length": [len(ids) for ids in encoded["input_ids"]],
         "target_length": [len(ids) for ids in encoded["labels"]],
     }
+
+
+def _encode_by_language(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+    """Tokenize the rows of each pair of languages together; `src_lang` and `tgt_lang` of the tokenizer are restored."""
+    languages = list(zip(*(rows[name] for name in LANGUAGE_COLUMNS), strict=True))
+    encoded: dict[str, list] = {name: [None] * len(languages) for name in ("input_ids", "attention_mask", "labels")}
+    saved = tokenizer.src_lang, tokenizer.tgt_lang
+    try:
+        for pair in dict.fromkeys(languages):
+            indices = [i for i, other in enumerate(languages) if other == pair]
+            tokenizer.src_lang, tokenizer.tgt_lang = pair
+            sources, targets = ([rows[side][i] for i in indices] for side in ("source", "target"))
+            part = tokenizer(sources, text_target=targets)
+            for name, values in encoded.items():
+                for i, value in zip(indices, part[name], strict=True):
+                    values[i] = value
+    finally:
+        tokenizer.src_lang, tokenizer.tgt_lang = saved
+    return encoded
 
 
 def lengths_of(tokens: Dataset | Sequence[dict[str, Any]]) -> np.ndarray:

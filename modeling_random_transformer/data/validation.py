@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 
-from .sources import UNALIGNED, Corpus, InvalidLine, ParallelLine
+from .sources import UNALIGNED, Corpus, InvalidLine, Languages, ParallelLine
 
+LANGUAGE_COLUMNS = ("source_lang", "target_lang")
 SHOWN = 10  # line numbers in a report, for each reason
 
 
@@ -63,7 +64,10 @@ def validate(corpus: Corpus) -> ValidationReport:
 
 
 def load_pairs(
-    corpus: Corpus, on_invalid: str = "error", cache_dir: str | Path | None = None
+    corpus: Corpus,
+    on_invalid: str = "error",
+    cache_dir: str | Path | None = None,
+    languages: Languages | None = None,
 ) -> tuple[Dataset, ValidationReport]:
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
@@ -74,16 +78,20 @@ def load_pairs(
         corpus: the parallel text.
         on_invalid: `"error"` to raise an error if there are invalid lines, `"skip"` to skip them.
         cache_dir: folder of the Arrow file; the cache of `datasets` when `None`.
+        languages: the codes of the source's and the target's language, stored in the columns `source_lang` and
+            `target_lang`; `None` for no such columns.
 
     Raises:
         ValueError: `on_invalid` is invalid, the files have different numbers of lines, there are invalid lines and
             `on_invalid` is `"error"`, or no line is valid.
     """
     check_on_invalid(on_invalid)
+    constants = {} if languages is None else dict(zip(LANGUAGE_COLUMNS, languages, strict=True))
+    strings = ("source", "target", "invalid", *constants)
     rows = Dataset.from_generator(
         _rows,
-        gen_kwargs={"corpus": corpus, "fingerprint": corpus.fingerprint()},
-        features=Features({"line": Value("int64"), **dict.fromkeys(("source", "target", "invalid"), Value("string"))}),
+        gen_kwargs={"corpus": corpus, "fingerprint": corpus.fingerprint(), **constants},
+        features=Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))}),
         cache_dir=None if cache_dir is None else str(cache_dir),
     )
     invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
@@ -96,12 +104,12 @@ def load_pairs(
     return (pairs.select(np.flatnonzero(~invalid)) if report.invalid else pairs), report
 
 
-def _rows(corpus: Corpus, fingerprint: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (part of the cache key)
+def _rows(corpus: Corpus, fingerprint: str, **constants: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
     for line in corpus.lines():
         if isinstance(line, ParallelLine):
-            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": ""}
+            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": "", **constants}
         else:
-            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason}
+            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason, **constants}
 
 
 def check_on_invalid(on_invalid: str) -> None:

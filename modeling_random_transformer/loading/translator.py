@@ -21,7 +21,7 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..pipeline_random_transformer import Seq2SeqPipeline, tokenizer_languages
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils.vocabulary import check_tokenizer
 from .diagnosis import (
@@ -203,7 +203,8 @@ def check_generation(folder: Path, model: PreTrainedModel, tokenizer: PreTrained
 
     def translate(tokenizer: PreTrainedTokenizerBase) -> None:
         with torch.random.fork_rng(devices=[]):
-            Seq2SeqPipeline(model, tokenizer, device=model.device, num_beams=2, max_new_tokens=2)("a")
+            languages = dict.fromkeys(("src_lang", "tgt_lang"), next(iter(tokenizer_languages(tokenizer)), None))
+            Seq2SeqPipeline(model, tokenizer, device=model.device, num_beams=2, max_new_tokens=2, **languages)("a")
 
     def translate_with(settings: dict[str, Any]) -> None:
         saved, model.generation_config = model.generation_config, GenerationConfig.from_dict(settings)

@@ -10,7 +10,8 @@ from datasets import load_dataset
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.mixing import CorpusSpec
-from ..data.sources import Corpus, DatasetText, ParallelText
+from ..data.sources import Corpus, DatasetText, Languages, ParallelText
+from ..tokenization_random_transformer import LANGUAGE_CODE
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
@@ -19,6 +20,7 @@ FILES = (
     *("validation_source_file", "validation_target_file", "validation_file"),
     *("test_source_file", "test_target_file", "test_file"),
 )
+LANGUAGES = tuple(f"{prefix}{side}_lang" for prefix in ("", "validation_", "test_") for side in ("source", "target"))
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
@@ -56,6 +58,21 @@ class DataArguments:
     test_source_file: list[str] | None = field(default=None, metadata={"help": "Test sources."})
     test_target_file: list[str] | None = field(default=None, metadata={"help": "Test targets."})
     test_file: list[str] | None = field(default=None, metadata={"help": "Test pairs in .tsv or .jsonl files."})
+    source_lang: list[str] | None = field(
+        default=None,
+        metadata={"help": "Languages of the training sources, one for all corpora or one each: adds language tags."},
+    )
+    target_lang: list[str] | None = field(default=None, metadata={"help": "Languages of the training targets."})
+    validation_source_lang: list[str] | None = field(
+        default=None, metadata={"help": "Languages of the validation sources; default: those of the training corpora."}
+    )
+    validation_target_lang: list[str] | None = field(
+        default=None, metadata={"help": "Languages of the validation targets."}
+    )
+    test_source_lang: list[str] | None = field(
+        default=None, metadata={"help": "Languages of the test sources; default: those of the training corpora."}
+    )
+    test_target_lang: list[str] | None = field(default=None, metadata={"help": "Languages of the test targets."})
     dataset_name: str | None = field(
         default=None, metadata={"help": "Dataset name or folder for `datasets.load_dataset`."}
     )
@@ -81,7 +98,7 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         self._replace_deprecated()
-        for name in FILES:
+        for name in (*FILES, *LANGUAGES):
             value = getattr(self, name)
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
@@ -93,6 +110,7 @@ class DataArguments:
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )
         self._check_weights()
+        self._languages("train", max(1, len(self._file_texts("train"))))
 
     def _replace_deprecated(self) -> None:
         """Translate `on_broken` and its values `"refuse"` and `"drop"` into `on_invalid`."""
@@ -131,8 +149,39 @@ class DataArguments:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
         texts: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
-        weights = self.train_weights if split == "train" else None
-        return [CorpusSpec(text, weight) for text, weight in zip(texts, weights or [1.0] * len(texts), strict=True)]
+        if not texts:
+            return []
+        weights = (self.train_weights if split == "train" else None) or [1.0] * len(texts)
+        languages = self._languages(split, len(texts))
+        return [CorpusSpec(*values) for values in zip(texts, weights, languages, strict=True)]
+
+    def _languages(self, split: str, count: int) -> Sequence[Languages | None]:
+        """The languages of each of `count` corpora of a split; by default those of the training corpora."""
+        own = [f"{'' if split == 'train' else f'{split}_'}{side}_lang" for side in ("source", "target")]
+        names = own if any(getattr(self, name) for name in own) else ["source_lang", "target_lang"]
+        source, target = (self._codes(name, count, split, inherited=names != own) for name in names)
+        if (source is None) != (target is None):
+            raise ValueError(f"{names[0]} and {names[1]} must be given together, got one of them.")
+        if source is None or target is None:
+            return [None] * count
+        if not self.source_lang:
+            raise ValueError(f"{names[0]} must be unset without source_lang, got {source}.")
+        return list(zip(source, target, strict=True))
+
+    def _codes(self, name: str, count: int, split: str, inherited: bool) -> list[str] | None:
+        """The language codes of this argument, one for each of `count` corpora."""
+        codes: list[str] | None = getattr(self, name)
+        if codes is None:
+            return None
+        for code in codes:
+            if LANGUAGE_CODE.fullmatch(code) is None:
+                raise ValueError(f"{name} must be language codes such as 'en' and 'zh-Hans', got {code!r}.")
+        if len(codes) == 1 or (inherited and len(set(codes)) == 1):
+            return [codes[0]] * count
+        if len(codes) != count:
+            name = f"{split}_{name} (by default {name})" if inherited else name
+            raise ValueError(f"{name} must be 1 or {count} language codes, one per {split} corpus, got {codes}.")
+        return codes
 
     def _file_texts(self, split: str) -> list[ParallelText]:
         prefix = "" if split == "train" else f"{split}_"
@@ -180,6 +229,9 @@ class ModelArguments:
     vocab_size: int | None = field(
         default=None, metadata={"help": f"Vocabulary size of the trained tokenizer; default: {VOCAB_SIZE}."}
     )
+    special_tokens: list[str] | None = field(
+        default=None, metadata={"help": "More special tokens of the trained tokenizer, such as '<bt>'."}
+    )
     preset: str | None = field(
         default=None, metadata={"help": f"Preset of RandomTransformerConfig; default: {PRESET}."}
     )
@@ -203,6 +255,8 @@ class ModelArguments:
             raise ValueError(
                 f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} without it."
             )
+        if self.tokenizer is not None and self.special_tokens:
+            raise ValueError(f"special_tokens must be unset with tokenizer, got {self.special_tokens}.")
         if self.lora_rank is None:
             self._check_no_lora_options()
         for name in ("lora_rank", "lora_alpha"):
@@ -218,7 +272,7 @@ class ModelArguments:
 
     def _check_fine_tuning(self) -> None:
         """Check that only dropout rates are overridden: a saved model has a tokenizer and an architecture."""
-        for name in ("tokenizer", "vocab_size", "preset"):
+        for name in ("tokenizer", "vocab_size", "special_tokens", "preset"):
             value = getattr(self, name)
             if value is not None:
                 raise ValueError(

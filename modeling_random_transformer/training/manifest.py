@@ -145,7 +145,7 @@ class RunResult:
         pairs: number of training pairs.
         learning_rate: peak learning rate.
         world_size: number of processes that finished the run.
-        corpora: name, number of pairs and weight of each training corpus.
+        corpora: name, languages (such as `["en", "de"]`), number of pairs and weight of each training corpus.
         reports: validation reports of the corpora.
         scores: metrics of the validation and test sets, by set and name of the metric.
     """
@@ -258,8 +258,10 @@ def _initial_model(model_args: ModelArguments) -> dict[str, Any]:
             **values,
             "model_name_or_path": _folder_digest(model_args.model_name_or_path, "*.safetensors", "*.json"),
         }
-    values = {"tokenizer": None}
+    values: dict[str, Any] = {"tokenizer": None}
     vocab_size = model_args.vocab_size or VOCAB_SIZE
+    if model_args.special_tokens:
+        values["special_tokens"] = model_args.special_tokens
     if model_args.tokenizer is not None:
         values["tokenizer"] = _folder_digest(model_args.tokenizer, "tokenizer*", "*.spm", "vocab*", "*merges*")
     config = model_args.config(vocab_size)
@@ -268,8 +270,8 @@ def _initial_model(model_args: ModelArguments) -> dict[str, Any]:
 
 
 def fingerprint(corpora: list[CorpusSpec]) -> Any:
-    """A digest of one corpus, or a list of those of several."""
-    digests = [_text_fingerprint(corpus.text) for corpus in corpora]
+    """A digest of one corpus and its languages, or a list of those of several."""
+    digests = [" ".join(filter(None, (_text_fingerprint(corpus.text), corpus.direction))) for corpus in corpora]
     return digests[0] if len(digests) == 1 else digests
 
 

@@ -45,7 +45,7 @@ with random-transformer {version}.
 ## Use
 
 ```sh
-random-transformer translate --model {name} --input FILE --output FILE
+random-transformer translate --model {name}{languages} --input FILE --output FILE
 ```
 
 {advice}
@@ -90,11 +90,13 @@ def write_model_card(
     """
     metadata = ModelCardData(
         library_name="transformers" if model_args.lora_rank is None else "peft",
+        language=_languages(result) or None,
         pipeline_tag="translation",
         tags=["translation", "random_transformer"],
     )
     body = BODY.format(
         name=path.parent.name,
+        languages=" --src_lang CODE --tgt_lang CODE" if _languages(result) else "",
         summary=_summary(result, model_args),
         pairs=result.pairs,
         version=__version__,
@@ -126,11 +128,20 @@ def _summary(result: RunResult, model_args: ModelArguments) -> str:
 
 
 def _corpora(result: RunResult) -> str:
-    """The training corpora with their weights, if there are several."""
-    if len(result.corpora) < 2:
+    """The training corpora with their languages and weights, if there are several corpora or languages."""
+    if len(result.corpora) < 2 and not _languages(result):
         return ""
-    rows = [(corpus["name"], f"{corpus['pairs']:,}", f"{corpus['weight']:.3g}") for corpus in result.corpora]
-    return f"{_table(('corpus', 'pairs', 'weight'), rows)}\n\n"
+    rows = [
+        (f"`{corpus['name']}`", "→".join(corpus["languages"] or ()), f"{corpus['pairs']:,}", f"{corpus['weight']:.3g}")
+        for corpus in result.corpora
+    ]
+    return f"{_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
+
+
+def _languages(result: RunResult) -> list[str]:
+    """The languages of the training corpora, in the order of their first use."""
+    directions = [corpus["languages"] for corpus in result.corpora if corpus["languages"] is not None]
+    return list(dict.fromkeys(code for direction in directions for code in direction))
 
 
 def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:

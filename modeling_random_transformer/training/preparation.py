@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
@@ -103,7 +104,9 @@ def prepare_data(
         texts = parts.get("train", [corpus.text for corpus in corpora["train"]])
         lines = sum(report.lines for report in stream_reports or [report for _, report in loaded.get("train", [])])
         sample = chain.from_iterable(vocabulary_sample(text, lines or None) for text in texts)
-        train_tokenizer(Path(args.output_dir), manifest, sample, model_args.vocab_size)
+        train_tokenizer(
+            Path(args.output_dir), manifest, sample, model_args.vocab_size, **_tag_options(corpora["train"], model_args)
+        )
     tokenizer = AutoTokenizer.from_pretrained(args.output_dir if saved is None else saved)
     sets = {name: _tokenize(name, parts[name], corpora[name], tokenizer, data_args, reports) for name in parts}
     train, sizes = corpora["train"], [report.lines - report.invalid for report in stream_reports]
@@ -125,7 +128,7 @@ def prepare_data(
 
 def _load(name: str, corpus: CorpusSpec, on_invalid: str) -> tuple[Dataset, ValidationReport]:
     logger.info("reading the %s set, %s", name, corpus)
-    return load_pairs(corpus.text, on_invalid=on_invalid)
+    return load_pairs(corpus.text, on_invalid=on_invalid, languages=corpus.languages)
 
 
 def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
@@ -137,8 +140,36 @@ def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
     return report
 
 
-def train_tokenizer(folder: Path, manifest: Manifest, texts: Iterable[str], vocab_size: int | None) -> None:
+def languages_of(corpora: list[CorpusSpec]) -> list[str]:
+    """The codes of all languages of the corpora, in the order of their first use."""
+    return list(dict.fromkeys(chain.from_iterable(corpus.languages or () for corpus in corpora)))
+
+
+def _tag_options(corpora: list[CorpusSpec], model_args: ModelArguments) -> dict[str, Any]:
+    """The options of the tokenizer for language tags and other special tokens.
+
+    If all corpora have the same source or target language, it is the default of the tokenizer.
+    """
+    options: dict[str, Any] = {"special_tokens": model_args.special_tokens} if model_args.special_tokens else {}
+    if languages := languages_of(corpora):
+        options["languages"] = languages
+        sides = zip(*(corpus.languages for corpus in corpora if corpus.languages is not None), strict=True)
+        for name, codes in zip(("src_lang", "tgt_lang"), sides, strict=True):
+            options[name] = codes[0] if len(set(codes)) == 1 else None
+    return options
+
+
+def train_tokenizer(
+    folder: Path, manifest: Manifest, texts: Iterable[str], vocab_size: int | None, **options: Any
+) -> None:
     """Train the tokenizer of a run and save it in the run's folder, once per run.
+
+    Args:
+        folder: the output folder.
+        manifest: the manifest of the run; its digest of the tokenizer is set.
+        texts: the corpus, read only if the tokenizer is trained by this call.
+        vocab_size: maximum size; `None` for the default.
+        **options: other options of `RandomTransformerTokenizer.train`.
 
     Raises:
         ValueError: the folder has a tokenizer that differs from the one in the manifest.
@@ -150,7 +181,7 @@ def train_tokenizer(folder: Path, manifest: Manifest, texts: Iterable[str], voca
             if file_digest(path) != current.tokenizer:
                 raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
         else:
-            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=vocab_size or VOCAB_SIZE)
+            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=vocab_size or VOCAB_SIZE, **options)
             with save_atomically(folder) as temporary:
                 tokenizer.save_pretrained(temporary)
             current.tokenizer = file_digest(path)
@@ -195,7 +226,7 @@ def _stream(
     data_args: DataArguments,
     args: TranslationTrainingArguments,
 ) -> TokenBudgetStream:
-    plain = len(corpora) == 1 and corpora[0].weight == 1
+    plain = len(corpora) == 1 and corpora[0] == CorpusSpec(corpora[0].text)  # without weight and languages
     mixture = CorpusMixture(corpora, [max(1, report.lines) for report in reports])
     return TokenBudgetStream(
         corpora[0].text if plain else mixture,

@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import set_seed
+from transformers import AutoTokenizer, set_seed
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.trainer_utils import IntervalStrategy
 
@@ -27,13 +28,14 @@ from ..data.mixing import CorpusSpec, set_names
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
 from ..ops_random_transformer import supports_native_matmul
+from ..pipeline_random_transformer import language_id, tokenizer_languages
 from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
 from .manifest import Manifest, RunResult, fingerprint, fixed_values, free_values, locked, open_manifest
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
-from .preparation import PreparedData, TokenizedSet, check_lengths, prepare_data
+from .preparation import PreparedData, TokenizedSet, check_lengths, languages_of, prepare_data
 from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
 
@@ -90,6 +92,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     set_seed(args.seed)
     with args.main_process_first(desc="loading the corpora"):
         corpora = _sets(data)
+    _check_languages(corpora, model)
     with locked(Path(args.output_dir)):
         manifest = call_on_main_process(
             lambda: open_manifest(
@@ -106,6 +109,23 @@ def _sets(data: DataArguments) -> dict[str, list[CorpusSpec]]:
         corpora = data.corpora(split)
         sets |= {name: [corpus] for name, corpus in zip(set_names(split, corpora), corpora, strict=True)}
     return sets
+
+
+def _check_languages(corpora: dict[str, list[CorpusSpec]], model_args: ModelArguments) -> None:
+    """Check that the tokenizer has, or will have, the languages of all sets."""
+    used = languages_of(list(chain.from_iterable(corpora.values())))
+    available, origin = languages_of(corpora["train"]), "the training corpora"
+    if (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
+        tokenizer = AutoTokenizer.from_pretrained(saved)
+        available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
+        if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
+            raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
+    unknown = [code for code in used if code not in available]
+    if unknown:
+        raise ValueError(
+            f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), got "
+            f"{', '.join(unknown)}."
+        )
 
 
 def _check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -166,6 +186,8 @@ def _prepare_data(run: Run, names: Collection[str]) -> PreparedData:
 def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> TranslationTrainer:
     """The initial model in a trainer."""
     model = build_model(run.model_args, run.args, data.tokenizer)
+    if (code := getattr(data.tokenizer, "tgt_lang", None)) is not None:  # the default of the saved model
+        model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
     if data.tokenizer.model_max_length == VERY_LARGE_INTEGER:  # no limit
         # Saved with the model, so that the pipeline rejects longer texts instead of running out of memory.
@@ -262,7 +284,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, tra
         learning_rate=trainer.args.learning_rate,
         world_size=run.args.world_size,
         corpora=[
-            {"name": str(corpus), "pairs": size, "weight": corpus.weight}
+            {"name": str(corpus), "languages": corpus.languages, "pairs": size, "weight": corpus.weight}
             for corpus, size in zip(data.corpora, data.corpus_sizes, strict=True)
         ],
         reports=[asdict(report) for report in reports],

@@ -295,6 +295,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             longest = int(inputs["attention_mask"].sum(dim=1).max())
             limit = longest_target(longest, self.model.config)
             options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
+        labels = inputs.get("labels")
+        if labels is not None and getattr(self.processing_class, "languages", None):
+            options["forced_bos_token_id"] = _common_tag(labels)
         return options
 
     # Loss
@@ -380,6 +383,14 @@ class TranslationTrainer(Seq2SeqTrainer):
     def last_checkpoints(self, count: int) -> list[Path]:
         """The last `count` complete checkpoints, or fewer, oldest first."""
         return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
+
+
+def _common_tag(labels: Tensor) -> int:
+    """The language tag that all labels, `[batch, target_len]`, start with."""
+    tags = labels[:, 0].unique().tolist()
+    if len(tags) != 1:
+        raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
+    return tags[0]
 
 
 def _local(weight: Tensor) -> Tensor:

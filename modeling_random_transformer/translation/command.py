@@ -6,6 +6,7 @@
     random-transformer translate --model outputs/quickstart --input test.en --output test.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
+    random-transformer translate --model outputs/four --src_lang en --tgt_lang de "a dog sees a cat"
 
 Line n of the output translates line n of the input. With --input and --output, the same command resumes after an
 interruption, and `accelerate launch` distributes the file over processes (with --multi_gpu on CPUs too, because its
@@ -69,6 +70,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--input", type=existing_file, metavar="FILE", help="UTF-8 file, one text per line (default: standard input)"
     )
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
+    parser.add_argument(
+        "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
+    )
+    parser.add_argument(
+        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
+    )
     add_search_arguments(parser)
     parser.add_argument(
         "--max_batch_tokens",
@@ -184,6 +191,8 @@ def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `translate` and of `generate()`."""
     names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size")
     options = {name: getattr(arguments, name) for name in names}
+    languages = {name: getattr(arguments, name) for name in ("src_lang", "tgt_lang")}
+    options |= {name: code for name, code in languages.items() if code is not None}
     options["num_beams"] = arguments.num_beams or (1 if arguments.sample else 4)
     if arguments.sample:
         # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.

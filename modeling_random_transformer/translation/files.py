@@ -18,7 +18,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
+from ..pipeline_random_transformer import (
+    CHUNK_SIZE,
+    Seq2SeqPipeline,
+    check_positive,
+    source_language,
+    source_limit,
+    tokenizer_languages,
+)
 from ..utils.distributed import call_on_main_process
 from ..utils.text import decode_line, read_lines
 from .parts import Job, Parts
@@ -141,7 +148,8 @@ def read_chunk(source: Path, job: Job, number: int) -> list[str]:
 
 def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
-    described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
+    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
+        described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
     for config in (model.config, model.generation_config):
         described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())

@@ -43,7 +43,8 @@ class TranslationOptions:
         seed: before each chunk, torch's random number generator is set to this number plus that of the chunk's first
             text (from 1), so that sampling is reproducible. `None` leaves the generator, which all threads share,
             unchanged.
-        generate_options: other options of `generate()`, such as `do_sample`, `temperature` or `no_repeat_ngram_size`.
+        generate_options: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
+            `no_repeat_ngram_size`.
 
     Raises:
         ValueError: an option is invalid; the message names it.
@@ -78,7 +79,7 @@ class TranslationOptions:
 
     def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
         """A pipeline with these options. The model stays on its device."""
-        return Seq2SeqPipeline(
+        pipe = Seq2SeqPipeline(
             model,
             tokenizer,
             device=None if getattr(model, "hf_device_map", None) else model.device,
@@ -87,6 +88,8 @@ class TranslationOptions:
             max_new_tokens=self.max_new_tokens,
             **self.search_options,
         )
+        pipe.check_target_language()
+        return pipe
 
 
 def translate_chunk(
@@ -142,7 +145,8 @@ def translate(
         chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
         **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty=0.6`,
-            `max_new_tokens`, `max_source_tokens`, `seed`) and of `generate()`.
+            `max_new_tokens`, `max_source_tokens`, `seed`), `src_lang` and `tgt_lang` for a model of several languages,
+            and those of `generate()`.
 
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -13,7 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 import quickstart  # noqa: E402
 
-from modeling_random_transformer.tutorials import sample_data, training_helpers  # noqa: E402
+from modeling_random_transformer.tutorials import pruning, sample_data, training_helpers  # noqa: E402
 
 PAIRS = sample_data.sample(2000, seed=1)
 
@@ -155,12 +156,35 @@ def test_insufficient_training_exits_with_1(tmp_path, monkeypatch, capsys):
     assert "I see her." in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_default_run_reaches_the_required_exact_match(tmp_path):
-    """The run of `make demo`."""
-    command = [sys.executable, str(EXAMPLES / "quickstart.py"), "--output_dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def default_run(tmp_path_factory):
+    """The run of `make demo`: its folder and its output."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    command = [sys.executable, str(EXAMPLES / "quickstart.py"), "--output_dir", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    exact = float(re.search(r"greedy\s+([\d.]+)%", done.stdout)[1])
-    assert exact >= 95
-    assert "'hello world' → 'hola mundo'" in done.stdout
+    return folder, done.stdout
+
+
+@pytest.mark.slow
+def test_default_run_reaches_the_required_exact_match(default_run):
+    _, output = default_run
+    assert float(re.search(r"greedy\s+([\d.]+)%", output)[1]) >= 95
+    assert "'hello world' → 'hola mundo'" in output
+
+
+@pytest.mark.slow
+def test_pruning_of_its_heads(default_run):
+    """The result of docs/explanation/pruning.md, with wide margins."""
+    folder, _ = default_run
+    model, tokenizer = quickstart.load(folder)
+    pairs = quickstart.read_pairs(folder / "data" / "test.en", folder / "data" / "test.es")
+    result = pruning.measure_pruning(model, tokenizer, pairs[:150], pairs[150:250])
+    by_importance, *random_orders = ([point.bleu for point in points] for points in result.all_heads.values())
+    assert by_importance[0] > 95
+    assert by_importance[-1] < 5
+    assert mean(by_importance) > mean(map(mean, random_orders))
+    half = {kind: points[pruning.POINTS // 2].bleu for kind, points in result.by_kind.items()}
+    none = {kind: points[-1].bleu for kind, points in result.by_kind.items()}
+    assert half["encoder self-attention"] > 75
+    assert none["encoder self-attention"] > 2 * max(none[kind] for kind in pruning.KINDS if "decoder" in kind)
