@@ -208,11 +208,12 @@ def show_pruning(result: PruningResult, path: Path) -> None:
         for kind, layer in layers
     ]
     show_table("Importance of the heads", ("", *(f"head {i + 1}" for i in range(heads))), rows)
-    shares = [f"{point / POINTS:.1%}" for point in range(POINTS + 1)]
-    for title, curves in (("all heads", result.all_heads), ("heads of one kind, by importance", result.by_kind)):
-        for score, name in (("bleu", "BLEU"), ("exact_match", "Exact match in percent")):
-            rows = [(order, *(f"{getattr(point, score):.1f}" for point in points)) for order, points in curves.items()]
-            show_table(f"{name}, by the share of pruned heads; {title}", ("", *shares), rows)
+    for title, curves in (("All heads", result.all_heads), ("Heads of one kind, by importance", result.by_kind)):
+        rows = [
+            (f"{i / POINTS:.1%}", *(f"{curve[i].bleu:.1f} / {curve[i].exact_match:.1f}" for curve in curves.values()))
+            for i in range(POINTS + 1)
+        ]
+        show_table(f"{title}: BLEU / exact match in percent on held-out sentences", ("pruned", *curves), rows)
     draw_pruning(result, path)
     console.print(f"Plot: {path}", soft_wrap=True)
 
