@@ -97,7 +97,8 @@ def back_translate(
         chunk_size: see `translate_file`, as for the following arguments.
         restart: discard the files of an interrupted call with the same outputs.
         progress: show a progress bar on stderr.
-        **options: those of `translate`, such as `num_beams`, `temperature` or `max_batch_tokens`.
+        **options: those of `translate`, such as `num_beams`, `temperature`, `max_batch_tokens`, `src_lang` and
+            `tgt_lang`.
 
     Raises:
         ValueError: an argument is invalid, a line is not UTF-8, no line can be translated, or the files of an earlier
@@ -113,7 +114,7 @@ def back_translate(
     call_on_main_process(files.check)
     options = {**METHODS[method], **options} | ({"seed": seed} if method == "sampling" else {})
     pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
-    selection = call_on_main_process(lambda: files.select(pipe, max_tokens))
+    selection = call_on_main_process(lambda: files.select(pipe, max_tokens, options.get("src_lang")))
     translate_once(
         files.selected,
         files.translated,
@@ -175,7 +176,7 @@ class Files:
                 f"{str(self.monolingual)!r}, {str(self.source)!r} and {str(self.target)!r}."
             )
 
-    def select(self, pipe: Seq2SeqPipeline, max_tokens: int | None) -> Selection:
+    def select(self, pipe: Seq2SeqPipeline, max_tokens: int | None, src_lang: str | None) -> Selection:
         """Write the lines to translate.
 
         Raises:
@@ -185,7 +186,7 @@ class Files:
         self.folder.mkdir(exist_ok=True)
         with open(self.monolingual, "rb") as file:
             lines = read_lines(file, str(self.monolingual))
-            write_atomically(self.selected, encode_lines(select_lines(lines, pipe, selection, max_tokens)))
+            write_atomically(self.selected, encode_lines(select_lines(lines, pipe, selection, max_tokens, src_lang)))
         if not selection.selected:
             raise ValueError(f"{self.monolingual} must have a line that can be translated, got {selection}.")
         return selection

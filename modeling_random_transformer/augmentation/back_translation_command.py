@@ -67,6 +67,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     tag = parser.add_mutually_exclusive_group()
     tag.add_argument("--tag", default=TAG, metavar="TEXT", help="begins each synthetic source (default: %(default)s)")
     tag.add_argument("--no_tag", dest="tag", action="store_const", const=None, help="write no tag")
+    parser.add_argument(
+        "--src_lang", metavar="CODE", help="language of --input, for a model of several source languages"
+    )
+    parser.add_argument(
+        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
+    )
     parser.add_argument("--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4)")
     parser.add_argument(
         "--temperature", type=positive_number, metavar="X", help="temperature of --method sampling (default: 1)"
@@ -126,7 +132,8 @@ def run(arguments: argparse.Namespace) -> None:
     limit_sources(model, tokenizer)
     names = ("method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    options |= {name: value for name in ("num_beams", "temperature") if (value := getattr(arguments, name)) is not None}
+    optional = ("num_beams", "temperature", "src_lang", "tgt_lang")
+    options |= {name: value for name in optional if (value := getattr(arguments, name)) is not None}
     report = back_translate(
         arguments.input, arguments.output_source, arguments.output_target, model, tokenizer, **options
     )

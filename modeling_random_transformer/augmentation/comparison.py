@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.sources import Languages
 from ..evaluation import score
 from ..export.compare import folder_size
 from ..loading import load_translator
 from ..ops_random_transformer import supports_native_matmul
+from ..pipeline_random_transformer import tokenizer_languages
 from ..translation import translate
 from ..utils.command_line import MODEL_TYPE
 from .distillation_arguments import DTYPES
@@ -47,18 +49,27 @@ class Row:
 
 @dataclass(frozen=True)
 class TestSet:
-    """Sources and references of a test set, and the options of `translate`."""
+    """A test set.
+
+    Attributes:
+        sources: the texts to translate.
+        references: their translations.
+        options: the options of `translate`.
+        languages: language codes of sources and references, for models with language tags.
+    """
 
     sources: list[str]
     references: list[str]
     options: dict[str, Any]
+    languages: Languages | None = None
 
     def evaluate(self, name: str, dtype: str, folders: Sequence[Path], device: torch.device) -> Row:
         """Translate the test set with a saved model or an ensemble."""
         model, tokenizer = load_models(folders, dtype, device)
-        translate(self.sources[:WARM_UP], model, tokenizer, progress=False, **self.options)
+        options = {**self.options, **language_options(tokenizer, self.languages)}
+        translate(self.sources[:WARM_UP], model, tokenizer, progress=False, **options)
         start = time.perf_counter()
-        translations = translate(self.sources, model, tokenizer, **self.options)
+        translations = translate(self.sources, model, tokenizer, **options)
         seconds = time.perf_counter() - start
         scores = score(translations, self.references)
         return Row(
@@ -82,10 +93,18 @@ def load_models(
     """
     if len(folders) == 1:
         model, tokenizer = load_translator(folders[0], dtype, argument="teacher")
-        return model.to(device), tokenizer
-    from ..translation.ensemble import load_ensemble
+    else:
+        from ..ensemble import load_ensemble
 
-    return load_ensemble(folders, dtype, device)
+        model, tokenizer = load_ensemble(folders, dtype, argument="teacher")
+    return model.to(device), tokenizer
+
+
+def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, str]:
+    """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
+    if languages is None or not tokenizer_languages(tokenizer):
+        return {}
+    return dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
 
 
 def saved_size(folder: Path, dtype: str) -> float:

@@ -7,7 +7,7 @@ resumes.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
 from ..data.mixing import CorpusSpec
-from ..data.sources import ParallelLine
+from ..data.sources import Languages, ParallelLine
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..training.arguments import ModelArguments
@@ -28,7 +28,7 @@ from ..training.run import train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
 from .comparison import Row, TestSet, load_models, table, usable_dtypes
-from .distillation_arguments import DistillationArguments, StudentDataArguments
+from .distillation_arguments import DTYPES, DistillationArguments, StudentDataArguments
 from .distillation_corpus import SyntheticCorpus, SyntheticReport
 
 RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
@@ -81,7 +81,9 @@ def distill(
     original, [test] = data.corpora("train"), data.corpora("test")
     corpus = SyntheticCorpus(folder / WORK)
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device)
-    report = corpus.make(translator, tokenizer, arguments, original, data.max_source_length)
+    report = corpus.make(
+        translator, tokenizer, arguments, original, data.max_source_length, languages=training_languages(data)
+    )
     del translator
     run = train_translation(data.with_training_set(*corpus.train), model, args)
 
@@ -114,6 +116,7 @@ def check(
     for name in ("train_weights", "train_temperature"):
         if getattr(data, name) is not None:
             raise ValueError(f"{name} must be unset in a distillation, got {getattr(data, name)}.")
+    training_languages(data)
     if (count := len(data.corpora("test"))) != 1:
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
@@ -124,6 +127,21 @@ def check(
             report = validate(corpus.text)
             raise_if_invalid(report, data.on_invalid)
             raise_if_empty(report)
+
+
+def training_languages(data: StudentDataArguments) -> Languages | None:
+    """The language codes of the training set, if it has some.
+
+    Raises:
+        ValueError: there are several directions.
+    """
+    source, target = (set(codes or ()) for codes in (data.source_lang, data.target_lang))
+    if max(len(source), len(target)) > 1:
+        raise ValueError(
+            "source_lang and target_lang must be one language each in a distillation, got "
+            f"{data.source_lang} and {data.target_lang}."
+        )
+    return (*source, *target) if source and target else None
 
 
 @dataclass(frozen=True)
@@ -144,33 +162,25 @@ class Comparison:
 
     def rows(self, report: SyntheticReport) -> list[Row]:
         """The rows of teacher and student in each dtype; finished ones are read from the record."""
-        inputs = self.inputs()
-        record = self.folder / RECORD
+        record, inputs = self.folder / RECORD, self.inputs()
         content: dict[str, Any] = {
             "teacher": [str(path) for path in self.teacher],
             **asdict(report),
             "synthetic": report.synthetic,
             "synthetic_share": report.synthetic_share,
             "inputs": inputs,
-            "rows": [],
         }
         earlier = json.loads(record.read_bytes()) if record.is_file() else {}
         is_same = earlier.get("inputs") == inputs
         rows = [Row(**row) for row in earlier["rows"]] if is_same else []
         if not (is_same and (self.folder / INT8).is_dir()):
             self.export_int8()
-        finished = {(row.model, row.dtype) for row in rows}
-        pairs = [line for line in self.test.text.lines() if isinstance(line, ParallelLine)]
-        test_set = TestSet([pair.source for pair in pairs], [pair.target for pair in pairs], self.options())
-        folders = {"teacher": self.teacher, "student": [self.folder]}
-        types = {name: [model_type(path) for path in paths] for name, paths in folders.items()}
-        usable = {name: usable_dtypes(types[name], self.args.device) for name in folders}
-        for dtype in usable["student"]:  # both in one dtype, then the next one: the load of the machine varies
-            for name, paths in folders.items():
-                if (name, dtype) not in finished and dtype in usable[name]:
-                    rows.append(test_set.evaluate(name, dtype, paths, self.args.device))
-                    content["rows"] = [asdict(row) for row in rows]
-                    write_atomically(record, [json.dumps(content, indent=2).encode()])
+        test_set, finished = self.test_set(), {(row.model, row.dtype) for row in rows}
+        for name, folders, dtype in self.runs():
+            if (name, dtype) not in finished:
+                rows.append(test_set.evaluate(name, dtype, folders, self.args.device))
+                rows_so_far = {"rows": [asdict(row) for row in rows]}
+                write_atomically(record, [json.dumps(content | rows_so_far, indent=2).encode()])
         return sorted(rows, key=lambda row: row.model != "teacher")
 
     def inputs(self) -> dict[str, Any]:
@@ -178,9 +188,24 @@ class Comparison:
         weights = [file_digest(path) for folder in (*self.teacher, self.folder) for path in weight_files(folder)]
         return {"weights": weights, "test set": fingerprint([self.test]), **self.args.generation_kwargs}
 
-    def options(self) -> dict[str, Any]:
-        """The options of `translate`, as in the evaluation of the training."""
-        return dict(self.args.generation_kwargs)
+    def test_set(self) -> TestSet:
+        """The valid pairs of the test set."""
+        pairs = [line for line in self.test.text.lines() if isinstance(line, ParallelLine)]
+        return TestSet(
+            sources=[pair.source for pair in pairs],
+            references=[pair.target for pair in pairs],
+            options=self.args.generation_kwargs,
+            languages=self.test.languages,
+        )
+
+    def runs(self) -> Iterator[tuple[str, Sequence[Path], str]]:
+        """Name, folders and dtype of each row. Both models run in one dtype, then in the next: the load may change."""
+        models = {"teacher": self.teacher, "student": [self.folder]}
+        dtypes = {name: usable_dtypes(list(map(model_type, models[name])), self.args.device) for name in models}
+        for dtype in DTYPES:
+            for name, folders in models.items():
+                if dtype in dtypes[name]:
+                    yield name, folders, dtype
 
     def export_int8(self) -> None:
         """Save the student in int8, in a folder that replaces that of an earlier call."""

@@ -61,5 +61,6 @@ class StudentDataArguments(DataArguments):
 
     def with_training_set(self, source: Path, target: Path) -> DataArguments:
         """The same sets, with two aligned files as the training set."""
-        train = {"source_file": str(source), "target_file": str(target), "train_file": None}
-        return DataArguments(**{**asdict(self), **train})
+        train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
+        languages = {name: (getattr(self, name) or [])[:1] or None for name in ("source_lang", "target_lang")}
+        return DataArguments(**{**asdict(self), **train, **languages})

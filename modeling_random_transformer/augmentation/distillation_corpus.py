@@ -13,12 +13,14 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.mixing import CorpusSpec
-from ..data.sources import ParallelLine, ParallelText
+from ..data.sources import Languages, ParallelLine, ParallelText
+from ..scoring import score_file
 from ..training.manifest import file_digest, fingerprint
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
+from .comparison import language_options
 from .distillation_arguments import DistillationArguments
 from .selection import Selection, select_lines
 from .stages import translate_once
@@ -102,6 +104,7 @@ class SyntheticCorpus:
         arguments: DistillationArguments,
         original: Sequence[CorpusSpec],
         max_tokens: int,
+        languages: Languages | None = None,
     ) -> SyntheticReport:
         """Write the training set, or continue an earlier call.
 
@@ -111,6 +114,7 @@ class SyntheticCorpus:
             arguments: the texts and the options.
             original: the original pairs; invalid lines are skipped.
             max_tokens: skip texts with more tokens.
+            languages: language codes of the texts and of their translations, for a teacher with language tags.
 
         Raises:
             ValueError: a text is not UTF-8, none can be translated, or the folder belongs to a different job.
@@ -120,12 +124,15 @@ class SyntheticCorpus:
             "num_beams": arguments.teacher_num_beams,
             "max_batch_tokens": arguments.teacher_max_batch_tokens,
         }
+        options |= (codes := language_options(tokenizer, languages))
+        for name, code in codes.items():  # for the scores
+            setattr(tokenizer, name, code)
         pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
 
         def select() -> Selection:
             selection = Selection()
             self.folder.mkdir(parents=True, exist_ok=True)
-            lines = select_lines(read_files(arguments.source_text), pipe, selection, max_tokens)
+            lines = select_lines(read_files(arguments.source_text), pipe, selection, max_tokens, codes.get("src_lang"))
             write_atomically(self.selected, encode_lines(lines))
             if not selection.selected:
                 raise ValueError(f"source_text must have a line that can be translated, got {selection}.")
@@ -135,10 +142,9 @@ class SyntheticCorpus:
         translate_once(self.selected, self.translated, model, tokenizer, **options)
         share = arguments.drop_worst
         if share:
-            from ..scoring import score_file
-
             call_on_main_process(self.write_synthetic)
-            score_file(self.synthetic, self.scores, model, tokenizer)
+            # Training skips translations that are too long; they must not stop the scoring.
+            score_file(self.synthetic, self.scores, model, tokenizer, truncation=True)
         return call_on_main_process(lambda: self.write_train(selection, original, share))
 
     def pairs(self) -> Iterator[tuple[str, str]]:

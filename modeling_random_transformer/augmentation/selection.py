@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from ..pipeline_random_transformer import CHUNK_SIZE, TOKENIZER_LOCK, Seq2SeqPipeline, check_positive, source_limit
+from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_language, source_limit
 from ..utils.text import one_line
 
 
@@ -37,7 +37,11 @@ class Selection:
 
 
 def select_lines(
-    lines: Iterable[str], pipe: Seq2SeqPipeline, selection: Selection, max_tokens: int | None = None
+    lines: Iterable[str],
+    pipe: Seq2SeqPipeline,
+    selection: Selection,
+    max_tokens: int | None = None,
+    src_lang: str | None = None,
 ) -> Iterator[str]:
     """Yield the lines that are neither blank nor too long for the model, and count all lines.
 
@@ -46,6 +50,7 @@ def select_lines(
         pipe: the pipeline of the model.
         selection: the counts, which are increased.
         max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model.
+        src_lang: language code of the lines; `None` for that of the tokenizer.
 
     Raises:
         ValueError: `max_tokens` is not positive.
@@ -58,16 +63,16 @@ def select_lines(
         texts = [one_line(line) for line in chunk if line.strip()]
         selection.lines += len(chunk)
         selection.blank += len(chunk) - len(texts)
-        for text, length in zip(texts, token_counts(pipe, texts), strict=True):
+        for text, length in zip(texts, token_counts(pipe, texts, src_lang), strict=True):
             if length > limit:
                 selection.too_long += 1
             else:
                 yield text
 
 
-def token_counts(pipe: Seq2SeqPipeline, texts: list[str]) -> list[int]:
+def token_counts(pipe: Seq2SeqPipeline, texts: list[str], src_lang: str | None) -> list[int]:
     """The number of tokens of each text."""
     if not texts:
         return []
-    with TOKENIZER_LOCK:
+    with source_language(pipe.tokenizer, src_lang):
         return list(map(len, pipe.tokenizer(texts, verbose=False)["input_ids"]))

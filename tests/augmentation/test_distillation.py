@@ -129,6 +129,20 @@ class TestResult:
         assert again.corpus == result.corpus
 
 
+def test_teacher_with_language_tags(tmp_path):
+    write_corpus(tmp_path)
+    languages = {"source_lang": ["a"], "target_lang": ["b"]}
+    run(tmp_path, "teacher", num_beams=1, max_steps=1, average_last=1, **languages)
+    result = distilled(tmp_path, max_steps=1, save_steps=1, average_last=1, drop_worst=0.1, **languages)
+    assert result.corpus.dropped > 0
+    tokenizer = AutoTokenizer.from_pretrained(result.run.folder)
+    assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("a", "b")
+    files = {f"{side}_file": [str(tmp_path / "test.a"), str(tmp_path / "test.b")] for side in ("source", "target")}
+    with pytest.raises(ValueError, match="must be one language each in a distillation"):
+        distilled(tmp_path, **files, source_lang=["a", "b"], target_lang=["b", "a"])
+    PartialState._reset_state()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["train_translation", "Comparison"])
 def test_resumes_after_an_interruption(folder, tmp_path, monkeypatch, stage):
