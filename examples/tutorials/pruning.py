@@ -120,7 +120,7 @@ def measure(model: Any, tokenizer: Any, pruned: Sequence[Head], test: Pairs) -> 
 # Heads of a model
 
 
-def attentions(model: Any) -> Iterator[tuple[str, int, nn.Module]]:
+def attentions(model: Any) -> Iterator[tuple[str, int, Any]]:
     """Kind, layer and module of each attention."""
     for kind, (stack, name) in KINDS.items():
         for layer, module in enumerate(getattr(model.model, stack).layers):

@@ -5,6 +5,8 @@ The files of the first two stages are in the folder `<output_source>.work`, whic
 """
 
 import os
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +23,11 @@ from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
 from .noise import add_noise
 from .selection import Selection, select_lines
-from .stages import remove_stage, translate_once
+from .stages import translate_once
 
 TAG = "<bt>"
+# A file of the working folder, or the temporary file of an interrupted write.
+OWN_FILE = re.compile(r"(target\.txt|source\.txt(\.json)?|.+\.[0-9a-f]{8}\.tmp|source\.txt\.parts)")
 # The options of `generate()` of each method (Edunov et al. 2018). top_k=0: the complete vocabulary.
 METHODS: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
@@ -163,7 +167,8 @@ class Files:
         """Check the paths.
 
         Raises:
-            ValueError: the input is not a file, an output cannot be written, or two of them are the same file.
+            ValueError: the input is not a file, an output cannot be written, two of them are the same file, or the
+                folder contains files of something else.
         """
         if not self.monolingual.is_file():
             raise ValueError(f"input_file must be a file, got {str(self.monolingual)!r}.")
@@ -174,6 +179,12 @@ class Files:
             raise ValueError(
                 "input_file, output_source and output_target must be different files, got "
                 f"{str(self.monolingual)!r}, {str(self.source)!r} and {str(self.target)!r}."
+            )
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        others = sorted(name for name in names if OWN_FILE.fullmatch(name) is None)
+        if others:
+            raise ValueError(
+                f"{self.folder} must contain only the files of an earlier call, got others, such as {others[0]}."
             )
 
     def select(self, pipe: Seq2SeqPipeline, max_tokens: int | None, src_lang: str | None) -> Selection:
@@ -194,12 +205,11 @@ class Files:
     def write(self, tag: str | None, noise_seed: int | None) -> int:
         """Write both outputs and return the number of pairs. `noise_seed` is `None` for no noise."""
         count = sum(1 for _ in self.pairs())
-        write_atomically(self.target, encode_lines(target for _, target in self.pairs()))
-        write_atomically(self.source, encode_lines(self.synthetic_sources(tag, noise_seed)))
-        remove_stage(self.translated)
-        self.selected.unlink()
-        if not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        # Temporary files in this folder are removed with it, also those of a killed process.
+        scratch = self.folder if self.target.parent == self.source.parent else None
+        write_atomically(self.target, encode_lines(target for _, target in self.pairs()), scratch)
+        write_atomically(self.source, encode_lines(self.synthetic_sources(tag, noise_seed)), self.folder)
+        shutil.rmtree(self.folder)  # which contains files of these stages only, see check()
         return count
 
     def synthetic_sources(self, tag: str | None, noise_seed: int | None) -> Iterator[str]:

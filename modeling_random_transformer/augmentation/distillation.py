@@ -141,7 +141,7 @@ def training_languages(data: StudentDataArguments) -> Languages | None:
             "source_lang and target_lang must be one language each in a distillation, got "
             f"{data.source_lang} and {data.target_lang}."
         )
-    return (*source, *target) if source and target else None
+    return (source.pop(), target.pop()) if source and target else None
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def translate_once(
     """
     check_positive(chunk_size=chunk_size)
     settings = TranslationOptions.from_kwargs(**options)
-    record = record_of(output)
+    record = output.with_name(f"{output.name}.json")
 
     def describe() -> tuple[str, bool]:
         job = json.dumps(asdict(describe_job(source, settings.pipeline(model, tokenizer), settings, chunk_size)))
@@ -60,14 +60,3 @@ def translate_once(
             source, output, model, tokenizer, chunk_size=chunk_size, restart=restart, progress=progress, **options
         )
         call_on_main_process(lambda: write_atomically(record, [job.encode()]))
-
-
-def record_of(output: Path) -> Path:
-    """The file that describes a finished translation."""
-    return output.with_name(f"{output.name}.json")
-
-
-def remove_stage(output: Path) -> None:
-    """Delete a finished translation and its record."""
-    record_of(output).unlink(missing_ok=True)
-    output.unlink()

@@ -9,6 +9,7 @@ from accelerate import PartialState
 from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import add_noise, back_translate, back_translation
 from modeling_random_transformer.translation import files, translate
+from tests.helpers.interruption import killed_after
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 SHORT = {"max_new_tokens": 6, "progress": False}
@@ -146,6 +147,25 @@ class TestBackTranslate:
         assert [path.read_bytes() for path in paths[1:]] == expected
         assert len(chunks) == (3 if interrupted == "in the translation" else 0)
 
+    @pytest.mark.slow
+    def test_resumes_after_a_kill_at_any_file_operation(self, paths, model, tokenizer):
+        def run():
+            back_translate(*paths, model, tokenizer, chunk_size=9, num_beams=1, max_new_tokens=2, progress=False)
+
+        PartialState(cpu=True)  # child processes inherit it
+        run()
+        expected = [path.read_bytes() for path in paths[1:]]
+        steps = 0
+        while killed_after(steps, run, paths[0].parent):
+            run()
+            assert [path.read_bytes() for path in paths[1:]] == expected, f"killed after {steps} steps"
+            assert len(list(paths[0].parent.iterdir())) == 3, f"killed after {steps} steps"
+            for path in paths[1:]:
+                path.unlink()
+            steps += 2
+        assert steps > 25
+        PartialState._reset_state()
+
     def test_finished_translation_of_another_input_is_not_reused(self, paths, model, tokenizer, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(back_translation.Files, "write", lambda *_: 0)
@@ -179,6 +199,14 @@ class TestBackTranslate:
         ):
             with pytest.raises(ValueError, match=message):
                 back_translate(*arguments, model, tokenizer)
+        work = tmp_path / "synthetic.en.work"
+        work.mkdir()
+        (work / "notes.txt").write_text("")
+        with pytest.raises(
+            ValueError, match="must contain only the files of an earlier call, got others, such as notes"
+        ):
+            back_translate(mono, source, target, model, tokenizer)
+        (work / "notes.txt").unlink()
         mono.write_text(" \n")
         with pytest.raises(ValueError, match="must have a line that can be translated, got 0 of 1 lines selected"):
             back_translate(*paths, model, tokenizer)
