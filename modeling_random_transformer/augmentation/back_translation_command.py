@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..loading import check_finite
-from ..translation.command import exit_with_launcher, limit_sources, load
+from ..translation.command import exit_with_launcher, limit_sources
 from ..utils.command_line import (
     Parser,
     existing_file,
@@ -27,6 +27,7 @@ from ..utils.command_line import (
     positive_number,
 )
 from .back_translation import METHODS, TAG, back_translate
+from .models import load_models
 
 PROGRAM = "back-translate"
 
@@ -47,7 +48,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
     parser = Parser(PROGRAM, __doc__)
     parser.add_argument(
-        "--model", required=True, type=model_folder, metavar="FOLDER", help="a model from the target to the source"
+        "--model",
+        required=True,
+        nargs="+",
+        type=model_folder,
+        metavar="FOLDER",
+        help="a saved model from the target to the source language; several folders form an ensemble",
     )
     parser.add_argument(
         "--input", required=True, type=existing_file, metavar="FILE", help="UTF-8 text of the target language"
@@ -127,7 +133,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
     state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
-    model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
+    model, tokenizer = load_models(
+        arguments.model, arguments.dtype, arguments.device or state.device, argument="--model"
+    )
     check_finite(model)
     limit_sources(model, tokenizer)
     names = ("method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")

@@ -8,17 +8,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.sources import Languages
 from ..evaluation import score
 from ..export.compare import folder_size
 from ..loading import load_translator
+from ..loading.translator import silence_transformers
 from ..ops_random_transformer import supports_native_matmul
 from ..pipeline_random_transformer import tokenizer_languages
 from ..translation import translate
 from ..utils.command_line import MODEL_TYPE
 from .distillation_arguments import DTYPES
+from .models import load_models
 
 WARM_UP = 8  # sentences
 HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
@@ -65,7 +67,7 @@ class TestSet:
 
     def evaluate(self, name: str, dtype: str, folders: Sequence[Path], device: torch.device) -> Row:
         """Translate the test set with a saved model or an ensemble."""
-        model, tokenizer = load_models(folders, dtype, device)
+        model, tokenizer = load_models(folders, dtype, device, argument=name)
         options = {**self.options, **language_options(tokenizer, self.languages)}
         translate(self.sources[:WARM_UP], model, tokenizer, progress=False, **options)
         start = time.perf_counter()
@@ -83,23 +85,6 @@ class TestSet:
         )
 
 
-def load_models(
-    folders: Sequence[Path], dtype: str, device: torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model of a folder, or the ensemble of several, and its tokenizer.
-
-    Raises:
-        ValueError: see `load_translator`; or the models cannot form an ensemble.
-    """
-    if len(folders) == 1:
-        model, tokenizer = load_translator(folders[0], dtype, argument="teacher")
-    else:
-        from ..ensemble import load_ensemble
-
-        model, tokenizer = load_ensemble(folders, dtype, argument="teacher")
-    return model.to(device), tokenizer
-
-
 def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, str]:
     """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
     if languages is None or not tokenizer_languages(tokenizer):
@@ -110,7 +95,7 @@ def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | 
 def saved_size(folder: Path, dtype: str) -> float:
     """The size of a model's weights when they are saved in this dtype, in megabytes (10⁶ bytes)."""
     model, _ = load_translator(folder, dtype)
-    with TemporaryDirectory() as temporary:
+    with TemporaryDirectory() as temporary, silence_transformers():
         model.save_pretrained(temporary)
         return folder_size(temporary, "*.safetensors")
 

@@ -19,6 +19,7 @@ from ..data.mixing import CorpusSpec
 from ..data.sources import Languages, ParallelLine
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
+from ..loading.translator import silence_transformers
 from ..training.arguments import ModelArguments
 from ..training.manifest import MANIFEST, RunResult, file_digest, fingerprint
 from ..training.model_card import CARD
@@ -27,9 +28,10 @@ from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
-from .comparison import Row, TestSet, load_models, table, usable_dtypes
+from .comparison import Row, TestSet, table, usable_dtypes
 from .distillation_arguments import DTYPES, DistillationArguments, StudentDataArguments
 from .distillation_corpus import SyntheticCorpus, SyntheticReport
+from .models import load_models
 
 RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
 SECTION = "## Distillation\n"
@@ -80,7 +82,7 @@ def distill(
     check(folder, teacher, data, model, args)
     original, [test] = data.corpora("train"), data.corpora("test")
     corpus = SyntheticCorpus(folder / WORK)
-    translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device)
+    translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = corpus.make(
         translator, tokenizer, arguments, original, data.max_source_length, languages=training_languages(data)
     )
@@ -211,7 +213,7 @@ class Comparison:
         """Save the student in int8, in a folder that replaces that of an earlier call."""
         shutil.rmtree(self.folder / INT8, ignore_errors=True)
         quantized, tokenizer = load_translator(self.folder, "int8")
-        with new_folder(self.folder / INT8) as temporary:
+        with new_folder(self.folder / INT8) as temporary, silence_transformers():
             quantized.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
 

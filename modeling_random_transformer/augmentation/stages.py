@@ -1,14 +1,14 @@
 """A translated file as the stage of a longer job: a finished translation of the same input is not repeated."""
 
+import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
-from ..translation.files import describe_job, translate_file
+from ..translation.files import fingerprint, plain_options, translate_file
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.distributed import call_on_main_process
@@ -48,7 +48,10 @@ def translate_once(
     record = output.with_name(f"{output.name}.json")
 
     def describe() -> tuple[str, bool]:
-        job = json.dumps(asdict(describe_job(source, settings.pipeline(model, tokenizer), settings, chunk_size)))
+        options = plain_options(settings.pipeline(model, tokenizer), settings) | {"chunk_size": chunk_size}
+        with open(source, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        job = json.dumps({"input": digest, "model": fingerprint(model, tokenizer), "options": options}, sort_keys=True)
         if not restart and output.is_file() and record.is_file() and record.read_text(encoding="utf-8") == job:
             return job, True
         record.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from accelerate import PartialState
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import add_noise, back_translate, back_translation
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.translation import files, translate
 from tests.helpers.interruption import killed_after
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -109,12 +110,11 @@ class TestBackTranslate:
         assert results[0] == results[1] != results[2]
 
     def test_pairs_with_an_empty_translation_are_skipped(self, paths, model, tokenizer, monkeypatch):
-        def translate_chunk(_, texts, *__):
-            return ["" if number % 2 else "text" for number in range(len(texts))]
-
-        monkeypatch.setattr(files, "translate_chunk", translate_chunk)
+        answers = itertools.cycle([{"generated_text": "text"}, {"generated_text": " "}])
+        monkeypatch.setattr(Seq2SeqPipeline, "postprocess", lambda *_, **__: next(answers))
         report = back_translate(*paths, model, tokenizer, **SHORT)
-        assert lines(paths[2]) == VALID[::2]
+        assert lines(paths[1]) == ["<bt> text"] * 7
+        assert len(lines(paths[2])) == 7
         assert (report.pairs, report.empty) == (7, 6)
 
     @pytest.mark.parametrize("interrupted", ["in the translation", "before the outputs"])
@@ -127,10 +127,10 @@ class TestBackTranslate:
 
         translate_chunk, calls = files.translate_chunk, itertools.count()
 
-        def interrupt_second(*args):
+        def interrupt_second(*args, **options):
             if interrupted == "in the translation" and next(calls) == 1:
                 raise KeyboardInterrupt
-            return translate_chunk(*args)
+            return translate_chunk(*args, **options)
 
         with monkeypatch.context() as patch:
             patch.setattr(files, "translate_chunk", interrupt_second)
@@ -142,7 +142,12 @@ class TestBackTranslate:
         assert not paths[2].exists()
 
         chunks = []
-        monkeypatch.setattr(files, "translate_chunk", lambda *args: chunks.append(args) or translate_chunk(*args))
+
+        def count_chunks(*args, **options):
+            chunks.append(args)
+            return translate_chunk(*args, **options)
+
+        monkeypatch.setattr(files, "translate_chunk", count_chunks)
         back_translate(*paths, model, tokenizer, **options)
         assert [path.read_bytes() for path in paths[1:]] == expected
         assert len(chunks) == (3 if interrupted == "in the translation" else 0)

@@ -54,8 +54,8 @@ def student_arguments(folder, output="student", **options):
     }
 
 
-def distilled(folder, **options):
-    given = student_arguments(folder, **options)
+def distilled(folder, output="student", **options):
+    given = student_arguments(folder, output, **options)
     fields = [{name: given[name] for name in given if name in kind.__dataclass_fields__} for kind in KINDS]
     return distill(*(kind(**values) for kind, values in zip(KINDS, fields, strict=True)))
 
@@ -127,6 +127,16 @@ class TestResult:
         again = distilled(folder, source_file=str(folder / "test.a"), target_file=str(folder / "test.b"))
         assert again.rows == result.rows
         assert again.corpus == result.corpus
+
+
+def test_ensemble_as_teacher(folder):
+    pytest.importorskip("modeling_random_transformer.ensemble")
+    teacher = [str(folder / "teacher")] * 2
+    result = distilled(folder, "ensemble", teacher=teacher, max_steps=1, save_steps=1, average_last=1, drop_worst=0.1)
+    rows = {(row.model, row.dtype): row for row in result.rows}
+    single = sum(path.stat().st_size for path in (folder / "teacher").glob("*.safetensors")) / 1e6
+    assert rows["teacher", "float32"].megabytes == pytest.approx(2 * single, rel=0.01)
+    assert "(2 models, 1 beams)" in (result.run.folder / "README.md").read_text()
 
 
 def test_teacher_with_language_tags(tmp_path):
