@@ -15,7 +15,8 @@ from transformers import BatchEncoding, TokenizersBackend
 # With ids 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
-LANGUAGE_CODE = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")  # such as en, zh-Hans and eng_Latn
+# Such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
+LANGUAGE_CODE = re.compile(r"(?!False$)[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 

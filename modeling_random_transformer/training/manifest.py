@@ -258,7 +258,7 @@ def _initial_model(model_args: ModelArguments) -> dict[str, Any]:
             **values,
             "model_name_or_path": _folder_digest(model_args.model_name_or_path, "*.safetensors", "*.json"),
         }
-    values: dict[str, Any] = {"tokenizer": None}
+    values = {"tokenizer": None}
     vocab_size = model_args.vocab_size or VOCAB_SIZE
     if model_args.special_tokens:
         values["special_tokens"] = model_args.special_tokens

@@ -1,0 +1,208 @@
+"""Several languages in one model: the pipeline, `translate` and `generate()` with language tags."""
+
+import pytest
+import torch
+from transformers import (
+    AutoTokenizer,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    M2M100Tokenizer,
+    MBart50Tokenizer,
+    NllbTokenizer,
+    pipeline,
+)
+
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.generation_random_transformer import FastDecoder, RandomTransformerGenerationMixin
+from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.pipeline_random_transformer import tokenizer_languages
+from modeling_random_transformer.translation import command, translate, translate_file
+from tests.helpers.marian import train_pieces, write_json
+from tests.helpers.models import EOS, exact_model, padded_batch, tiny_model
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
+
+TEXTS = some_texts(7)
+SHORT = {"max_new_tokens": 8, "num_beams": 3}
+
+
+def make_translator(**options):
+    """A tokenizer for three languages, and a random model for it."""
+    tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, languages=["en", "es", "fr"], **options)
+    model = tiny_model(spread=2.0, vocab_size=len(tokenizer), norm_order="pre", lm_head_bias=True).double()
+    with torch.no_grad():
+        model.lm_head.bias[EOS] = 12.0
+    return model, tokenizer
+
+
+@pytest.fixture
+def translator():
+    return make_translator()
+
+
+def reference(model, tokenizer, text, source, target, **options):
+    tokenizer.src_lang = source
+    tag = tokenizer.get_lang_id(target)
+    output = model.generate(**tokenizer(text, return_tensors="pt"), forced_bos_token_id=tag, **options)
+    assert output[0, 1] == tag
+    tokenizer.src_lang = None
+    return tokenizer.decode(output[0], skip_special_tokens=True)
+
+
+def test_the_pipeline_translates_between_any_two_languages(translator):
+    model, tokenizer = translator
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", src_lang="en", **SHORT)
+    answers = {}
+    for source, target in (("en", "es"), ("en", "fr"), ("es", "en")):
+        answers[source, target] = [
+            answer["generated_text"] for answer in pipe(TEXTS, batch_size=3, src_lang=source, tgt_lang=target)
+        ]
+        expected = [reference(model, tokenizer, text, source, target, **SHORT) for text in TEXTS]
+        assert answers[source, target] == expected
+        assert pipe(TEXTS[0], src_lang=source, tgt_lang=target)["generated_text"] == expected[0]
+    assert len(set(map(tuple, answers.values()))) == 3
+    assert [answer["generated_text"] for answer in pipe(TEXTS, tgt_lang="fr")] == answers["en", "fr"]
+    assert (tokenizer.src_lang, tokenizer.tgt_lang) == (None, None)  # the tokenizer of the user is unchanged
+
+
+def test_a_missing_or_unknown_language_raises(translator, tmp_path):
+    model, tokenizer = translator
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+    (tmp_path / "in.txt").write_text("the boy\n")
+    for run in (
+        pipe,
+        lambda text, **options: translate([text], model, tokenizer, **options),
+        lambda _, **options: translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options),
+    ):
+        with pytest.raises(ValueError, match=r"tgt_lang must be one of en, es, fr, got None\."):
+            run("the boy", src_lang="en")
+        with pytest.raises(ValueError, match=r"src_lang must be one of en, es, fr, got None\."):
+            run("the boy", tgt_lang="fr")
+        with pytest.raises(ValueError, match=r"src_lang must be one of en, es, fr, got 'de'\."):
+            run("the boy", src_lang="de", tgt_lang="en")
+    plain = pipeline("seq2seq", model=random_translator(), tokenizer=random_tokenizer(), device="cpu")
+    with pytest.raises(ValueError, match=r"tgt_lang must be None for a model without language tags, got 'de'\."):
+        plain("the boy", tgt_lang="de")
+
+
+def test_a_model_with_one_target_language_needs_no_argument():
+    model, tokenizer = make_translator(src_lang="en", tgt_lang="es")
+    model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("es")
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **SHORT)
+    explicit = pipe(TEXTS, src_lang="en", tgt_lang="es")
+    assert pipe(TEXTS) == explicit
+    assert translate(TEXTS, model, tokenizer, num_beams=3, length_penalty=1.0, max_new_tokens=8) == [
+        answer["generated_text"] for answer in explicit
+    ]
+
+
+def test_the_command_translates_a_saved_model(translator, tmp_path, capsys):
+    model, tokenizer = translator
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    arguments = ["--model", str(tmp_path), "--num_beams", "1", "--device", "cpu", "--src_lang", "en"]
+    assert command.main([*arguments, "--tgt_lang", "es", *TEXTS]) == 0
+    expected = translate(TEXTS, *load_translator(tmp_path), num_beams=1, src_lang="en", tgt_lang="es")
+    assert capsys.readouterr().out.splitlines() == expected
+    assert command.main([*arguments, *TEXTS]) == 2
+    assert "tgt_lang must be one of en, es, fr, got None." in capsys.readouterr().err
+
+
+def test_a_file_is_resumed_with_the_same_languages_only(translator, tmp_path, monkeypatch):
+    model, tokenizer = translator
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    options = {"src_lang": "en", "tgt_lang": "es", "num_beams": 1, "chunk_size": 3}
+    generate, calls = model.generate, []
+
+    def stop_at_the_second(**inputs):
+        calls.append(inputs)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return generate(**inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "generate", stop_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options)
+    with pytest.raises(ValueError, match="got parts of one that differs in tgt_lang: use the same"):
+        translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options | {"tgt_lang": "fr"})
+    translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options)
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert lines == translate(TEXTS, model, tokenizer, num_beams=1, src_lang="en", tgt_lang="es")
+
+
+# Other models with language tags
+
+
+def nllb_tokenizer(_folder):
+    return NllbTokenizer(vocab={"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "▁": 4, "a": 5, "b": 6}, merges=[])
+
+
+def m2m_tokenizer(folder):
+    pieces = train_pieces(folder / "spm.model", SENTENCES)
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces]
+    write_json(folder / "vocab.json", {token: index for index, token in enumerate(tokens)})
+    return M2M100Tokenizer(folder / "vocab.json", folder / "spm.model")
+
+
+def mbart_tokenizer(_folder):
+    return MBart50Tokenizer()
+
+
+@pytest.mark.parametrize(
+    ("make_tokenizer", "source", "target"),
+    [
+        (nllb_tokenizer, "deu_Latn", "fra_Latn"),
+        (m2m_tokenizer, "de", "fr"),
+        (mbart_tokenizer, "de_DE", "fr_XX"),
+    ],
+)
+def test_tokenizers_of_transformers(make_tokenizer, source, target, tmp_path):
+    tokenizer = make_tokenizer(tmp_path)
+    initial = tokenizer.src_lang
+    stacks = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    config = M2M100Config(vocab_size=300, decoder_start_token_id=2, **stacks, **sizes)
+    model = M2M100ForConditionalGeneration(config).eval().double()
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=5, return_scores=True)
+    answer = pipe("ab", src_lang=source, tgt_lang=target)
+    assert tokenizer.src_lang == initial
+    built = tokenizer._build_translation_inputs("ab", return_tensors="pt", src_lang=source, tgt_lang=target)
+    tokenizer.src_lang = initial
+    output = model.generate(**built, max_new_tokens=5, return_dict_in_generate=True, output_scores=True)
+    assert answer["generated_text"] == tokenizer.decode(output.sequences[0], skip_special_tokens=True)
+    transitions = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    assert answer["score"] == pytest.approx(transitions.sum().item())
+    assert {source, target} <= set(tokenizer_languages(tokenizer))
+    with pytest.raises(ValueError, match=r"tgt_lang must be one of .*, got None\."):
+        pipe("ab")
+    with pytest.raises(ValueError, match=r"tgt_lang must be one of .*, got 'xx'\."):
+        pipe("ab", tgt_lang="xx")
+
+
+# generate() with forced_bos_token_id
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"do_sample": True}, {"num_beams": 2, "length_penalty": 0.6}])
+def test_the_fast_decoder_supports_a_forced_first_token(search, monkeypatch):
+    model, batch = exact_model(spread=2.0), padded_batch([8, 5, 3])
+    steps, call = [], FastDecoder.__call__
+    monkeypatch.setattr(FastDecoder, "__call__", lambda self, *inputs: steps.append(1) or call(self, *inputs))
+
+    def generate():
+        torch.manual_seed(0)
+        return model.generate(**batch, forced_bos_token_id=7, max_new_tokens=9, **search)
+
+    assert model.fallback_reason() is None
+    ours = generate()
+    assert len(steps) > 2
+    assert (ours[:, 1] == 7).all()
+    monkeypatch.setattr(RandomTransformerGenerationMixin, "fallback_reason", lambda _: "test")
+    taken = len(steps)
+    assert torch.equal(generate(), ours)
+    assert len(steps) == taken
+
+
+def test_the_tokenizer_is_loaded_with_its_languages(translator, tmp_path):
+    translator[1].save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, src_lang="fr")
+    assert tokenizer(TEXTS[0])["input_ids"][0] == tokenizer.get_lang_id("fr")

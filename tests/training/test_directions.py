@@ -1,0 +1,202 @@
+"""One model for several languages: tags in the data, scores per direction, generation with the right tag."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
+
+from modeling_random_transformer.data import CorpusMixture, CorpusSpec, ParallelText, TokenBudgetStream
+from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainer, command
+from tests.helpers.training import STEPS, arguments, run, write_corpus
+
+SIZES = "d_model=64,d_ff=128,encoder_layers=1,decoder_layers=1,num_heads=4,dropout=0,norm_order=pre"
+DIRECTIONS = (("a", "b"), ("a", "c"), ("b", "a"))
+
+
+def write_directions(folder):
+    """The corpus of `write_corpus`, in which `b` is reversed, and `c` a copy of `a`."""
+    write_corpus(folder)
+    options = {}
+    for split, name in (("", "train"), ("validation_", "test"), ("test_", "test")):
+        (folder / f"{name}.c").write_text((folder / f"{name}.a").read_text())
+        for side, column in (("source", 0), ("target", 1)):
+            options[f"{split}{side}_file"] = [str(folder / f"{name}.{pair[column]}") for pair in DIRECTIONS]
+    return options | {f"{side}_lang": [pair[i] for pair in DIRECTIONS] for i, side in enumerate(("source", "target"))}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch):
+    forced = []
+    options = TranslationTrainer._generation_options
+
+    def recorded(self, inputs):
+        forced.append((options(self, inputs)["forced_bos_token_id"], inputs["labels"][:, 0].unique().tolist()))
+        return options(self, inputs)
+
+    monkeypatch.setattr(TranslationTrainer, "_generation_options", recorded)
+    data = write_directions(tmp_path)
+    result = run(
+        tmp_path, "out", **data, streaming=streaming, eval_strategy="steps", eval_steps=6, metric_for_best_model="bleu"
+    )
+    directions = ("a-b", "a-c", "b-a")
+    sets = {f"{split} {name}" for split in ("validation", "test") for name in (*directions, "mean")}
+    assert set(result.scores) == sets
+    tokenizer = AutoTokenizer.from_pretrained(result.folder)
+    assert (tokenizer.languages, tokenizer.src_lang, tokenizer.tgt_lang) == (["a", "b", "c"], None, None)
+    assert {tag for tag, _ in forced} == {tokenizer.get_lang_id(code) for code in "abc"}
+    assert all([tag] == labels for tag, labels in forced)
+    card = (result.folder / "README.md").read_text()
+    assert "train.c` | a→c | 120 | 1 |" in card
+    assert "| test b-a | bleu |" in card
+    assert "language:\n- a\n- b\n- c\n" in card
+    state = json.loads((result.folder / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
+    assert {f"eval_{name}_bleu" for name in directions} < set(state["log_history"][-1])
+    assert AutoModelForSeq2SeqLM.from_pretrained(result.folder).generation_config.forced_bos_token_id is None
+    monkeypatch.setattr(Trainer, "train", None)  # not to be called
+    assert run(tmp_path, "out", **data, streaming=streaming).scores == result.scores
+    with pytest.raises(ValueError, match=r"training set: was .* a-c"):
+        run(tmp_path, "out", **data | {"target_lang": ["b", "b", "a"]}, streaming=streaming)
+
+
+def test_tags_are_on_both_sides_of_each_row(tmp_path, monkeypatch):
+    rows = []
+    monkeypatch.setattr(TranslationTrainer, "train", lambda self, **_: rows.extend(self.train_dataset) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, "out", **write_directions(tmp_path))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(rows) == 360
+    for index, row in enumerate(rows):
+        first = tokenizer.convert_ids_to_tokens([row["input_ids"][0], row["labels"][0]])
+        assert first == [f"__{code}__" for code in DIRECTIONS[index // 120]]
+        assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
+    texts = [ParallelText(tmp_path / f"train.{source}", tmp_path / f"train.{target}") for source, target in DIRECTIONS]
+    mixture = CorpusMixture(
+        [CorpusSpec(text, 1.0, pair) for text, pair in zip(texts, DIRECTIONS, strict=True)], [120] * 3
+    )
+    streamed = [row for batch in TokenBudgetStream(mixture, tokenizer, 200).epoch(0) for row in batch]
+    assert sorted(map(_ids, streamed)) == sorted(map(_ids, rows))
+
+
+def _ids(row):
+    return row["input_ids"], row["labels"]
+
+
+def test_a_single_direction_is_the_default_of_the_saved_model(tmp_path):
+    write_corpus(tmp_path)
+    result = run(tmp_path, "out", source_lang="x", target_lang="y", special_tokens=["<bt>"], max_steps=2)
+    assert list(result.scores) == ["test x-y"]
+    model, tokenizer = (kind.from_pretrained(result.folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("x", "y")
+    assert tokenizer.convert_tokens_to_ids("<bt>") == 6
+    assert model.generation_config.forced_bos_token_id == tokenizer.get_lang_id("y")
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+    assert pipe("abc") == pipe("abc", src_lang="x", tgt_lang="y")
+
+
+def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(tmp_path):
+    base = run(tmp_path, "base", **write_directions(tmp_path), max_steps=2).folder
+    write_corpus(tmp_path)
+    saved = {"model_name_or_path": str(base), "vocab_size": None, "config_overrides": "", "max_steps": 2}
+    result = run(tmp_path, "tuned", **saved, source_lang="c", target_lang="b")
+    assert list(result.scores) == ["test c-b"]
+    with pytest.raises(ValueError, match=r"source_lang and target_lang must be languages of .*base \(a, b, c\), got d"):
+        run(tmp_path, "other", **saved, source_lang="c", target_lang="d")
+    with pytest.raises(ValueError, match=r"source_lang and target_lang must be of a, b, c for .*base, got none"):
+        run(tmp_path, "other", **saved)
+    plain = run(tmp_path, "plain", max_steps=2).folder
+    with pytest.raises(ValueError, match=r"must be languages of .*plain \(none\), got x, y"):
+        run(tmp_path, "other", **saved | {"model_name_or_path": str(plain)}, source_lang="x", target_lang="y")
+
+
+def test_a_set_of_mixed_target_languages_is_not_evaluated(tmp_path, monkeypatch):
+    trainers = []
+    monkeypatch.setattr(TranslationTrainer, "train", lambda self, **_: trainers.append(self) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, "out", **write_directions(tmp_path), num_beams=1)
+    with pytest.raises(ValueError, match="eval_dataset must have one target language per set, got a batch of 3"):
+        trainers[0].evaluate(trainers[0].train_dataset)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source_lang": "a"}, "source_lang and target_lang must be given together"),
+        ({"source_lang": "a", "target_lang": ["b", "c"]}, r"target_lang must be 1 or 3 language codes, one per train"),
+        ({"source_lang": "a", "target_lang": ["b", "a", "False"]}, "target_lang must be language codes .* got 'False'"),
+        ({"source_lang": "a", "target_lang": "b c"}, "target_lang must be language codes such as 'en' .* got 'b c'"),
+    ],
+)
+def test_invalid_languages_raise_error(options, message, tmp_path):
+    files = {name: value for name, value in write_directions(tmp_path).items() if name.endswith("file")}
+    with pytest.raises(ValueError, match=message):
+        DataArguments(**files, **options)
+
+
+def test_the_languages_of_evaluation_sets(tmp_path):
+    data = write_directions(tmp_path)
+    assert [corpus.languages for corpus in DataArguments(**data).corpora("test")] == list(DIRECTIONS)
+    files = {name: data[name][:2] for name in ("test_source_file", "test_target_file")}
+    with pytest.raises(ValueError, match=r"test_source_lang \(by default source_lang\) must be 1 or 2 language codes"):
+        DataArguments(**data | files).corpora("test")
+    own = {"test_source_lang": "a", "test_target_lang": ["b", "c"]}
+    assert [corpus.direction for corpus in DataArguments(**data | files, **own).corpora("test")] == ["a-b", "a-c"]
+    with pytest.raises(ValueError, match=r"must be languages of the training corpora \(a, b, c\), got d\."):
+        run(tmp_path, "out", **data | files, test_source_lang="a", test_target_lang="d")
+    with pytest.raises(ValueError, match="test_source_lang must be unset without source_lang, got"):
+        DataArguments(**data | files | own | {"source_lang": None, "target_lang": None}).corpora("test")
+    with pytest.raises(ValueError, match=r"special_tokens must be unset with tokenizer, got \['<bt>'\]"):
+        ModelArguments(tokenizer="folder", special_tokens=["<bt>"])
+
+
+def test_the_command_prints_scores_per_direction(tmp_path, capsys):
+    flags = []
+    for name, value in (arguments(tmp_path, "out", max_steps=2) | write_directions(tmp_path)).items():
+        flags += [f"--{name}", *(value if isinstance(value, list) else [] if value is True else [str(value)])]
+    assert command.main(flags) == 0
+    lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert all(["test", name, "bleu"] in lines for name in ("a-b", "a-c", "b-a", "mean"))
+
+
+def test_the_recipe_of_four_directions(tmp_path, monkeypatch, capsys):
+    """On tiny files with the layout of Multi30k."""
+    recipe = Path(__file__).parents[2] / "examples" / "recipes" / "multi30k_four_directions.yaml"
+    folder = tmp_path / "data" / "multi30k"
+    folder.mkdir(parents=True)
+    for name, size in (("train", 12), ("val", 2), ("test2016", 2)):
+        for code, text in (("en", "a dog"), ("de", "ein Hund"), ("fr", "un chien")):
+            (folder / f"{name}.{code}").write_text("".join(f"{text} {i}\n" for i in range(size)))
+    monkeypatch.chdir(tmp_path)
+    small = ["--max_steps=2", "--save_steps=1", "--average_last=1", "--eval_steps=2", "--bf16=false", "--num_beams=1"]
+    sizes = "--config_overrides=d_model=16,d_ff=16,encoder_layers=1,decoder_layers=1"
+    assert command.main([str(recipe), *small, sizes, "--warmup_steps=1", "--vocab_size=300"]) == 0
+    sets = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("test")}
+    assert sets == {"en-de", "en-fr", "de-en", "fr-en", "mean"}
+
+
+@pytest.mark.slow
+def test_the_target_tag_selects_between_copying_and_reversing(tmp_path):
+    draw = random.Random(0)
+    lines = list(dict.fromkeys(" ".join(draw.choices("abcdefgh", k=draw.randint(2, 5))) for _ in range(2000)))
+    options = {}
+    for split, name, texts in (("", "train", lines[60:]), ("test_", "test", lines[:60])):
+        (tmp_path / f"{name}.x").write_text("".join(f"{text}\n" for text in texts))
+        (tmp_path / f"{name}.y").write_text("".join(f"{text[::-1]}\n" for text in texts))
+        options[f"{split}source_file"] = [str(tmp_path / f"{name}.x")] * 2
+        options[f"{split}target_file"] = [str(tmp_path / f"{name}.{side}") for side in "xy"]
+    result = run(
+        tmp_path, "out", **options, source_lang="letters", target_lang=["copy", "reverse"], config_overrides=SIZES,
+        learning_rate=4e-3, warmup_steps=40, max_tokens_per_batch=1500, max_steps=400, save_steps=400, num_beams=1,
+        average_last=1,
+    )  # fmt: skip
+    for name in ("letters-copy", "letters-reverse"):
+        assert result.scores[f"test {name}"]["bleu"]["score"] > 70
+    pipe = pipeline("seq2seq", model=str(result.folder), device="cpu")
+    tests = lines[:60]
+    copies, reversals = (
+        [answer["generated_text"] for answer in pipe(tests, tgt_lang=code, batch_size=20)]
+        for code in ("copy", "reverse")
+    )
+    assert sum(copy == text for copy, text in zip(copies, tests, strict=True)) > 30
+    assert sum(reversal == text[::-1] for reversal, text in zip(reversals, tests, strict=True)) > 30
