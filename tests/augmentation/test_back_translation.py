@@ -11,6 +11,7 @@ from modeling_random_transformer.augmentation import add_noise, back_translate, 
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.translation import files, translate
 from tests.helpers.interruption import killed_after
+from tests.helpers.training import run, write_corpus
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 SHORT = {"max_new_tokens": 6, "progress": False}
@@ -218,6 +219,21 @@ class TestBackTranslate:
         mono.write_bytes(b"caf\xe9\n")
         with pytest.raises(ValueError, match="must be UTF-8 text, but line 1 is not"):
             back_translate(*paths, model, tokenizer)
+
+
+def test_model_card_states_the_synthetic_share(tmp_path):
+    write_corpus(tmp_path)
+    for name, tag in (("a", "<bt> "), ("b", "")):
+        synthetic = [f"{tag}{line}\n" for line in lines(tmp_path / f"train.{name}")[:40]]
+        (tmp_path / f"synthetic.{name}").write_text("".join(synthetic))
+    files = {
+        f"{side}_file": [str(tmp_path / f"{corpus}.{name}") for corpus in ("train", "synthetic")]
+        for side, name in (("source", "a"), ("target", "b"))
+    }
+    result = run(tmp_path, "out", **files, special_tokens=["<bt>"], max_steps=1, average_last=1)
+    card = (result.folder / "README.md").read_text()
+    assert "The sources of 25% of the pairs of an epoch begin with the tag `<bt>`." in card
+    PartialState._reset_state()
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def test_pruning_of_its_heads(default_run):
     by_importance, *random_orders = ([point.bleu for point in points] for points in result.all_heads.values())
     assert by_importance[0] > 95
     assert by_importance[-1] < 5
-    assert mean(by_importance) > mean(map(mean, random_orders))
+    assert mean(by_importance) > min(map(mean, random_orders))
     half = {kind: points[pruning.POINTS // 2].bleu for kind, points in result.by_kind.items()}
     none = {kind: points[-1].bleu for kind, points in result.by_kind.items()}
     assert half["encoder self-attention"] > 75
