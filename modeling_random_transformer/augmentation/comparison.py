@@ -1,7 +1,8 @@
 """Comparison of a teacher and its student on a test set: scores, speed and size in several dtypes."""
 
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.sources import Languages
 from ..evaluation import score
-from ..export.compare import folder_size
+from ..export.compare import folder_size, time_interleaved
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
 from ..ops_random_transformer import supports_native_matmul
@@ -22,7 +23,7 @@ from ..utils.command_line import MODEL_TYPE
 from .distillation_arguments import DTYPES
 from .models import load_models
 
-WARM_UP = 8  # sentences
+ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
 HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
 
 
@@ -35,7 +36,7 @@ class Row:
         dtype: dtype of the weights.
         bleu: BLEU, 0 to 100.
         chrf: chrF++, 0 to 100.
-        sentences_per_second: throughput, in one run over the test set.
+        sentences_per_second: throughput on the test set.
         megabytes: size of the saved weights (10⁶ bytes).
         signature: sacrebleu's signature of BLEU.
     """
@@ -65,24 +66,37 @@ class TestSet:
     options: dict[str, Any]
     languages: Languages | None = None
 
-    def evaluate(self, name: str, dtype: str, folders: Sequence[Path], device: torch.device) -> Row:
-        """Translate the test set with a saved model or an ensemble."""
+    def compare(self, models: Mapping[str, Sequence[Path]], dtype: str, device: torch.device) -> list[Row]:
+        """Translate the test set with several saved models or ensembles, in turns, because the load may change.
+
+        Args:
+            models: the folders of each model by its name.
+            dtype: dtype of the weights.
+            device: the device.
+        """
+        calls = [self.translation(name, folders, dtype, device) for name, folders in models.items()]
+        start = time.perf_counter()
+        translations = [call() for call in calls]
+        rounds = ROUNDS if time.perf_counter() - start < LONG else 1
+        seconds = map(statistics.median, time_interleaved(calls, rounds))
+        return [
+            self.row(name, dtype, texts, len(self.sources) / median, sum(saved_size(path, dtype) for path in folders))
+            for (name, folders), texts, median in zip(models.items(), translations, seconds, strict=True)
+        ]
+
+    def translation(
+        self, name: str, folders: Sequence[Path], dtype: str, device: torch.device
+    ) -> Callable[[], list[str]]:
+        """Load a model; the function that translates the test set with it."""
         model, tokenizer = load_models(folders, dtype, device, argument=name)
         options = {**self.options, **language_options(tokenizer, self.languages)}
-        translate(self.sources[:WARM_UP], model, tokenizer, progress=False, **options)
-        start = time.perf_counter()
-        translations = translate(self.sources, model, tokenizer, **options)
-        seconds = time.perf_counter() - start
+        return lambda: translate(self.sources, model, tokenizer, **options)
+
+    def row(self, name: str, dtype: str, translations: list[str], speed: float, megabytes: float) -> Row:
+        """The row of a model."""
         scores = score(translations, self.references)
-        return Row(
-            name,
-            dtype,
-            bleu=scores["bleu"]["score"],
-            chrf=scores["chrf"]["score"],
-            sentences_per_second=len(self.sources) / seconds,
-            megabytes=sum(saved_size(folder, dtype) for folder in folders),
-            signature=scores["bleu"]["signature"],
-        )
+        bleu, chrf = scores["bleu"], scores["chrf"]
+        return Row(name, dtype, bleu["score"], chrf["score"], speed, megabytes, bleu["signature"])
 
 
 def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, str]:

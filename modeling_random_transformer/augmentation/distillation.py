@@ -7,7 +7,7 @@ resumes.
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ..training.run import train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
 from .comparison import Row, TestSet, table, usable_dtypes
-from .distillation_arguments import DTYPES, DistillationArguments, StudentDataArguments
+from .distillation_arguments import DistillationArguments, StudentDataArguments
 from .distillation_corpus import SyntheticCorpus, SyntheticReport
 from .models import load_models
 
@@ -177,10 +177,10 @@ class Comparison:
         rows = [Row(**row) for row in earlier["rows"]] if is_same else []
         if not (is_same and (self.folder / INT8).is_dir()):
             self.export_int8()
-        test_set, finished = self.test_set(), {(row.model, row.dtype) for row in rows}
-        for name, folders, dtype in self.runs():
-            if (name, dtype) not in finished:
-                rows.append(test_set.evaluate(name, dtype, folders, self.args.device))
+        test_set, finished = self.test_set(), {row.dtype for row in rows}
+        for dtype, models in self.models_by_dtype().items():
+            if dtype not in finished:
+                rows += test_set.compare(models, dtype, self.args.device)
                 rows_so_far = {"rows": [asdict(row) for row in rows]}
                 write_atomically(record, [json.dumps(content | rows_so_far, indent=2).encode()])
         return sorted(rows, key=lambda row: row.model != "teacher")
@@ -200,14 +200,11 @@ class Comparison:
             languages=self.test.languages,
         )
 
-    def runs(self) -> Iterator[tuple[str, Sequence[Path], str]]:
-        """Name, folders and dtype of each row. Both models run in one dtype, then in the next: the load may change."""
-        models = {"teacher": self.teacher, "student": [self.folder]}
+    def models_by_dtype(self) -> dict[str, dict[str, Sequence[Path]]]:
+        """The folders of the models that can be compared in each dtype, by name."""
+        models: dict[str, Sequence[Path]] = {"teacher": self.teacher, "student": [self.folder]}
         dtypes = {name: usable_dtypes(list(map(model_type, models[name])), self.args.device) for name in models}
-        for dtype in DTYPES:
-            for name, folders in models.items():
-                if dtype in dtypes[name]:
-                    yield name, folders, dtype
+        return {dtype: {name: models[name] for name in models if dtype in dtypes[name]} for dtype in dtypes["student"]}
 
     def export_int8(self) -> None:
         """Save the student in int8, in a folder that replaces that of an earlier call."""
@@ -242,8 +239,7 @@ def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticR
         "",
         table(rows),
         "",
-        "Test set; sentences per second in one run with the beam size of the evaluation. The folder `int8` contains "
-        "the student in int8.",
+        "On the test set, with the beam size of the evaluation. The folder `int8` contains the student in int8.",
     ]
     body = str(card).partition(SECTION)[0].rstrip("\n")
     write_atomically(path, ["\n".join([body, "", *lines, ""]).encode()])

@@ -118,7 +118,7 @@ class TestResult:
 
     def test_finished_distillation_is_not_repeated(self, folder, result, monkeypatch):
         for module, name in (
-            (distillation.TestSet, "evaluate"),
+            (distillation.TestSet, "compare"),
             (distillation.Comparison, "export_int8"),
             (SyntheticCorpus, "best"),
         ):
