@@ -12,31 +12,28 @@ from transformers import (
     pipeline,
 )
 
-from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.generation_random_transformer import FastDecoder, RandomTransformerGenerationMixin
 from modeling_random_transformer.loading import load_translator
 from modeling_random_transformer.pipeline_random_transformer import tokenizer_languages
 from modeling_random_transformer.translation import command, translate, translate_file
 from tests.helpers.marian import train_pieces, write_json
-from tests.helpers.models import EOS, exact_model, padded_batch, tiny_model
-from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
+from tests.helpers.models import exact_model, padded_batch
+from tests.helpers.translation import (
+    SENTENCES,
+    multilingual_translator,
+    random_tokenizer,
+    random_translator,
+    some_texts,
+)
 
 TEXTS = some_texts(7)
 SHORT = {"max_new_tokens": 8, "num_beams": 3}
 
 
-def make_translator(**options):
-    """A tokenizer for three languages, and a random model for it."""
-    tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, languages=["en", "es", "fr"], **options)
-    model = tiny_model(spread=2.0, vocab_size=len(tokenizer), norm_order="pre", lm_head_bias=True).double()
-    with torch.no_grad():
-        model.lm_head.bias[EOS] = 12.0
-    return model, tokenizer
-
-
 @pytest.fixture
 def translator():
-    return make_translator()
+    model, tokenizer = multilingual_translator()
+    return model.double(), tokenizer
 
 
 def reference(model, tokenizer, text, source, target, **options):
@@ -85,7 +82,7 @@ def test_a_missing_or_unknown_language_raises(translator, tmp_path):
 
 
 def test_a_model_with_one_target_language_needs_no_argument():
-    model, tokenizer = make_translator(src_lang="en", tgt_lang="es")
+    model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="es")
     model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("es")
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **SHORT)
     explicit = pipe(TEXTS, src_lang="en", tgt_lang="es")

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ..loading import check_finite, load_translator
-from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..pipeline_random_transformer import Seq2SeqPipeline, check_language, language_id
 from ..utils.command_line import (
     Parser,
     existing_file,
@@ -65,6 +66,12 @@ def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namesp
         default="float32",
         help="dtype of the weights (default: %(default)s; bfloat16 for ctranslate2 only)",
     )
+    parser.add_argument(
+        "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
+    )
+    parser.add_argument(
+        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
+    )
     parser.add_argument("--output", required=True, type=Path, metavar="OUT", help="a new or empty folder")
     parser.add_argument(
         "--check",
@@ -87,6 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_translator(arguments.model)
     check_finite(model)
+    set_languages(model, tokenizer, arguments.src_lang, arguments.tgt_lang)
     # Long sentences are reported before anything is written.
     lengths = [len(ids) for ids in Seq2SeqPipeline(model, tokenizer, device=model.device).tokenize(sentences)]
     check_lengths(lengths, max_tokens(model, arguments.engine), arguments.engine)
@@ -98,6 +106,17 @@ def run(arguments: argparse.Namespace) -> None:
     engine = load_engine(arguments.output, arguments.engine)
     for comparison in compare(model, tokenizer, engine, sentences):
         print(comparison)
+
+
+def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
+    """Make these languages the defaults of a model with language tags, so that the engine translates between them."""
+    for name, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+        check_language(name, code, tokenizer)
+        if code is not None:
+            setattr(tokenizer, name, code)
+    if tgt_lang is not None:
+        model.generation_config.forced_bos_token_id = language_id(tokenizer, tgt_lang)
+    Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language()
 
 
 def check_lengths(lengths: Sequence[int], limit: int | None, engine: str) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
+from ..pipeline_random_transformer import language_id
 from ..utils.errors import format_names
 from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate
 
@@ -66,16 +67,22 @@ def save(
 
 
 def load(folder: str | PathLike) -> Translate:
-    """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
+    """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses.
+
+    With language tags, it translates from the tokenizer's `src_lang` to its `tgt_lang`.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     source, target = vocabularies(tokenizer)
     token_of = {i: token for token, i in source.items()}
     engine = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads())
+    language = getattr(tokenizer, "tgt_lang", None)
+    tag = None if language is None else tokenizer.convert_ids_to_tokens(language_id(tokenizer, language))
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
         sources = [[token_of[i] for i in ids] for ids in tokenizer(list(texts))["input_ids"]]
         results = engine.translate_batch(
             sources,
+            None if tag is None else [[tag]] * len(sources),
             max_batch_size=MAX_BATCH_TOKENS // num_beams,
             batch_type="tokens",
             beam_size=num_beams,

@@ -108,11 +108,13 @@ def prepare_data(
             Path(args.output_dir), manifest, sample, model_args.vocab_size, **_tag_options(corpora["train"], model_args)
         )
     tokenizer = AutoTokenizer.from_pretrained(args.output_dir if saved is None else saved)
+    for name, code in _default_languages(corpora["train"]).items():
+        setattr(tokenizer, name, code)
     sets = {name: _tokenize(name, parts[name], corpora[name], tokenizer, data_args, reports) for name in parts}
     train, sizes = corpora["train"], [report.lines - report.invalid for report in stream_reports]
     if "train" in sets:
         sizes = sets["train"].sizes
-    if data_args.train_temperature is not None and "train" in names:
+    if data_args.train_temperature is not None and len(sizes) > 1:
         weights = temperature_weights(sizes, data_args.train_temperature)
         train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
     stream = None
@@ -145,17 +147,18 @@ def languages_of(corpora: list[CorpusSpec]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(corpus.languages or () for corpus in corpora)))
 
 
-def _tag_options(corpora: list[CorpusSpec], model_args: ModelArguments) -> dict[str, Any]:
-    """The options of the tokenizer for language tags and other special tokens.
+def _default_languages(corpora: list[CorpusSpec]) -> dict[str, str]:
+    """The `src_lang` and the `tgt_lang` of the tokenizer, if it is the same for all corpora."""
+    pairs = [corpus.languages for corpus in corpora if corpus.languages is not None]
+    sides = {"src_lang": {source for source, _ in pairs}, "tgt_lang": {target for _, target in pairs}}
+    return {name: codes.pop() for name, codes in sides.items() if len(codes) == 1}
 
-    If all corpora have the same source or target language, it is the default of the tokenizer.
-    """
+
+def _tag_options(corpora: list[CorpusSpec], model_args: ModelArguments) -> dict[str, Any]:
+    """The options of the tokenizer for language tags and other special tokens."""
     options: dict[str, Any] = {"special_tokens": model_args.special_tokens} if model_args.special_tokens else {}
     if languages := languages_of(corpora):
-        options["languages"] = languages
-        sides = zip(*(corpus.languages for corpus in corpora if corpus.languages is not None), strict=True)
-        for name, codes in zip(("src_lang", "tgt_lang"), sides, strict=True):
-            options[name] = codes[0] if len(set(codes)) == 1 else None
+        options |= {"languages": languages, **_default_languages(corpora)}
     return options
 
 

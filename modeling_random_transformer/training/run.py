@@ -270,18 +270,19 @@ def _save_model(run: Run, trainer: TranslationTrainer) -> None:
 
 def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, training: Training) -> None:
     """Record in the manifest that the final model is saved."""
-    if data.stream is None:
-        pairs, reports = len(data.sets["train"].tokens), data.reports
-    else:
+    sizes, reports = data.corpus_sizes, data.reports
+    if data.stream is not None:
         report = _stream_report(run, data.stream.report)
-        pairs, reports = report.lines - report.invalid, [*data.reports, report]
+        reports = [*reports, report]
+        if len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
+            sizes = [report.lines - report.invalid]
     _write_manifest(
         run,
         steps=training.steps,
         seconds=training.seconds,
         parameters=trainer.model.num_parameters(),
         trained=trainer.get_num_trainable_parameters(),
-        pairs=pairs,
+        pairs=sum(sizes),
         learning_rate=trainer.args.learning_rate,
         world_size=run.args.world_size,
         corpora=[
@@ -292,7 +293,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, tra
                 "weight": corpus.weight,
                 "tag": _tag_of(corpus, run.model_args.special_tokens or []),
             }
-            for corpus, size in zip(data.corpora, data.corpus_sizes, strict=True)
+            for corpus, size in zip(data.corpora, sizes, strict=True)
         ],
         reports=[asdict(report) for report in reports],
     )

@@ -156,27 +156,20 @@ def test_insufficient_training_exits_with_1(tmp_path, monkeypatch, capsys):
     assert "I see her." in capsys.readouterr().out
 
 
-@pytest.fixture(scope="module")
-def default_run(tmp_path_factory):
-    """The run of `make demo`: its folder and its output."""
-    folder = tmp_path_factory.mktemp("quickstart")
-    command = [sys.executable, str(EXAMPLES / "quickstart.py"), "--output_dir", str(folder)]
+@pytest.mark.slow
+def test_default_run_reaches_the_required_exact_match(tmp_path):
+    """The run of `make demo`."""
+    command = [sys.executable, str(EXAMPLES / "quickstart.py"), "--output_dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    return folder, done.stdout
+    exact = float(re.search(r"greedy\s+([\d.]+)%", done.stdout)[1])
+    assert exact >= 95
+    assert "'hello world' → 'hola mundo'" in done.stdout
+    check_pruning(tmp_path)
 
 
-@pytest.mark.slow
-def test_default_run_reaches_the_required_exact_match(default_run):
-    _, output = default_run
-    assert float(re.search(r"greedy\s+([\d.]+)%", output)[1]) >= 95
-    assert "'hello world' → 'hola mundo'" in output
-
-
-@pytest.mark.slow
-def test_pruning_of_its_heads(default_run):
+def check_pruning(folder):
     """The result of docs/explanation/pruning.md, with wide margins."""
-    folder, _ = default_run
     model, tokenizer = quickstart.load(folder)
     pairs = quickstart.read_pairs(folder / "data" / "test.en", folder / "data" / "test.es")
     result = pruning.measure_pruning(model, tokenizer, pairs[:150], pairs[150:250])

@@ -8,7 +8,9 @@ from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from modeling_random_transformer import RandomTransformerModel
 from modeling_random_transformer.export import command, load_engine
+from modeling_random_transformer.translation import translate
 from tests.helpers.engines import TEXTS, exportable, needs
+from tests.helpers.translation import multilingual_translator
 
 
 @pytest.fixture
@@ -78,6 +80,26 @@ def test_limit_of_the_engine(engine, folder, tmp_path, capsys):
     options = ["--engine", engine, "--output", tmp_path / "out", "--check", tmp_path / "sentences"]
     message = error_of([folder, *options], capsys)
     assert "sentences must have at most 1024 tokens for ctranslate2, but sentence 2 has 1025" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
+def test_one_direction_of_a_model_of_several_languages(engine, tmp_path, capsys):
+    model, tokenizer = multilingual_translator()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    translations = []
+    for code in ("es", "fr"):
+        options = ["--engine", engine, "--output", tmp_path / code, "--src_lang", "en", "--tgt_lang", code]
+        assert example.main([str(argument) for argument in (tmp_path / "model", *options)]) == 0
+        assert capsys.readouterr().out.count("8 of 8 translations identical") == 2
+        translations.append(load_engine(tmp_path / code, engine)(TEXTS, 1, 9))
+        assert translations[-1] == translate(
+            TEXTS, model, tokenizer, num_beams=1, max_new_tokens=9, src_lang="en", tgt_lang=code
+        )
+    assert translations[0] != translations[1]
+    options = ["--engine", engine, "--output", tmp_path / "out", "--src_lang", "en"]
+    assert "tgt_lang must be one of en, es, fr, got None." in error_of([tmp_path / "model", *options], capsys)
     assert not (tmp_path / "out").exists()
 
 

@@ -35,3 +35,12 @@ def random_translator(seed: int = 0, **overrides) -> RandomTransformerForConditi
     with torch.no_grad():
         model.lm_head.bias[EOS] = 12.0
     return model
+
+
+def multilingual_translator(**options) -> tuple[RandomTransformerForConditionalGeneration, RandomTransformerTokenizer]:
+    """A random model for English, Spanish and French, and its tokenizer with these options."""
+    tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, languages=["en", "es", "fr"], **options)
+    model = tiny_model(spread=2.0, vocab_size=len(tokenizer), norm_order="pre", lm_head_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[EOS] = 12.0
+    return model, tokenizer

@@ -104,7 +104,9 @@ def test_a_weighted_run_resumes_with_the_weights_of_an_uninterrupted_run(streami
 def test_temperature_sets_the_weights_by_size(streaming, tmp_path):
     files = write_corpora(tmp_path)
     options = {"train_temperature": 2.0, "streaming": streaming, "max_steps": 2}
-    card = (run(tmp_path, "out", **files, **options).folder / "README.md").read_text()
+    result = run(tmp_path, "out", **files, **options)
+    assert result.pairs == 120
+    card = (result.folder / "README.md").read_text()
     assert "small.b` |  | 30 | 1.73 |" in card
     assert "large.b` |  | 90 | 1 |" in card
 

@@ -101,6 +101,8 @@ def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(tmp_path):
     saved = {"model_name_or_path": str(base), "vocab_size": None, "config_overrides": "", "max_steps": 2}
     result = run(tmp_path, "tuned", **saved, source_lang="c", target_lang="b")
     assert list(result.scores) == ["test c-b"]
+    tuned = AutoTokenizer.from_pretrained(result.folder)
+    assert (tuned.languages, tuned.src_lang, tuned.tgt_lang) == (["a", "b", "c"], "c", "b")
     with pytest.raises(ValueError, match=r"source_lang and target_lang must be languages of .*base \(a, b, c\), got d"):
         run(tmp_path, "other", **saved, source_lang="c", target_lang="d")
     with pytest.raises(ValueError, match=r"source_lang and target_lang must be of a, b, c for .*base, got none"):
