@@ -14,6 +14,11 @@ VERBS = {
     "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
     "translate": ("translation.command", "translate sentences, a file or standard input"),
     "score": ("scoring.command", "compute the log-probability of given translations"),
+    "back-translate": (
+        "augmentation.back_translation_command",
+        "make a synthetic corpus from monolingual text and a reverse model",
+    ),
+    "distill": ("augmentation.distillation_command", "train a small model on the translations of a teacher"),
     "convert": ("conversion.command", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
     "export": ("export.command", "export a model to CTranslate2 or ONNX"),
     "walkthrough": ("tutorials.walkthrough_command", "show each step of a translation with its numbers"),

@@ -40,6 +40,7 @@ SUBPACKAGES = (
     "training",
     "translation",
     "scoring",
+    "augmentation",
     "evaluation",
     "conversion",
     "export",
@@ -51,6 +52,8 @@ COMMANDS = {
     "train": "modeling_random_transformer.training.command",
     "translate": "modeling_random_transformer.translation.command",
     "score": "modeling_random_transformer.scoring.command",
+    "back-translate": "modeling_random_transformer.augmentation.back_translation_command",
+    "distill": "modeling_random_transformer.augmentation.distillation_command",
     "convert": "modeling_random_transformer.conversion.command",
     "export": "modeling_random_transformer.export.command",
     "walkthrough": "walkthrough",
@@ -109,7 +112,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{split}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs * 9))
         for language, side in (("en", 0), ("de", 1)):
             (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    for model in ("en-de", "quickstart"):
+    for model in ("en-de", "de-en", "quickstart"):
         save_translator(folder / "outputs" / model)
     adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
     adapted.save_pretrained(str(folder / "outputs" / "animals"))
@@ -255,7 +258,7 @@ def test_installed_command_has_these_verbs(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = [*COMMANDS.values(), "quickstart", "plot_training", "exercises", "compare_recurrent"]
+    modules = [*COMMANDS.values(), "quickstart", "plot_training", "exercises", "compare_recurrent", "prune_heads"]
     modules += ["classify_text", "language_model", "convert_marian", "convert_torch_transformer", "convert_fairseq"]
     modules.remove(COMMANDS["convert"])
     known = set(OTHER_FLAGS)

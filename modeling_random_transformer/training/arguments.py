@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from datasets import load_dataset
 
@@ -96,6 +96,8 @@ class DataArguments:
     )
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Number of tokenization processes."})
 
+    requires_train: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         self._replace_deprecated()
         for name in (*FILES, *LANGUAGES):
@@ -105,7 +107,7 @@ class DataArguments:
         for name in ("max_source_length", "max_target_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
-        if not self.has("train"):
+        if self.requires_train and not self.has("train"):
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )

@@ -1,5 +1,6 @@
 """The command line of training: `random-transformer train` and `examples/train_translation.py`."""
 
+import argparse
 import json
 import logging
 import signal
@@ -47,8 +48,19 @@ def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments,
     Raises:
         ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
     """
-    dataclasses = (DataArguments, ModelArguments, TranslationTrainingArguments)
-    parser = _Parser(dataclasses, prog=current_program(Path(sys.argv[0]).name), allow_abbrev=False)
+    data, model, args = parse_dataclasses((DataArguments, ModelArguments, TranslationTrainingArguments), argv)
+    return data, model, args
+
+
+def parse_dataclasses(classes: Sequence[type], argv: Sequence[str], description: str | None = None) -> tuple[Any, ...]:
+    """`parse_arguments` for other classes of arguments; `description` begins the help."""
+    parser = _Parser(
+        classes,
+        prog=current_program(Path(sys.argv[0]).name),
+        allow_abbrev=False,
+        description=description,
+        formatter_class=_HelpFormatter,
+    )
     flags = list(argv)
     if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
         recipe = read_recipe(Path(flags[0]), known={action.dest for action in parser._actions})
@@ -56,7 +68,11 @@ def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments,
     *parsed, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
     if unknown:
         raise ValueError(f"arguments must be among those of --help, got {' '.join(unknown)}.")
-    return parsed[0], parsed[1], parsed[2]
+    return tuple(parsed)
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, as that of `HfArgumentParser`, and keeps the lines of the description."""
 
 
 class _Parser(HfArgumentParser):

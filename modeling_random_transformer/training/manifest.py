@@ -148,7 +148,7 @@ class RunResult:
         pairs: number of training pairs.
         learning_rate: peak learning rate.
         world_size: number of processes that finished the run.
-        corpora: name, languages (such as `["en", "de"]`), number of pairs and weight of each training corpus.
+        corpora: name, languages (such as `["en", "de"]`), number of pairs, weight and tag of each training corpus.
         reports: validation reports of the corpora.
         scores: metrics of the validation and test sets, by set and name of the metric.
     """

@@ -129,13 +129,19 @@ def _summary(result: RunResult, model_args: ModelArguments) -> str:
 
 def _corpora(result: RunResult) -> str:
     """The training corpora with their languages and weights, if there are several corpora or languages."""
-    if len(result.corpora) < 2 and not _languages(result):
+    tagged = {corpus["tag"] for corpus in result.corpora if corpus.get("tag")}
+    if len(result.corpora) < 2 and not _languages(result) and not tagged:
         return ""
     rows = [
         (f"`{corpus['name']}`", "→".join(corpus["languages"] or ()), f"{corpus['pairs']:,}", f"{corpus['weight']:.3g}")
         for corpus in result.corpora
     ]
-    return f"{_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
+    table = f"{_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
+    seen = sum(corpus["pairs"] * corpus["weight"] for corpus in result.corpora)
+    for tag in sorted(tagged):
+        share = sum(corpus["pairs"] * corpus["weight"] for corpus in result.corpora if corpus.get("tag") == tag) / seen
+        table += f"The sources of {share:.0%} of the pairs of an epoch begin with the tag `{tag}`.\n\n"
+    return table
 
 
 def _languages(result: RunResult) -> list[str]:

@@ -159,7 +159,9 @@ def _new_model(
     model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase
 ) -> RandomTransformerForConditionalGeneration:
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    config = model_args.config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
+    # A target starts with the padding token if the tokenizer has no start token, as in Marian and T5.
+    start = ids["pad_token_id"] if ids["bos_token_id"] is None else ids["bos_token_id"]
+    config = model_args.config(len(tokenizer), decoder_start_token_id=start, **ids)
     return RandomTransformerForConditionalGeneration(config)
 
 

@@ -25,6 +25,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from .. import __version__
 from ..data.mixing import CorpusSpec, set_names
+from ..data.sources import ParallelLine
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
 from ..ops_random_transformer import supports_native_matmul
@@ -289,11 +290,24 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, tra
         learning_rate=trainer.args.learning_rate,
         world_size=run.args.world_size,
         corpora=[
-            {"name": str(corpus), "languages": corpus.languages, "pairs": size, "weight": corpus.weight}
+            {
+                "name": str(corpus),
+                "languages": corpus.languages,
+                "pairs": size,
+                "weight": corpus.weight,
+                "tag": _tag_of(corpus, run.model_args.special_tokens or []),
+            }
             for corpus, size in zip(data.corpora, sizes, strict=True)
         ],
         reports=[asdict(report) for report in reports],
     )
+
+
+def _tag_of(corpus: CorpusSpec, special_tokens: Sequence[str]) -> str | None:
+    """The special token that begins the first source, such as that of a back-translated corpus; `None` for none."""
+    first = next(corpus.text.lines(), None)
+    source = first.source if isinstance(first, ParallelLine) else ""
+    return next((token for token in special_tokens if source.startswith(token)), None)
 
 
 def _stream_report(run: Run, report: ValidationReport) -> ValidationReport:

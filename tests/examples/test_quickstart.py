@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -15,7 +16,7 @@ import quickstart  # noqa: E402
 
 from modeling_random_transformer.loading import load_translator  # noqa: E402
 from modeling_random_transformer.scoring import alignments  # noqa: E402
-from modeling_random_transformer.tutorials import sample_data, training_helpers  # noqa: E402
+from modeling_random_transformer.tutorials import pruning, sample_data, training_helpers  # noqa: E402
 from tests.helpers.gold_alignments import alignment_error_rate, gold_alignment  # noqa: E402
 
 PAIRS = sample_data.sample(2000, seed=1)
@@ -169,6 +170,7 @@ def test_default_run_reaches_the_required_exact_match(tmp_path):
     assert "'hello world' → 'hola mundo'" in done.stdout
     sources, targets = ((tmp_path / "data" / f"test.{language}").read_text().splitlines() for language in ("en", "es"))
     check_alignments(tmp_path, list(zip(sources, targets, strict=True)))
+    check_pruning(tmp_path)
 
 
 def check_alignments(folder, pairs):
@@ -176,3 +178,18 @@ def check_alignments(folder, pairs):
     gold = [gold_alignment(*pair) for pair in pairs]
     found = alignments(*load_translator(folder), [pair for pair, links in zip(pairs, gold, strict=True) if links])
     assert alignment_error_rate(list(map(set, found)), list(filter(None, gold))) < 0.15
+
+
+def check_pruning(folder):
+    """The result of docs/explanation/pruning.md, with wide margins."""
+    model, tokenizer = quickstart.load(folder)
+    pairs = quickstart.read_pairs(folder / "data" / "test.en", folder / "data" / "test.es")
+    result = pruning.measure_pruning(model, tokenizer, pairs[:150], pairs[150:250])
+    by_importance, *random_orders = ([point.bleu for point in points] for points in result.all_heads.values())
+    assert by_importance[0] > 95
+    assert by_importance[-1] < 5
+    assert mean(by_importance) > min(map(mean, random_orders))
+    half = {kind: points[pruning.POINTS // 2].bleu for kind, points in result.by_kind.items()}
+    none = {kind: points[-1].bleu for kind, points in result.by_kind.items()}
+    assert half["encoder self-attention"] > 75
+    assert none["encoder self-attention"] > 2 * max(none[kind] for kind in pruning.KINDS if "decoder" in kind)

@@ -1,13 +1,10 @@
 """Translation of lists, streams and files: order, batches, lines, and resuming after an interruption."""
 
-import contextlib
 import copy
 import functools
 import io
 import itertools
 import os
-import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +30,7 @@ from modeling_random_transformer.translation import (
 )
 from modeling_random_transformer.utils.atomic_files import write_atomically
 from modeling_random_transformer.utils.compressed_files import create_binary
+from tests.helpers.interruption import killed_after
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
@@ -580,35 +578,3 @@ def test_modules_do_not_import_accelerate():
 
 def parts_of(output: Path) -> list[Path]:
     return sorted(output.with_name(f"{output.name}.parts").glob("0*.txt"))
-
-
-def killed_after(steps: int, work, folder: Path) -> bool:
-    """Run `work` in a child process that kills itself after this number of operations on files in `folder`.
-
-    Returns False if the work finished before.
-    """
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        done = 0
-
-        def kill_at_limit(event, arguments):
-            nonlocal done
-            if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir", "os.listdir"):
-                if str(folder) not in str(arguments[0]):
-                    return
-                if done == steps:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                done += 1
-
-        with contextlib.suppress(BaseException):
-            sys.addaudithook(kill_at_limit)
-            work()
-            os._exit(0)
-        os._exit(1)
-    status = os.waitpid(child, 0)[1]
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.WEXITSTATUS(status) == 0, "the work itself failed"
-    return False

@@ -1,0 +1,8 @@
+"""Prune attention heads: see `python examples/prune_heads.py --help`."""
+
+import sys
+
+from modeling_random_transformer.tutorials.pruning_command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

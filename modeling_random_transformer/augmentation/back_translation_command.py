@@ -1,0 +1,150 @@
+"""Translate monolingual text of the target language with a reverse model to a synthetic parallel corpus.
+
+    random-transformer back-translate --model outputs/de-en --input mono.de \\
+        --output_source synthetic.en --output_target synthetic.de --method noised_beam
+
+The model translates from the target to the source language. Line n of --output_source is the synthetic source of line n
+of --output_target. Each synthetic source begins with the tag: train with --special_tokens "<bt>" to make it one token.
+The same command resumes after an interruption, and `accelerate launch` distributes the work over processes.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..loading import check_finite
+from ..translation.command import exit_with_launcher, limit_sources
+from ..utils.command_line import (
+    Parser,
+    existing_file,
+    exit_status,
+    model_folder,
+    output_file,
+    positive_integer,
+    positive_number,
+)
+from .back_translation import METHODS, TAG, back_translate
+from .models import load_models
+
+PROGRAM = "back-translate"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Back-translate according to the command line.
+
+    Returns:
+        The exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument, a file or a text is
+        invalid; 130 after Ctrl-C.
+    """
+    exit_with_launcher()
+    arguments = parse_arguments(argv)
+    return exit_status(PROGRAM, lambda: run(arguments))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; invalid arguments exit with status 2."""
+    parser = Parser(PROGRAM, __doc__)
+    parser.add_argument(
+        "--model",
+        required=True,
+        nargs="+",
+        type=model_folder,
+        metavar="FOLDER",
+        help="a saved model from the target to the source language; several folders form an ensemble",
+    )
+    parser.add_argument(
+        "--input", required=True, type=existing_file, metavar="FILE", help="UTF-8 text of the target language"
+    )
+    parser.add_argument(
+        "--output_source", required=True, type=output_file, metavar="FILE", help="file of synthetic sources to write"
+    )
+    parser.add_argument(
+        "--output_target", required=True, type=output_file, metavar="FILE", help="file of their targets to write"
+    )
+    parser.add_argument(
+        "--method",
+        choices=tuple(METHODS),
+        default="beam",
+        help="beam search, sampling, or beam search with noise (default: %(default)s)",
+    )
+    tag = parser.add_mutually_exclusive_group()
+    tag.add_argument("--tag", default=TAG, metavar="TEXT", help="begins each synthetic source (default: %(default)s)")
+    tag.add_argument("--no_tag", dest="tag", action="store_const", const=None, help="write no tag")
+    parser.add_argument(
+        "--src_lang", metavar="CODE", help="language of --input, for a model of several source languages"
+    )
+    parser.add_argument(
+        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
+    )
+    parser.add_argument("--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4)")
+    parser.add_argument(
+        "--temperature", type=positive_number, metavar="X", help="temperature of --method sampling (default: 1)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed of sampling and noise (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max_tokens",
+        type=positive_integer,
+        metavar="N",
+        help="skip lines with more tokens (default: the limit of the tokenizer or the model)",
+    )
+    parser.add_argument(
+        "--max_batch_tokens",
+        type=positive_integer,
+        default=4096,
+        metavar="N",
+        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; increase it on a GPU)",
+    )
+    parser.add_argument(
+        "--chunk_size",
+        type=positive_integer,
+        default=1000,
+        metavar="N",
+        help="lines that are sorted by length together, and lost by an interruption (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "int8"),
+        default="auto",
+        help="dtype of the weights, see `translate --help` (default: %(default)s, the saved one)",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="discard the work of an interrupted run with the same outputs"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.temperature is not None and arguments.method != "sampling":
+        parser.error(f"--temperature must be given with --method sampling, got --method {arguments.method}.")
+    if (arguments.num_beams or 1) > 1 and arguments.method == "sampling":
+        parser.error(f"--num_beams must be 1 or unset with --method sampling, got {arguments.num_beams}.")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Load the model, translate, and print the counts."""
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
+    state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+    model, tokenizer = load_models(
+        arguments.model, arguments.dtype, arguments.device or state.device, argument="--model"
+    )
+    check_finite(model)
+    limit_sources(model, tokenizer)
+    names = ("method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
+    options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    optional = ("num_beams", "temperature", "src_lang", "tgt_lang")
+    options |= {name: value for name in optional if (value := getattr(arguments, name)) is not None}
+    report = back_translate(
+        arguments.input, arguments.output_source, arguments.output_target, model, tokenizer, **options
+    )
+    if state.is_main_process:
+        print(report, file=sys.stderr)
+    state.destroy_process_group()

@@ -1,0 +1,66 @@
+"""Arguments of distillation, beside those of training."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from ..training.arguments import DataArguments
+
+DTYPES = ("float32", "bfloat16", "int8")
+
+
+@dataclass
+class DistillationArguments:
+    """The teacher, the texts that it translates, and the selection of its translations."""
+
+    teacher: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Folder of the teacher with its tokenizer; several folders are an ensemble."},
+    )
+    source_text: list[str] = field(
+        default_factory=list,
+        metadata={"help": "UTF-8 files with the texts that the teacher translates, one per line."},
+    )
+    teacher_dtype: str = field(
+        default="float32", metadata={"help": "Dtype of the teacher while it translates: float32, bfloat16 or int8."}
+    )
+    teacher_num_beams: int = field(default=4, metadata={"help": "Beam size of the teacher."})
+    teacher_max_batch_tokens: int = field(
+        default=4096, metadata={"help": "Batch size of the teacher: texts × beams × tokens of the longest text."}
+    )
+    drop_worst: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share of the teacher's translations to drop: those with the lowest log-probability per token."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("teacher", "source_text"):
+            if not getattr(self, name):
+                raise ValueError(
+                    f"{name} must name at least one {'folder' if name == 'teacher' else 'file'}, got none."
+                )
+        for path in self.source_text:
+            if not Path(path).is_file():
+                raise ValueError(f"source_text must be files, got {path!r}.")
+        if self.teacher_dtype not in DTYPES:
+            raise ValueError(f"teacher_dtype must be one of {', '.join(DTYPES)}, got {self.teacher_dtype!r}.")
+        for name in ("teacher_num_beams", "teacher_max_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not 0 <= self.drop_worst < 1:
+            raise ValueError(f"drop_worst must be at least 0 and below 1, got {self.drop_worst}.")
+
+
+@dataclass
+class StudentDataArguments(DataArguments):
+    """The validation and test sets of the student, and optionally original pairs that are added to the training set."""
+
+    requires_train: ClassVar[bool] = False
+
+    def with_training_set(self, source: Path, target: Path) -> DataArguments:
+        """The same sets, with two aligned files as the training set."""
+        train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
+        languages = {name: (getattr(self, name) or [])[:1] or None for name in ("source_lang", "target_lang")}
+        return DataArguments(**{**asdict(self), **train, **languages})

@@ -1,0 +1,217 @@
+"""The training set of a student: the teacher's translations of texts, and optionally original pairs.
+
+The stages: select the texts → translate them (resumable) → drop the translations with the lowest scores → add the
+original pairs. Their files are kept, so that a finished stage is not repeated.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.mixing import CorpusSpec
+from ..data.sources import Languages, ParallelLine, ParallelText
+from ..scoring import score_file
+from ..training.manifest import file_digest, fingerprint
+from ..translation.streams import TranslationOptions
+from ..utils.atomic_files import write_atomically
+from ..utils.distributed import call_on_main_process
+from ..utils.text import encode_lines, read_lines
+from .comparison import language_options
+from .distillation_arguments import DistillationArguments
+from .selection import Selection, select_lines
+from .stages import translate_once
+
+
+@dataclass
+class SyntheticReport:
+    """Counts of the pairs of a student's training set.
+
+    Attributes:
+        selected: texts that the teacher translated.
+        skipped: texts that are blank or too long.
+        empty: texts with an empty translation, which are dropped.
+        dropped: translations dropped for their scores.
+        original: original pairs.
+    """
+
+    selected: int
+    skipped: int
+    empty: int
+    dropped: int
+    original: int
+
+    @property
+    def synthetic(self) -> int:
+        """The number of synthetic pairs."""
+        return self.selected - self.empty - self.dropped
+
+    @property
+    def synthetic_share(self) -> float:
+        """The share of synthetic pairs, from 0 to 1."""
+        return self.synthetic / (self.synthetic + self.original)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({self.synthetic_share:.0%} synthetic);"
+            f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation,"
+            f" dropped {self.dropped:,} with the lowest scores"
+        )
+
+
+@dataclass(frozen=True)
+class SyntheticCorpus:
+    """The files of a student's training set.
+
+    Attributes:
+        folder: their folder.
+    """
+
+    folder: Path
+
+    @property
+    def selected(self) -> Path:
+        """The texts to translate."""
+        return self.folder / "selected.source"
+
+    @property
+    def translated(self) -> Path:
+        """Their translations."""
+        return self.folder / "selected.target"
+
+    @property
+    def synthetic(self) -> ParallelText:
+        """The pairs with a translation that is not empty."""
+        return ParallelText(self.folder / "synthetic.source", self.folder / "synthetic.target")
+
+    @property
+    def scores(self) -> Path:
+        """The scores of these pairs."""
+        return self.folder / "synthetic.scores"
+
+    @property
+    def train(self) -> tuple[Path, Path]:
+        """The training set."""
+        return self.folder / "train.source", self.folder / "train.target"
+
+    def make(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        arguments: DistillationArguments,
+        original: Sequence[CorpusSpec],
+        max_tokens: int,
+        languages: Languages | None = None,
+    ) -> SyntheticReport:
+        """Write the training set, or continue an earlier call.
+
+        Args:
+            model: the teacher.
+            tokenizer: its tokenizer.
+            arguments: the texts and the options.
+            original: the original pairs; invalid lines are skipped.
+            max_tokens: skip texts with more tokens.
+            languages: language codes of the texts and of their translations, for a teacher with language tags.
+
+        Raises:
+            ValueError: a text is not UTF-8, none can be translated, or the folder belongs to a different job.
+            OSError: a file cannot be read or written.
+        """
+        options: dict[str, Any] = {
+            "num_beams": arguments.teacher_num_beams,
+            "max_batch_tokens": arguments.teacher_max_batch_tokens,
+        }
+        options |= (codes := language_options(tokenizer, languages))
+        for name, code in codes.items():  # for the scores
+            setattr(tokenizer, name, code)
+        pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
+
+        def select() -> Selection:
+            selection = Selection()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lines = select_lines(read_files(arguments.source_text), pipe, selection, max_tokens, codes.get("src_lang"))
+            write_atomically(self.selected, encode_lines(lines))
+            if not selection.selected:
+                raise ValueError(f"source_text must have a line that can be translated, got {selection}.")
+            return selection
+
+        selection = call_on_main_process(select)
+        translate_once(self.selected, self.translated, model, tokenizer, **options)
+        share = arguments.drop_worst
+        if share:
+            call_on_main_process(self.write_synthetic)
+            # Training skips translations that are too long; they must not stop the scoring.
+            score_file(self.synthetic, self.scores, model, tokenizer, truncation=True)
+        return call_on_main_process(lambda: self.write_train(selection, original, share))
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """The texts and their translations, without empty ones."""
+        with open(self.selected, "rb") as sources, open(self.translated, "rb") as targets:
+            for source, target in zip(read_lines(sources), read_lines(targets), strict=True):
+                if target.strip():
+                    yield source, target
+
+    def write_synthetic(self) -> None:
+        """Write the pairs to score."""
+        for side, name in enumerate(("synthetic.source", "synthetic.target")):
+            write_atomically(self.folder / name, encode_lines(pair[side] for pair in self.pairs()))
+
+    def write_train(self, selection: Selection, original: Sequence[CorpusSpec], drop_worst: float) -> SyntheticReport:
+        """Write the training set, unless that of the same inputs exists, whose cached tokens would be lost."""
+        record = self.folder / "train.json"
+        inputs = {
+            "translations": file_digest(self.translated),
+            "original": fingerprint(list(original)),
+            "drop_worst": drop_worst,
+        }
+        if record.is_file() and all(path.is_file() for path in self.train):
+            earlier = json.loads(record.read_bytes())
+            if earlier["inputs"] == inputs:
+                return SyntheticReport(**earlier["report"])
+        record.unlink(missing_ok=True)
+        kept = self.best(drop_worst)
+        for side, path in enumerate(self.train):
+            write_atomically(path, encode_lines(pair[side] for pair in self.training_pairs(kept, original)))
+        count = sum(1 for _ in self.pairs())
+        report = SyntheticReport(
+            selection.selected,
+            selection.lines - selection.selected,
+            empty=selection.selected - count,
+            dropped=0 if kept is None else count - len(kept),
+            original=sum(1 for _ in original_pairs(original)),
+        )
+        write_atomically(record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])
+        return report
+
+    def training_pairs(self, kept: set[int] | None, original: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
+        """The synthetic pairs with these numbers (`None`: all), then the original ones."""
+        for number, pair in enumerate(self.pairs()):
+            if kept is None or number in kept:
+                yield pair
+        yield from original_pairs(original)
+
+    def best(self, drop_worst: float) -> set[int] | None:
+        """The numbers of the pairs that remain without this share of the lowest scores; `None` for all."""
+        if not drop_worst:
+            return None
+        with open(self.scores, encoding="utf-8") as file:
+            values = [float(total) / int(tokens) for total, tokens in (line.split("\t")[:2] for line in file)]
+        order = sorted(range(len(values)), key=values.__getitem__)
+        return set(order[int(drop_worst * len(values)) :])
+
+
+def original_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
+    """The valid pairs of several corpora."""
+    for line in (line for corpus in corpora for line in corpus.text.lines()):
+        if isinstance(line, ParallelLine):
+            yield line.source, line.target
+
+
+def read_files(paths: list[str]) -> Iterator[str]:
+    """The lines of several files."""
+    for path in paths:
+        with open(path, "rb") as file:
+            yield from read_lines(file, path)

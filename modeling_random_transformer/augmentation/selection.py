@@ -1,0 +1,78 @@
+"""Selection of the lines of a monolingual file that a model can translate."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_language, source_limit
+from ..utils.text import one_line
+
+
+@dataclass
+class Selection:
+    """Counts of the lines of monolingual text.
+
+    Attributes:
+        lines: all lines.
+        blank: lines without text, which are skipped.
+        too_long: lines of more than `limit` tokens, which are skipped.
+        limit: the largest number of tokens of a line, including the end token.
+    """
+
+    lines: int = 0
+    blank: int = 0
+    too_long: int = 0
+    limit: int = 0
+
+    @property
+    def selected(self) -> int:
+        """The number of lines to translate."""
+        return self.lines - self.blank - self.too_long
+
+    def __str__(self) -> str:
+        return (
+            f"{self.selected:,} of {self.lines:,} lines selected; skipped: {self.blank:,} blank, "
+            f"{self.too_long:,} of more than {self.limit:,} tokens"
+        )
+
+
+def select_lines(
+    lines: Iterable[str],
+    pipe: Seq2SeqPipeline,
+    selection: Selection,
+    max_tokens: int | None = None,
+    src_lang: str | None = None,
+) -> Iterator[str]:
+    """Yield the lines that are neither blank nor too long for the model, and count all lines.
+
+    Args:
+        lines: the lines.
+        pipe: the pipeline of the model.
+        selection: the counts, which are increased.
+        max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model.
+        src_lang: language code of the lines; `None` for that of the tokenizer.
+
+    Raises:
+        ValueError: `max_tokens` is not positive.
+    """
+    check_positive(or_none=True, max_tokens=max_tokens)
+    limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
+    selection.limit = limit = min(limit, max_tokens or limit)
+    iterator = iter(lines)
+    while chunk := list(islice(iterator, CHUNK_SIZE)):
+        texts = [one_line(line) for line in chunk if line.strip()]
+        selection.lines += len(chunk)
+        selection.blank += len(chunk) - len(texts)
+        for text, length in zip(texts, token_counts(pipe, texts, src_lang), strict=True):
+            if length > limit:
+                selection.too_long += 1
+            else:
+                yield text
+
+
+def token_counts(pipe: Seq2SeqPipeline, texts: list[str], src_lang: str | None) -> list[int]:
+    """The number of tokens of each text."""
+    if not texts:
+        return []
+    with source_language(pipe.tokenizer, src_lang):
+        return list(map(len, pipe.tokenizer(texts, verbose=False)["input_ids"]))

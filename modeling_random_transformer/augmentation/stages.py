@@ -1,0 +1,65 @@
+"""A translated file as the stage of a longer job: a finished translation of the same input is not repeated."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
+from ..translation.files import fingerprint, plain_options, translate_file
+from ..translation.streams import TranslationOptions
+from ..utils.atomic_files import write_atomically
+from ..utils.distributed import call_on_main_process
+
+
+def translate_once(
+    source: Path,
+    output: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> None:
+    """`translate_file`, which does nothing if the output is the finished translation of an earlier call.
+
+    The file `<output>.json` describes the finished translation.
+
+    Args:
+        source: the file to translate.
+        output: the file to write.
+        model: any model of `AutoModelForSeq2SeqLM`.
+        tokenizer: its tokenizer.
+        chunk_size: see `translate_file`, as for the following arguments.
+        restart: translate again from the first line.
+        progress: show a progress bar.
+        **options: those of `translate`.
+
+    Raises:
+        ValueError: see `translate_file`.
+        OSError: a file cannot be read or written.
+    """
+    check_positive(chunk_size=chunk_size)
+    settings = TranslationOptions.from_kwargs(**options)
+    record = output.with_name(f"{output.name}.json")
+
+    def describe() -> tuple[str, bool]:
+        options = plain_options(settings.pipeline(model, tokenizer), settings) | {"chunk_size": chunk_size}
+        with open(source, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        job = json.dumps({"input": digest, "model": fingerprint(model, tokenizer), "options": options}, sort_keys=True)
+        if not restart and output.is_file() and record.is_file() and record.read_text(encoding="utf-8") == job:
+            return job, True
+        record.unlink(missing_ok=True)
+        return job, False
+
+    job, is_finished = call_on_main_process(describe)
+    if not is_finished:
+        translate_file(
+            source, output, model, tokenizer, chunk_size=chunk_size, restart=restart, progress=progress, **options
+        )
+        call_on_main_process(lambda: write_atomically(record, [job.encode()]))

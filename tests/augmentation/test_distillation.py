@@ -1,0 +1,240 @@
+"""Distillation on a tiny corpus: training set, student, comparison, resuming, invalid arguments, the command."""
+
+import json
+import re
+import shutil
+
+import pytest
+from accelerate import PartialState
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.augmentation import (
+    DistillationArguments,
+    StudentDataArguments,
+    distill,
+    distillation,
+    distillation_corpus,
+)
+from modeling_random_transformer.augmentation.distillation_corpus import SyntheticCorpus
+from modeling_random_transformer.conversion.marian import convert_marian
+from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
+from modeling_random_transformer.translation import translate
+from tests.helpers.marian import opus_folder
+from tests.helpers.training import arguments, run, write_corpus
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
+
+KINDS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
+STUDENT = "d_model=8,d_ff=16,encoder_layers=1,decoder_layers=1,num_heads=1,max_position_embeddings=16"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A corpus and a teacher."""
+    folder = tmp_path_factory.mktemp("distillation")
+    write_corpus(folder)
+    run(folder, "teacher", num_beams=1)
+    PartialState._reset_state()
+    return folder
+
+
+def student_arguments(folder, output="student", **options):
+    original = ("source_file", "target_file", "vocab_size")
+    given = {name: value for name, value in arguments(folder, output).items() if name not in original}
+    return {
+        **given,
+        "teacher": [str(folder / "teacher")],
+        "source_text": [str(folder / "train.a")],
+        "teacher_num_beams": 1,
+        "num_beams": 1,
+        "max_steps": 4,
+        "max_tokens_per_batch": 4000,  # the teacher's translations are long
+        "config_overrides": STUDENT,
+        **options,
+    }
+
+
+def distilled(folder, output="student", **options):
+    given = student_arguments(folder, output, **options)
+    fields = [{name: given[name] for name in given if name in kind.__dataclass_fields__} for kind in KINDS]
+    return distill(*(kind(**values) for kind, values in zip(KINDS, fields, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def result(folder):
+    result = distilled(folder, source_file=str(folder / "test.a"), target_file=str(folder / "test.b"))
+    PartialState._reset_state()
+    return result
+
+
+class TestResult:
+    def test_training_set_is_the_teachers_translations_then_the_original_pairs(self, folder, result):
+        sources, targets = (
+            path.read_text().split("\n")[:-1] for path in SyntheticCorpus(result.run.folder / "distillation").train
+        )
+        teacher = AutoModelForSeq2SeqLM.from_pretrained(folder / "teacher")
+        texts = (folder / "train.a").read_text().split("\n")[:-1]
+        tokenizer = AutoTokenizer.from_pretrained(folder / "teacher")
+        expected = translate(texts, teacher, tokenizer, num_beams=1, progress=False)
+        pairs = [pair for pair in zip(texts, expected, strict=True) if pair[1].strip()]
+        assert list(zip(sources, targets, strict=True))[:-12] == pairs
+        assert sources[-12:] == (folder / "test.a").read_text().split("\n")[:-1]
+        assert (result.corpus.selected, result.corpus.original) == (120, 12)
+        assert result.corpus.synthetic == len(pairs)
+        assert result.run.pairs == len(pairs) + 12
+
+    def test_student_has_the_teachers_tokenizer_and_its_own_size(self, folder, result):
+        student = AutoModelForSeq2SeqLM.from_pretrained(result.run.folder)
+        assert student.config.d_model == 8
+        tokenizers = [AutoTokenizer.from_pretrained(path) for path in (folder / "teacher", result.run.folder)]
+        assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
+
+    def test_compares_teacher_and_student_in_each_dtype(self, result):
+        rows = {(row.model, row.dtype): row for row in result.rows}
+        for dtype in ("float32", "int8"):
+            teacher, student = rows["teacher", dtype], rows["student", dtype]
+            assert 0 < student.megabytes < teacher.megabytes
+            assert min(teacher.sentences_per_second, student.sentences_per_second) > 0
+        assert rows["student", "int8"].megabytes < rows["student", "float32"].megabytes
+        assert rows["student", "float32"].bleu == pytest.approx(result.run.scores["test"]["bleu"]["score"])
+        assert rows["student", "float32"].chrf == pytest.approx(result.run.scores["test"]["chrf"]["score"])
+
+    def test_record_and_model_card(self, folder, result):
+        record = json.loads((result.run.folder / "distillation.json").read_text())
+        assert record["teacher"] == [str(folder / "teacher")]
+        assert record["synthetic_share"] == result.corpus.synthetic_share
+        assert len(record["rows"]) == len(result.rows)
+        card = (result.run.folder / "README.md").read_text()
+        assert card.count("## Distillation") == 1
+        assert f"`{folder / 'teacher'}` (1 model, 1 beams)" in card
+        assert "% synthetic)" in card
+        assert "| student | int8 |" in card
+
+    def test_int8_folder_translates(self, result):
+        model = AutoModelForSeq2SeqLM.from_pretrained(result.run.folder / "int8")
+        tokenizer = AutoTokenizer.from_pretrained(result.run.folder / "int8")
+        assert model.is_quantized
+        assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
+
+    def test_finished_distillation_is_not_repeated(self, folder, result, monkeypatch):
+        for module, name in (
+            (distillation.TestSet, "compare"),
+            (distillation.Comparison, "export_int8"),
+            (SyntheticCorpus, "best"),
+        ):
+            monkeypatch.setattr(module, name, None)
+        monkeypatch.setattr("modeling_random_transformer.translation.files.translate_chunk", None)
+        again = distilled(folder, source_file=str(folder / "test.a"), target_file=str(folder / "test.b"))
+        assert again.rows == result.rows
+        assert again.corpus == result.corpus
+
+
+def test_ensemble_as_teacher(folder):
+    pytest.importorskip("modeling_random_transformer.ensemble")
+    teacher = [str(folder / "teacher")] * 2
+    result = distilled(folder, "ensemble", teacher=teacher, max_steps=1, save_steps=1, average_last=1, drop_worst=0.1)
+    rows = {(row.model, row.dtype): row for row in result.rows}
+    single = sum(path.stat().st_size for path in (folder / "teacher").glob("*.safetensors")) / 1e6
+    assert rows["teacher", "float32"].megabytes == pytest.approx(2 * single, rel=0.01)
+    assert "(2 models, 1 beams)" in (result.run.folder / "README.md").read_text()
+
+
+def test_teacher_with_language_tags(tmp_path):
+    write_corpus(tmp_path)
+    languages = {"source_lang": ["a"], "target_lang": ["b"]}
+    run(tmp_path, "teacher", num_beams=1, max_steps=1, average_last=1, **languages)
+    result = distilled(tmp_path, max_steps=1, save_steps=1, average_last=1, drop_worst=0.1, **languages)
+    assert result.corpus.dropped > 0
+    tokenizer = AutoTokenizer.from_pretrained(result.run.folder)
+    assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("a", "b")
+    files = {f"{side}_file": [str(tmp_path / "test.a"), str(tmp_path / "test.b")] for side in ("source", "target")}
+    with pytest.raises(ValueError, match="must be one language each in a distillation"):
+        distilled(tmp_path, **files, source_lang=["a", "b"], target_lang=["b", "a"])
+    PartialState._reset_state()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["train_translation", "Comparison"])
+def test_resumes_after_an_interruption(folder, tmp_path, monkeypatch, stage):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(distillation, stage, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            distilled(tmp_path, output="interrupted")
+    monkeypatch.setattr("modeling_random_transformer.translation.files.translate_chunk", None)
+    if stage == "Comparison":
+        monkeypatch.setattr(distillation_corpus.SyntheticCorpus, "best", None)
+    assert len(distilled(tmp_path, output="interrupted").rows) >= 4
+
+
+def test_student_of_a_converted_marian_model(tmp_path):
+    """Its tokenizer has no start token: the student's targets start with the padding token, like the teacher's."""
+    opus_folder(tmp_path / "opus")
+    convert_marian(tmp_path / "opus", tmp_path / "teacher")
+    for name, sentences in (("a", SENTENCES[:3]), ("b", SENTENCES[3:])):
+        for split in ("train", "test"):
+            (tmp_path / f"{split}.{name}").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    result = distilled(tmp_path, max_steps=1, config_overrides=STUDENT.replace("=16", "=128"))
+    student, teacher = (AutoConfig.from_pretrained(path) for path in (result.run.folder, tmp_path / "teacher"))
+    assert student.decoder_start_token_id == teacher.decoder_start_token_id == teacher.pad_token_id
+    assert student.vocab_size == teacher.vocab_size
+
+
+class TestSelection:
+    def test_drops_the_lowest_scores_per_token(self, tmp_path):
+        corpus = SyntheticCorpus(tmp_path)
+        corpus.scores.write_text("-9.0\t9\n-4.0\t2\n-1.0\t4\n-6.0\t2\n")
+        assert corpus.best(0) is None
+        assert corpus.best(0.25) == {0, 1, 2}
+        assert corpus.best(0.5) == {0, 2}
+
+    def test_filters_by_the_teachers_score(self, tmp_path):
+        text = tmp_path / "mono.en"
+        text.write_text("".join(f"{line}\n" for line in some_texts(20)))
+        options = DistillationArguments(["x"], [str(text)], teacher_num_beams=1, drop_worst=0.25)
+        report = SyntheticCorpus(tmp_path / "work").make(random_translator(), random_tokenizer(), options, [], 256)
+        assert report.dropped == int(0.25 * (report.selected - report.empty)) > 0
+        lines = [path.read_text().count("\n") for path in SyntheticCorpus(tmp_path / "work").train]
+        assert lines == [report.synthetic, report.synthetic]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"teacher": []}, "teacher must name at least one folder, got none."),
+        ({"source_text": ["missing"]}, "source_text must be files, got 'missing'."),
+        ({"drop_worst": 1.0}, "drop_worst must be at least 0 and below 1, got 1.0."),
+        ({"teacher_dtype": "int4"}, "teacher_dtype must be one of float32, bfloat16, int8, got 'int4'."),
+        ({"teacher_num_beams": 0}, "teacher_num_beams must be at least 1, got 0."),
+        ({"teacher": ["missing"]}, "teacher must be folders with a saved model and its tokenizer, got 'missing'."),
+        ({"output": "teacher"}, "output_dir must differ from teacher"),
+        ({"test_source_file": None, "test_target_file": None}, "or test_file, must be one test set, got 0."),
+        ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),
+        ({"config_overrides": "num_heads=3"}, "num_heads"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_invalid_argument(folder, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        distilled(folder, **{"output": "invalid", **options})
+    assert not (folder / "invalid" / "distillation").exists()
+
+
+def test_another_run_is_not_overwritten(folder, tmp_path):
+    shutil.copytree(folder / "teacher", tmp_path / "other")
+    with pytest.raises(ValueError, match="output_dir must be new or contain an earlier distillation"):
+        distilled(folder, output_dir=str(tmp_path / "other"))
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+def test_command(folder, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["random-transformer"])
+    given = student_arguments(folder, "command", max_steps=2)
+    flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in given.items()]
+    assert cli.main(["distill", *flags]) == 0
+    output = capsys.readouterr().out
+    assert "| teacher | float32 |" in output
+    assert "Saved the student to " in output
+    assert cli.main(["distill", *flags, "--drop_worst=2"]) == 2
+    [line] = capsys.readouterr().err.splitlines()[-1:]
+    assert line == "random-transformer distill: error: drop_worst must be at least 0 and below 1, got 2.0."
