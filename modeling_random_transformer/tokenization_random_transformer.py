@@ -228,6 +228,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _with_checked_languages(self) -> "RandomTransformerTokenizer":
         """Check the languages that were given to the constructor, which does not."""
+        languages = self.init_kwargs.get("languages", [])
+        if not isinstance(languages, list) or not all(
+            isinstance(code, str) and self.backend_tokenizer.token_to_id(language_tag(code)) is not None
+            for code in languages
+        ):
+            raise ValueError(f"languages must be a list of codes with tags in the vocabulary, got {languages!r}.")
         for name in ("src_lang", "tgt_lang"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name))

@@ -1,5 +1,7 @@
 """The tokenizer: round trips, training, and transformers' interface."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,6 +231,15 @@ def test_languages_are_saved(multilingual, tmp_path):
     assert new("different")["input_ids"][0] == new.get_lang_id("en")
     with pytest.raises(ValueError, match=r"src_lang must be one of en, es, zh-Hans, got 'fr'\."):
         AutoTokenizer.from_pretrained(tmp_path, src_lang="fr")
+
+
+@pytest.mark.parametrize("languages", [7, "en", ["en", "fr"], [None]])
+def test_saved_languages_must_have_tags(languages, multilingual, tmp_path):
+    multilingual.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"languages": languages}))
+    with pytest.raises(ValueError, match="languages must be a list of codes with tags in the vocabulary, got"):
+        AutoTokenizer.from_pretrained(tmp_path)
 
 
 def test_an_unset_or_unknown_language_raises(multilingual, tokenizer):

@@ -80,7 +80,10 @@ class TokenBudgetStream(IterableDataset):
         self.process_index, self.num_processes, self.seed = process_index, num_processes, seed
         self.pad_to_multiple_of = pad_to_multiple_of
         self.bpe_dropout = bpe_dropout
-        streaming = isinstance(corpus, DatasetText) and isinstance(corpus.dataset, datasets.IterableDataset)
+        texts = [part.text for part in corpus.corpora] if isinstance(corpus, CorpusMixture) else [corpus]
+        streaming = any(
+            isinstance(text, DatasetText) and isinstance(text.dataset, datasets.IterableDataset) for text in texts
+        )
         self.num_workers = min(num_workers, 1) if streaming else num_workers
         self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
 

@@ -53,6 +53,10 @@ def test_training_on_a_dataset_of_datasets(streaming, tmp_path):
     files = dict.fromkeys(("source_file", "target_file", "test_source_file", "test_target_file"))
     result = run(tmp_path, "out", **files, **given, streaming=streaming)
     assert (result.pairs, set(result.scores)) == (120, {"test"})
+    given |= {"source_lang": "en", "target_lang": "es", "dataloader_num_workers": 2, "max_steps": 2}
+    result = run(tmp_path, "tagged", **files, **given, streaming=streaming)
+    assert (result.pairs, set(result.scores)) == (120, {"test en-es"})
+    assert "| en→es | 120 | 1 |" in (result.folder / "README.md").read_text()
 
 
 def test_training_on_a_compressed_table(tmp_path):
