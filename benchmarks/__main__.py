@@ -4,13 +4,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import corpus, generate, gpu, memory, scaling, serving, start, train, weights
+from . import corpus, generate, gpu, memory, scaling, scoring, serving, start, train, weights
 
 BENCHMARKS = {
     "generate": generate,
     "train": train,
     "memory": memory,
     "scaling": scaling,
+    "scoring": scoring,
     "serving": serving,
     "start": start,
     "corpus": corpus,
