@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import corpus, generate, gpu, memory, scaling, serving, start, train, trainer, weights
+from . import corpus, generate, gpu, memory, scaling, scoring, serving, start, train, trainer, weights
 
 BENCHMARKS = {
     "generate": generate,
@@ -12,6 +12,7 @@ BENCHMARKS = {
     "trainer": trainer,
     "memory": memory,
     "scaling": scaling,
+    "scoring": scoring,
     "serving": serving,
     "start": start,
     "corpus": corpus,
