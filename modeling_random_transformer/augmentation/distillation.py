@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..training.manifest import MANIFEST, RunResult, file_digest, fingerprint
 from ..training.model_card import CARD
 from ..training.model_init import check_arguments
 from ..training.recipe import TranslationTrainingArguments
-from ..training.run import train_translation
+from ..training.run import check_evaluation, check_languages, train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
 from .comparison import Row, TestSet, table, usable_dtypes
@@ -123,12 +124,16 @@ def check(
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another run.")
+    if model.lora_rank is not None:
+        raise ValueError(f"lora_rank must be unset in a distillation, got {model.lora_rank}.")
+    corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
     check_arguments(model, args)
-    for split in ("train", "validation", "test"):
-        for corpus in data.corpora(split):
-            report = validate(corpus.text)
-            raise_if_invalid(report, data.on_invalid)
-            raise_if_empty(report)
+    check_evaluation(data, args)
+    check_languages(corpora, model)
+    for corpus in chain.from_iterable(corpora.values()):
+        report = validate(corpus.text)
+        raise_if_invalid(report, data.on_invalid)
+        raise_if_empty(report)
 
 
 def training_languages(data: StudentDataArguments) -> Languages | None:

@@ -22,7 +22,7 @@ from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
 from .comparison import language_options
 from .distillation_arguments import DistillationArguments
-from .selection import Selection, select_lines
+from .selection import Selection, read_monolingual, select_lines
 from .stages import translate_once
 
 
@@ -132,7 +132,9 @@ class SyntheticCorpus:
         def select() -> Selection:
             selection = Selection()
             self.folder.mkdir(parents=True, exist_ok=True)
-            lines = select_lines(read_files(arguments.source_text), pipe, selection, max_tokens, codes.get("src_lang"))
+            lines = select_lines(
+                read_monolingual(*arguments.source_text), pipe, selection, max_tokens, codes.get("src_lang")
+            )
             write_atomically(self.selected, encode_lines(lines))
             if not selection.selected:
                 raise ValueError(f"source_text must have a line that can be translated, got {selection}.")
@@ -208,10 +210,3 @@ def original_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
     for line in (line for corpus in corpora for line in corpus.text.lines()):
         if isinstance(line, ParallelLine):
             yield line.source, line.target
-
-
-def read_files(paths: list[str]) -> Iterator[str]:
-    """The lines of several files."""
-    for path in paths:
-        with open(path, "rb") as file:
-            yield from read_lines(file, path)

@@ -89,13 +89,13 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         OSError: a checkpoint or the model could not be saved; earlier checkpoints are complete.
     """
     check_arguments(model, args)
-    _check_evaluation(data, args)
+    check_evaluation(data, args)
     if args.bf16 and args.device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
         logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
     set_seed(args.seed)
     with args.main_process_first(desc="loading the corpora"):
         corpora = _sets(data)
-    _check_languages(corpora, model)
+    check_languages(corpora, model)
     with locked(Path(args.output_dir)):
         manifest = call_on_main_process(
             lambda: open_manifest(
@@ -114,7 +114,7 @@ def _sets(data: DataArguments) -> dict[str, list[CorpusSpec]]:
     return sets
 
 
-def _check_languages(corpora: dict[str, list[CorpusSpec]], model_args: ModelArguments) -> None:
+def check_languages(corpora: dict[str, list[CorpusSpec]], model_args: ModelArguments) -> None:
     """Check that the tokenizer has, or will have, the languages of all sets."""
     used = languages_of(list(chain.from_iterable(corpora.values())))
     available, origin = languages_of(corpora["train"]), "the training corpora"
@@ -131,7 +131,8 @@ def _check_languages(corpora: dict[str, list[CorpusSpec]], model_args: ModelArgu
         )
 
 
-def _check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
+    """Raise a `ValueError` if an evaluation during training has no validation set."""
     if args.eval_strategy != "no" and not data_args.has("validation"):
         raise ValueError(
             f"eval_strategy must be 'no' without a validation set, got {IntervalStrategy(args.eval_strategy).value!r}."

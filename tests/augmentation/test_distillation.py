@@ -211,6 +211,12 @@ class TestSelection:
         ({"test_source_file": None, "test_target_file": None}, "or test_file, must be one test set, got 0."),
         ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),
         ({"config_overrides": "num_heads=3"}, "num_heads"),
+        ({"eval_strategy": "steps"}, "eval_strategy must be 'no' without a validation set, got 'steps'."),
+        ({"model_name_or_path": "teacher", "lora_rank": 2, "config_overrides": ""}, "lora_rank must be unset in a"),
+        (
+            {"source_lang": ["en"], "target_lang": ["de"]},
+            "source_lang and target_lang must be languages of the tokenizer",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )

@@ -192,4 +192,4 @@ def check_pruning(folder):
     half = {kind: points[pruning.POINTS // 2].bleu for kind, points in result.by_kind.items()}
     none = {kind: points[-1].bleu for kind, points in result.by_kind.items()}
     assert half["encoder self-attention"] > 75
-    assert none["encoder self-attention"] > 2 * max(none[kind] for kind in pruning.KINDS if "decoder" in kind)
+    assert none["encoder self-attention"] > 1.5 * max(none[kind] for kind in pruning.KINDS if "decoder" in kind)
