@@ -1,6 +1,7 @@
 """Scoring given translations against a forward pass, and an ensemble of two models against its members."""
 
 import argparse
+from functools import partial
 
 import torch
 
@@ -36,10 +37,11 @@ def run(options: argparse.Namespace) -> None:
 
     ensemble = EnsembleForSeq2SeqLM(models)
     ids = torch.randint(END + 1, VOCAB_SIZE, (options.batch, options.length), device=DEVICE)
+
+    def one_after_the_other(beams: int) -> None:
+        for model in models:
+            generate(model, ids, beams)
+
     for beams in (1, 4):
-        speedup = paired(
-            lambda beams=beams: generate(ensemble, ids, beams),
-            lambda beams=beams: [generate(model, ids, beams) for model in models],
-            options.pairs,
-        )
+        speedup = paired(partial(generate, ensemble, ids, beams), partial(one_after_the_other, beams), options.pairs)
         print(f"ensemble of two, {beams} beams, speedup over its members one after the other: {speedup}")

@@ -16,13 +16,14 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.readers import read_texts
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
 from .noise import add_noise
-from .selection import Selection, read_monolingual, select_lines
+from .selection import Selection, select_lines
 from .stages import translate_once
 
 TAG = "<bt>"
@@ -195,7 +196,7 @@ class Files:
         """
         selection = Selection()
         self.folder.mkdir(exist_ok=True)
-        lines = select_lines(read_monolingual(self.monolingual), pipe, selection, max_tokens, src_lang)
+        lines = select_lines(read_texts(self.monolingual), pipe, selection, max_tokens, src_lang)
         write_atomically(self.selected, encode_lines(lines))
         if not selection.selected:
             raise ValueError(f"{self.monolingual} must have a line that can be translated, got {selection}.")

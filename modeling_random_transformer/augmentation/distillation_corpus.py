@@ -7,12 +7,14 @@ original pairs. Their files are kept, so that a finished stage is not repeated.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.mixing import CorpusSpec
+from ..data.readers import read_texts
 from ..data.sources import Languages, ParallelLine, ParallelText
 from ..scoring import score_file
 from ..training.manifest import file_digest, fingerprint
@@ -22,7 +24,7 @@ from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
 from .comparison import language_options
 from .distillation_arguments import DistillationArguments
-from .selection import Selection, read_monolingual, select_lines
+from .selection import Selection, select_lines
 from .stages import translate_once
 
 
@@ -133,7 +135,11 @@ class SyntheticCorpus:
             selection = Selection()
             self.folder.mkdir(parents=True, exist_ok=True)
             lines = select_lines(
-                read_monolingual(*arguments.source_text), pipe, selection, max_tokens, codes.get("src_lang")
+                chain.from_iterable(map(read_texts, arguments.source_text)),
+                pipe,
+                selection,
+                max_tokens,
+                codes.get("src_lang"),
             )
             write_atomically(self.selected, encode_lines(lines))
             if not selection.selected:

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from os import PathLike
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_language, source_limit
-from ..utils.text import one_line, read_lines
+from ..utils.text import one_line
 
 
 @dataclass
@@ -35,17 +34,6 @@ class Selection:
             f"{self.selected:,} of {self.lines:,} lines selected; skipped: {self.blank:,} blank, "
             f"{self.too_long:,} of more than {self.limit:,} tokens"
         )
-
-
-def read_monolingual(*paths: str | PathLike) -> Iterator[str]:
-    """The lines of one or several UTF-8 files.
-
-    Raises:
-        ValueError: a line is not UTF-8; the message gives its number.
-    """
-    for path in paths:
-        with open(path, "rb") as file:
-            yield from read_lines(file, str(path))
 
 
 def select_lines(
