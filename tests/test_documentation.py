@@ -60,7 +60,14 @@ COMMANDS = {
     "explore": "explorer",
 }
 OTHER_PROGRAMS = {"git", "pre-commit"}
-OTHER_FLAGS = {"--config_file", "--multi_gpu", "--num_processes", "--nproc_per_node", "--pairs"}  # of other programs
+OTHER_FLAGS = {
+    "--config_file",
+    "--multi_gpu",
+    "--num_processes",
+    "--nproc_per_node",
+    "--pairs",
+    "--training",
+}  # of other programs
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")
 # Words that are not standard terms, and British spellings.
