@@ -94,7 +94,7 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
     def __init__(self, members: Sequence[PreTrainedModel]):
         members = list(members)
         super().__init__(ensemble_config(members))
-        self.members = nn.ModuleList(members)
+        self.members: Any = nn.ModuleList(members)
         self.generation_config = members[0].generation_config
         self.eval()
 

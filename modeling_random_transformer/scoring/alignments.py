@@ -37,7 +37,8 @@ def alignments(
     """The links (source word, target word) of each pair, as indices of words that are separated by white space.
 
     Every target word is linked to one source word: the one that its tokens attend to most. A lazy iterator, in the
-    order of the pairs. Attention is computed by the eager implementation.
+    order of the pairs. Attention is computed by the eager implementation, which the model uses during each batch, so
+    other threads should not use the model at the same time.
 
     Args:
         model: a model of `AutoModelForSeq2SeqLM` that returns cross-attention.
