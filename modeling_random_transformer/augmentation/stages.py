@@ -8,7 +8,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
-from ..translation.files import fingerprint, plain_options, translate_file
+from ..translation.files import plain_options, translate_file
+from ..translation.jobs import fingerprint
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.distributed import call_on_main_process
