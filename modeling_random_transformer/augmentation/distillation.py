@@ -26,12 +26,12 @@ from ..training.model_card import CARD
 from ..training.model_init import check_arguments
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
+from ..translation.startup import load_models
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
 from .comparison import Row, TestSet, table, usable_dtypes
 from .distillation_arguments import DistillationArguments, StudentDataArguments
 from .distillation_corpus import SyntheticCorpus, SyntheticReport
-from .models import load_models
 
 RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
 SECTION = "## Distillation\n"
