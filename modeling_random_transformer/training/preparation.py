@@ -20,9 +20,10 @@ from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, raise_if_invalid, validate
 from ..tokenization_random_transformer import RandomTransformerTokenizer
+from ..utils.digests import file_digest
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .checkpoints import save_atomically
-from .manifest import Manifest, file_digest
+from .manifest import Manifest
 from .model_init import load_tokenizer
 from .recipe import TranslationTrainingArguments
 
