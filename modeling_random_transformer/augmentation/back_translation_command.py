@@ -13,12 +13,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..translation.shared_arguments import (
-    add_batch_arguments,
-    add_device_arguments,
-    add_language_arguments,
-    add_restart_argument,
-)
 from ..translation.startup import exit_with_launcher, load_checked, start_processes
 from ..utils.command_line import (
     Parser,
@@ -28,6 +22,12 @@ from ..utils.command_line import (
     output_file,
     positive_integer,
     positive_number,
+)
+from ..utils.model_arguments import (
+    add_batch_arguments,
+    add_device_arguments,
+    add_language_arguments,
+    add_restart_argument,
 )
 from .back_translation import METHODS, TAG, back_translate
 

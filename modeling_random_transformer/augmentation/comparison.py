@@ -19,9 +19,9 @@ from ..loading.translator import silence_transformers
 from ..ops_random_transformer import supports_native_matmul
 from ..pipeline_random_transformer import tokenizer_languages
 from ..translation import translate
-from ..translation.shared_arguments import DTYPES
 from ..translation.startup import load_models
 from ..utils.command_line import MODEL_TYPE
+from ..utils.model_arguments import DTYPES
 from ..utils.tables import markdown_table
 
 ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds

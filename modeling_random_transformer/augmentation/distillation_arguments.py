@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..training.arguments import DataArguments
-from ..translation.shared_arguments import DTYPES
+from ..utils.model_arguments import DTYPES
 
 
 @dataclass

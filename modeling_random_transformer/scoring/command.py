@@ -19,12 +19,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import ParallelText
 from ..pipeline_random_transformer import check_text
-from ..translation.shared_arguments import (
-    add_batch_arguments,
-    add_device_arguments,
-    add_model_argument,
-    add_restart_argument,
-)
 from ..translation.startup import exit_with_launcher, load_checked, start_processes
 from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
@@ -34,6 +28,12 @@ from ..utils.command_line import (
     join_folders,
     output_file,
     write_to_stdout,
+)
+from ..utils.model_arguments import (
+    add_batch_arguments,
+    add_device_arguments,
+    add_model_argument,
+    add_restart_argument,
 )
 from ..utils.text import encode_lines, read_lines
 from .alignments import alignments, pharaoh_line

@@ -12,6 +12,7 @@ from .. import __version__
 from ..utils.atomic_files import write_atomically
 from ..utils.tables import markdown_table
 from .arguments import PRESET, ModelArguments
+from .languages import languages_of
 from .manifest import REGULARIZATION, RunResult
 from .recipe import TranslationTrainingArguments
 
@@ -146,9 +147,7 @@ def _corpora(result: RunResult) -> str:
 
 
 def _languages(result: RunResult) -> list[str]:
-    """The languages of the training corpora, in the order of their first use."""
-    directions = [corpus["languages"] for corpus in result.corpora if corpus["languages"] is not None]
-    return list(dict.fromkeys(code for direction in directions for code in direction))
+    return languages_of(corpus["languages"] for corpus in result.corpora)
 
 
 def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:

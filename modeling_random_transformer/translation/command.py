@@ -35,16 +35,16 @@ from ..utils.command_line import (
     write_to_stdout,
 )
 from ..utils.compressed_files import is_standard_stream, open_binary
-from ..utils.text import encode_lines, read_lines
-from .files import translate_file
-from .formats import FORMATS, candidate_format, format_all
-from .shared_arguments import (
+from ..utils.model_arguments import (
     add_batch_arguments,
     add_device_arguments,
     add_language_arguments,
     add_model_argument,
     add_restart_argument,
 )
+from ..utils.text import encode_lines, read_lines
+from .files import translate_file
+from .formats import FORMATS, candidate_format, format_all
 from .startup import exit_with_launcher, load_checked, start_processes
 from .streams import TranslationOptions, stream_chunks
 

@@ -1,8 +1,8 @@
-"""Arguments that the commands with a saved translation model have in common."""
+"""Arguments that the commands with a saved model have in common."""
 
 import argparse
 
-from ..utils.command_line import model_folders, positive_integer
+from .command_line import model_folders, positive_integer
 
 DTYPES = ("float32", "bfloat16", "int8")
 
