@@ -171,26 +171,18 @@ class Seq2SeqPipeline(Pipeline):
         streamer = forward_params["generate_options"].get("streamer")
         if streamer is not None:
             raise ValueError(f"streamer must be None unless inputs is a single string, got {streamer!r}.")
-        return self._answers(inputs, batch_size, preprocess_params, forward_params, postprocess_params)
-
-    def _answers(
-        self,
-        inputs: "Texts",
-        batch_size: int,
-        preprocess_params: dict[str, Any],
-        forward_params: dict[str, Any],
-        postprocess_params: dict[str, Any],
-    ) -> Iterator[Any]:
         window = CHUNK_SIZE if "max_batch_tokens" in forward_params else window_size(batch_size)
-        target_prefix = preprocess_params.get("target_prefix")
+        return self._answers(inputs, window, batch_size, preprocess_params, forward_params, postprocess_params)
+
+    def _answers(self, inputs: "Texts", window: int, batch_size: int, *params: dict[str, Any]) -> Iterator[Any]:
+        """The answers in the order of the texts. `params` are those of `_sanitize_parameters`."""
+        target_prefix = params[0].get("target_prefix")
         if isinstance(target_prefix, list | tuple) and not isinstance(inputs.texts, list | tuple):
             raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
         for first, texts in inputs.windows(window):
             indices = range(first, first + len(texts))
             answers: dict[int, Any] = {}
-            for batch in self._answer_batches(
-                texts, indices, "index", True, batch_size, preprocess_params, forward_params, postprocess_params
-            ):
+            for batch in self._answer_batches(texts, indices, "index", True, batch_size, *params):
                 answers |= batch
             yield from (answers[index] for index in indices)
 
@@ -329,19 +321,22 @@ class Seq2SeqPipeline(Pipeline):
                 f"texts must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
                 f"{len(sources[long[0]])}. To truncate it, set truncation=True or max_source_tokens."
             )
-        with source_language(self.tokenizer, src_lang):
-            special = self.tokenizer.num_special_tokens_to_add()
-        if limit <= special:
-            raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
+        truncated = self.truncate([texts[i] for i in long], limit, reason, src_lang)
         if warn:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )
-        with source_language(self.tokenizer, src_lang):
-            truncated = self.tokenizer([texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
         for i, source in zip(long, truncated, strict=True):
             sources[i] = source
         return sources
+
+    def truncate(self, texts: list[str], limit: int, reason: str, src_lang: str | None) -> list[list[int]]:
+        """The first `limit` token ids of each text, including special tokens; `reason` is what defines the limit."""
+        with source_language(self.tokenizer, src_lang):
+            special = self.tokenizer.num_special_tokens_to_add()
+            if limit <= special:
+                raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
+            return self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
 
     def _forward(
         self,

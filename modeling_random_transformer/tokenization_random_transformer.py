@@ -71,16 +71,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         added = _added_tokens(languages, special_tokens)
         _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
-        if normalization not in (None, *NORMALIZATIONS):
-            raise ValueError(
-                f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}."
-            )
-
-        backend = Tokenizer(models.BPE())
-        if normalization is not None:
-            backend.normalizer = getattr(normalizers, normalization)()
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        backend.decoder = decoders.ByteLevel()
+        backend = _untrained_bpe(normalization)
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=min_frequency,
@@ -281,6 +272,18 @@ def _added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> li
     if repeated:
         raise ValueError(f"languages and special_tokens must be unique, got {repeated[0]!r} more than once.")
     return [AddedToken(token, special=True, normalized=False, rstrip=token in special_tokens) for token in tokens]
+
+
+def _untrained_bpe(normalization: str | None) -> Tokenizer:
+    """A byte-level BPE model without merges."""
+    if normalization not in (None, *NORMALIZATIONS):
+        raise ValueError(f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}.")
+    backend = Tokenizer(models.BPE())
+    if normalization is not None:
+        backend.normalizer = getattr(normalizers, normalization)()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
 
 
 def _template(backend: Tokenizer, eos_token: str, tag: str | None = None) -> processors.TemplateProcessing:

@@ -21,10 +21,10 @@ from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.distributed import call_on_main_process
-from ..utils.text import encode_lines, read_lines
+from ..utils.text import encode_lines
 from .noise import add_noise
-from .selection import Selection, select_lines
-from .stages import translate_once
+from .selection import Selection, write_selection
+from .stages import read_translations, translate_once
 
 TAG = "<bt>"
 # A file of the working folder, or the temporary file of an interrupted write.
@@ -194,13 +194,8 @@ class Files:
         Raises:
             ValueError: a line is not UTF-8, or no line can be translated.
         """
-        selection = Selection()
-        self.folder.mkdir(exist_ok=True)
-        lines = select_lines(read_texts(self.monolingual), pipe, selection, max_tokens, src_lang)
-        write_atomically(self.selected, encode_lines(lines))
-        if not selection.selected:
-            raise ValueError(f"{self.monolingual} must have a line that can be translated, got {selection}.")
-        return selection
+        lines = read_texts(self.monolingual)
+        return write_selection(self.selected, lines, pipe, max_tokens, src_lang, str(self.monolingual))
 
     def write(self, tag: str | None, noise_seed: int | None) -> int:
         """Write both outputs and return the number of pairs. `noise_seed` is `None` for no noise."""
@@ -220,7 +215,4 @@ class Files:
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """The translations that are not empty, and the lines that were translated."""
-        with open(self.translated, "rb") as sources, open(self.selected, "rb") as targets:
-            for source, target in zip(read_lines(sources), read_lines(targets), strict=True):
-                if source.strip():
-                    yield source, target
+        return ((translation, text) for text, translation in read_translations(self.selected, self.translated))

@@ -13,10 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from ..loading import check_finite
-from ..translation.command import exit_with_launcher, limit_sources
+from ..translation.startup import exit_with_launcher, load_checked, start_processes
 from ..utils.command_line import (
     Parser,
     existing_file,
@@ -26,8 +23,13 @@ from ..utils.command_line import (
     positive_integer,
     positive_number,
 )
+from ..utils.model_arguments import (
+    add_batch_arguments,
+    add_device_arguments,
+    add_language_arguments,
+    add_restart_argument,
+)
 from .back_translation import METHODS, TAG, back_translate
-from .models import load_models
 
 PROGRAM = "back-translate"
 
@@ -47,6 +49,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
     parser = Parser(PROGRAM, __doc__)
+    add_file_arguments(parser)
+    add_method_arguments(parser)
+    add_language_arguments(parser)
+    parser.add_argument(
+        "--max_tokens",
+        type=positive_integer,
+        metavar="N",
+        help="skip lines with more tokens (default: the limit of the tokenizer or the model)",
+    )
+    add_batch_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
+    add_device_arguments(parser)
+    add_restart_argument(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.temperature is not None and arguments.method != "sampling":
+        parser.error(f"--temperature must be given with --method sampling, got --method {arguments.method}.")
+    if (arguments.num_beams or 1) > 1 and arguments.method == "sampling":
+        parser.error(f"--num_beams must be 1 or unset with --method sampling, got {arguments.num_beams}.")
+    return arguments
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the model, the input and the outputs."""
     parser.add_argument(
         "--model",
         required=True,
@@ -64,6 +88,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output_target", required=True, type=output_file, metavar="FILE", help="file of their targets to write"
     )
+
+
+def add_method_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the search, the noise and the tag."""
     parser.add_argument(
         "--method",
         choices=tuple(METHODS),
@@ -73,12 +101,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     tag = parser.add_mutually_exclusive_group()
     tag.add_argument("--tag", default=TAG, metavar="TEXT", help="begins each synthetic source (default: %(default)s)")
     tag.add_argument("--no_tag", dest="tag", action="store_const", const=None, help="write no tag")
-    parser.add_argument(
-        "--src_lang", metavar="CODE", help="language of --input, for a model of several source languages"
-    )
-    parser.add_argument(
-        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
-    )
     parser.add_argument("--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4)")
     parser.add_argument(
         "--temperature", type=positive_number, metavar="X", help="temperature of --method sampling (default: 1)"
@@ -86,58 +108,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="random seed of sampling and noise (default: %(default)s)"
     )
-    parser.add_argument(
-        "--max_tokens",
-        type=positive_integer,
-        metavar="N",
-        help="skip lines with more tokens (default: the limit of the tokenizer or the model)",
-    )
-    parser.add_argument(
-        "--max_batch_tokens",
-        type=positive_integer,
-        default=4096,
-        metavar="N",
-        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; increase it on a GPU)",
-    )
-    parser.add_argument(
-        "--chunk_size",
-        type=positive_integer,
-        default=1000,
-        metavar="N",
-        help="lines that are sorted by length together, and lost by an interruption (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "int8"),
-        default="auto",
-        help="dtype of the weights, see `translate --help` (default: %(default)s, the saved one)",
-    )
-    parser.add_argument(
-        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
-    )
-    parser.add_argument(
-        "--restart", action="store_true", help="discard the work of an interrupted run with the same outputs"
-    )
-    arguments = parser.parse_args(argv)
-    if arguments.temperature is not None and arguments.method != "sampling":
-        parser.error(f"--temperature must be given with --method sampling, got --method {arguments.method}.")
-    if (arguments.num_beams or 1) > 1 and arguments.method == "sampling":
-        parser.error(f"--num_beams must be 1 or unset with --method sampling, got {arguments.num_beams}.")
-    return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model, translate, and print the counts."""
-    from accelerate import PartialState
-    from accelerate.utils import parse_flag_from_env
-
-    on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
-    state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
-    model, tokenizer = load_models(
-        arguments.model, arguments.dtype, arguments.device or state.device, argument="--model"
-    )
-    check_finite(model)
-    limit_sources(model, tokenizer)
+    state = start_processes(arguments.device)
+    model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
     names = ("method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     optional = ("num_beams", "temperature", "src_lang", "tgt_lang")

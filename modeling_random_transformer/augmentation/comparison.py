@@ -19,9 +19,10 @@ from ..loading.translator import silence_transformers
 from ..ops_random_transformer import supports_native_matmul
 from ..pipeline_random_transformer import tokenizer_languages
 from ..translation import translate
+from ..translation.startup import load_models
 from ..utils.command_line import MODEL_TYPE
-from .distillation_arguments import DTYPES
-from .models import load_models
+from ..utils.model_arguments import DTYPES
+from ..utils.tables import markdown_table
 
 ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
 HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
@@ -123,19 +124,15 @@ def usable_dtypes(model_types: Sequence[str], device: torch.device) -> list[str]
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        HEADER,
-        ("---",) * len(HEADER),
-        *(
-            (
-                row.model,
-                row.dtype,
-                f"{row.bleu:.2f}",
-                f"{row.chrf:.2f}",
-                f"{row.sentences_per_second:.1f}",
-                f"{row.megabytes:.1f}",
-            )
-            for row in rows
-        ),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = (
+        (
+            row.model,
+            row.dtype,
+            f"{row.bleu:.2f}",
+            f"{row.chrf:.2f}",
+            f"{row.sentences_per_second:.1f}",
+            f"{row.megabytes:.1f}",
+        )
+        for row in rows
+    )
+    return markdown_table(HEADER, cells)

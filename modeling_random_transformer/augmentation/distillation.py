@@ -22,17 +22,19 @@ from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
 from ..training.arguments import ModelArguments
-from ..training.manifest import MANIFEST, RunResult, file_digest, fingerprint
+from ..training.languages import check_languages
+from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
 from ..training.model_init import check_arguments
 from ..training.recipe import TranslationTrainingArguments
-from ..training.run import check_evaluation, check_languages, train_translation
+from ..training.run import check_evaluation, train_translation
+from ..translation.startup import load_models
 from ..utils.atomic_files import new_folder, write_atomically
+from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from .comparison import Row, TestSet, table, usable_dtypes
 from .distillation_arguments import DistillationArguments, StudentDataArguments
 from .distillation_corpus import SyntheticCorpus, SyntheticReport
-from .models import load_models
 
 RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
 SECTION = "## Distillation\n"

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..training.arguments import DataArguments
-
-DTYPES = ("float32", "bfloat16", "int8")
+from ..utils.model_arguments import DTYPES
 
 
 @dataclass

@@ -17,15 +17,16 @@ from ..data.mixing import CorpusSpec
 from ..data.readers import read_texts
 from ..data.sources import Languages, ParallelLine, ParallelText
 from ..scoring import score_file
-from ..training.manifest import file_digest, fingerprint
+from ..training.manifest import fingerprint
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
+from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
-from ..utils.text import encode_lines, read_lines
+from ..utils.text import encode_lines
 from .comparison import language_options
 from .distillation_arguments import DistillationArguments
-from .selection import Selection, select_lines
-from .stages import translate_once
+from .selection import Selection, write_selection
+from .stages import read_translations, translate_once
 
 
 @dataclass
@@ -132,19 +133,8 @@ class SyntheticCorpus:
         pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
 
         def select() -> Selection:
-            selection = Selection()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lines = select_lines(
-                chain.from_iterable(map(read_texts, arguments.source_text)),
-                pipe,
-                selection,
-                max_tokens,
-                codes.get("src_lang"),
-            )
-            write_atomically(self.selected, encode_lines(lines))
-            if not selection.selected:
-                raise ValueError(f"source_text must have a line that can be translated, got {selection}.")
-            return selection
+            lines = chain.from_iterable(map(read_texts, arguments.source_text))
+            return write_selection(self.selected, lines, pipe, max_tokens, codes.get("src_lang"), "source_text")
 
         selection = call_on_main_process(select)
         translate_once(self.selected, self.translated, model, tokenizer, **options)
@@ -157,10 +147,7 @@ class SyntheticCorpus:
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """The texts and their translations, without empty ones."""
-        with open(self.selected, "rb") as sources, open(self.translated, "rb") as targets:
-            for source, target in zip(read_lines(sources), read_lines(targets), strict=True):
-                if target.strip():
-                    yield source, target
+        return read_translations(self.selected, self.translated)
 
     def write_synthetic(self) -> None:
         """Write the pairs to score."""

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_language, source_limit
-from ..utils.text import one_line
+from ..utils.atomic_files import write_atomically
+from ..utils.text import encode_lines, one_line
 
 
 @dataclass
@@ -68,6 +70,30 @@ def select_lines(
                 selection.too_long += 1
             else:
                 yield text
+
+
+def write_selection(
+    path: Path, lines: Iterable[str], pipe: Seq2SeqPipeline, max_tokens: int | None, src_lang: str | None, argument: str
+) -> Selection:
+    """Write the lines that a model can translate to a file, in a folder that is created if it does not exist.
+
+    Args:
+        path: the file.
+        lines: see `select_lines`, as for the following arguments.
+        pipe: the pipeline of the model.
+        max_tokens: a limit on the tokens of a line.
+        src_lang: language code of the lines.
+        argument: what contains the lines, for the error message.
+
+    Raises:
+        ValueError: no line can be translated, or a line is not UTF-8.
+    """
+    selection = Selection()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, encode_lines(select_lines(lines, pipe, selection, max_tokens, src_lang)))
+    if not selection.selected:
+        raise ValueError(f"{argument} must have a line that can be translated, got {selection}.")
+    return selection
 
 
 def token_counts(pipe: Seq2SeqPipeline, texts: list[str], src_lang: str | None) -> list[int]:

@@ -1,17 +1,20 @@
 """A translated file as the stage of a longer job: a finished translation of the same input is not repeated."""
 
-import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
-from ..translation.files import fingerprint, plain_options, translate_file
+from ..translation.files import plain_options, translate_file
+from ..translation.jobs import fingerprint
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
+from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
+from ..utils.text import read_lines
 
 
 def translate_once(
@@ -49,9 +52,8 @@ def translate_once(
 
     def describe() -> tuple[str, bool]:
         options = plain_options(settings.pipeline(model, tokenizer), settings) | {"chunk_size": chunk_size}
-        with open(source, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        job = json.dumps({"input": digest, "model": fingerprint(model, tokenizer), "options": options}, sort_keys=True)
+        described = {"input": file_digest(source), "model": fingerprint(model, tokenizer), "options": options}
+        job = json.dumps(described, sort_keys=True)
         if not restart and output.is_file() and record.is_file() and record.read_text(encoding="utf-8") == job:
             return job, True
         record.unlink(missing_ok=True)
@@ -63,3 +65,11 @@ def translate_once(
             source, output, model, tokenizer, chunk_size=chunk_size, restart=restart, progress=progress, **options
         )
         call_on_main_process(lambda: write_atomically(record, [job.encode()]))
+
+
+def read_translations(source: Path, output: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a file and their translations, without blank translations."""
+    with open(source, "rb") as texts, open(output, "rb") as translations:
+        for text, translation in zip(read_lines(texts), read_lines(translations), strict=True):
+            if translation.strip():
+                yield text, translation

@@ -43,6 +43,11 @@ class ValidationReport:
         """Number of invalid lines."""
         return sum(self.counts.values())
 
+    @property
+    def valid(self) -> int:
+        """Number of valid lines."""
+        return self.lines - self.invalid
+
     def __str__(self) -> str:
         if not self.invalid:
             return f"{self.name}: {self.lines:,} lines, none invalid"
@@ -135,5 +140,5 @@ def raise_if_invalid(report: ValidationReport, on_invalid: str) -> None:
 
 def raise_if_empty(report: ValidationReport) -> None:
     """Raise a `ValueError` if there is no valid line."""
-    if report.lines == report.invalid:
+    if not report.valid:
         raise ValueError(f"there must be at least one valid pair of texts, got {report}.")

@@ -23,6 +23,7 @@ from ..utils.command_line import (
     print_error,
     require_random_transformer_folder,
 )
+from ..utils.model_arguments import add_language_arguments
 from ..utils.text import read_lines
 from .compare import SENTENCES, compare, folder_size
 from .engines import ENGINES, export_model, load_engine, max_tokens
@@ -66,12 +67,7 @@ def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namesp
         default="float32",
         help="dtype of the weights (default: %(default)s; bfloat16 for ctranslate2 only)",
     )
-    parser.add_argument(
-        "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
-    )
-    parser.add_argument(
-        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
-    )
+    add_language_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="OUT", help="a new or empty folder")
     parser.add_argument(
         "--check",

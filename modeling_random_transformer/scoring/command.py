@@ -15,13 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import ParallelText
-from ..loading import check_finite
 from ..pipeline_random_transformer import check_text
-from ..translation.command import add_model_argument, exit_with_launcher, limit_sources, load, write_to_stdout
+from ..translation.startup import exit_with_launcher, load_checked, start_processes
 from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
     Parser,
@@ -29,7 +27,13 @@ from ..utils.command_line import (
     exit_status,
     join_folders,
     output_file,
-    positive_integer,
+    write_to_stdout,
+)
+from ..utils.model_arguments import (
+    add_batch_arguments,
+    add_device_arguments,
+    add_model_argument,
+    add_restart_argument,
 )
 from ..utils.text import encode_lines, read_lines
 from .alignments import alignments, pharaoh_line
@@ -78,33 +82,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--truncation", action="store_true", help="truncate texts that are too long (default: they are an error)"
     )
-    parser.add_argument(
-        "--max_batch_tokens",
-        type=positive_integer,
-        default=4096,
-        metavar="N",
-        help="batch size: pairs × tokens of the longest source and target (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--chunk_size",
-        type=positive_integer,
-        default=1000,
-        metavar="N",
-        help="pairs that are sorted by length together; an interruption loses at most one chunk per process "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "int8"),
-        default="auto",
-        help="dtype of the weights (default: %(default)s, the saved one)",
-    )
-    parser.add_argument(
-        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
-    )
-    parser.add_argument(
-        "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
-    )
+    add_batch_arguments(parser, "pairs × tokens of the longest source and target", unit="pairs")
+    add_device_arguments(parser)
+    add_restart_argument(parser)
     arguments = parser.parse_args(join_folders(argv, "--model"))
     if arguments.alignments and (arguments.token_scores or arguments.output_format != "text"):
         parser.error("--alignments must be given without --token_scores and --output_format.")
@@ -124,17 +104,11 @@ def check_files(arguments: argparse.Namespace, parser: argparse.ArgumentParser) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model and score."""
-    from accelerate import PartialState
-    from accelerate.utils import parse_flag_from_env
-
     corpus = ParallelText(arguments.source_file, arguments.target_file) if arguments.source_file else None
-    on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
-    state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+    state = start_processes(arguments.device)
     if state.num_processes > 1 and not (corpus and arguments.output):
         raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
-    model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
-    check_finite(model)
-    limit_sources(model, tokenizer)
+    model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
     options = {name: getattr(arguments, name) for name in ("max_batch_tokens", "truncation", "chunk_size")}
     if corpus and arguments.output:
         write_file(corpus, arguments, model, tokenizer, options)

@@ -1,10 +1,9 @@
-"""Resumable scoring and alignment of parallel text by one or more processes, in parts as in `translation.files`."""
+"""Resumable scoring and alignment of parallel text by one or more processes, in chunks: see `translation.jobs`."""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data import DatasetText, InvalidLine, ParallelText
 from ..data.sources import Line, ParallelLine
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
-from ..translation.files import fingerprint, join_parts, process_state
-from ..translation.parts import Job, Parts
-from ..translation.streams import progress_bar
-from ..utils.distributed import call_on_main_process
+from ..translation.jobs import fingerprint, run_job, select_chunks
+from ..translation.parts import Job
 from .alignments import Aligner, pharaoh_line
 from .pairs import PairScore, Scorer
 
@@ -102,26 +99,21 @@ def process_file(
 ) -> None:
     """Write one line per pair; see `score_file`. The options that affect the output must be the same to resume."""
     check_positive(chunk_size=chunk_size)
-    parts, state = Parts(Path(output_file)), process_state(process.model)
 
-    def begin() -> tuple[Job, list[int]]:
+    def describe() -> Job:
         lines, digest = describe_pairs(corpus)
         starts = list(range(0, lines, chunk_size))
-        job = Job(lines, digest, starts, chunk_size, fingerprint(process.model, process.tokenizer), options)
-        parts.begin(job, restart)
-        return job, parts.missing(job)
+        return Job(lines, digest, starts, chunk_size, fingerprint(process.model, process.tokenizer), options)
 
-    job, missing = call_on_main_process(begin)
-    assigned = missing[state.process_index :: state.num_processes]
-    done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
-    total = range(done + sum(map(job.lines_of, assigned)))
-    with progress_bar(total, progress if state.is_main_process else False, done, "pair") as bar:
-        for number, pairs in chunks_of_pairs(corpus, chunk_size, set(assigned)):
+    def chunks(job: Job, numbers: list[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
+        pairs = valid_pairs(corpus.lines(), str(corpus))
+        for number, chunk in zip(numbers, select_chunks(pairs, job, numbers, str(corpus)), strict=True):
             first = job.starts[number] + 1
-            results = process(pairs, range(first, first + len(pairs)), "line")
-            parts.write(number, list(map(write, results)))
-            bar.update(len(pairs))
-    join_parts(parts, job, state.is_main_process)
+            results = process(chunk, range(first, first + len(chunk)), "line")
+            update(len(chunk))
+            yield number, list(map(write, results))
+
+    run_job(Path(output_file), process.model, describe, chunks, restart=restart, progress=progress, unit="pair")
 
 
 def describe_pairs(corpus: ParallelText | DatasetText) -> tuple[int, str]:
@@ -131,20 +123,6 @@ def describe_pairs(corpus: ParallelText | DatasetText) -> tuple[int, str]:
         count += 1
         digest.update(json.dumps([source, target]).encode())
     return count, digest.hexdigest()
-
-
-def chunks_of_pairs(
-    corpus: ParallelText | DatasetText, chunk_size: int, numbers: set[int]
-) -> Iterator[tuple[int, list[Pair]]]:
-    """The chunks with these numbers, in order."""
-    pairs, number = valid_pairs(corpus.lines(), str(corpus)), 0
-    while numbers and number <= max(numbers):
-        chunk = list(islice(pairs, chunk_size))
-        if not chunk:
-            raise ValueError(f"{corpus} must not change during the scoring, but has become shorter.")
-        if number in numbers:
-            yield number, chunk
-        number += 1
 
 
 def valid_pairs(lines: Iterator[Line], name: str) -> Iterator[Pair]:

@@ -21,6 +21,7 @@ from ..data.readers import file_format
 from ..data.sources import DEFAULT_KEYS, Corpus, DatasetText
 from ..data.validation import ValidationReport
 from ..utils.atomic_files import write_atomically
+from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
@@ -315,13 +316,6 @@ def locked(folder: Path) -> Iterator[None]:
 def _plain(value: Any) -> Any:
     """The value of an enumeration member, or the argument itself."""
     return getattr(value, "value", value)
-
-
-def file_digest(path: Path) -> str:
-    """Size and SHA-256 of a file."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
 
 
 def _folder_digest(name: str, *patterns: str) -> str:

@@ -10,7 +10,9 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
 from ..utils.atomic_files import write_atomically
+from ..utils.tables import markdown_table
 from .arguments import PRESET, ModelArguments
+from .languages import languages_of
 from .manifest import REGULARIZATION, RunResult
 from .recipe import TranslationTrainingArguments
 
@@ -107,7 +109,7 @@ def write_model_card(
         steps=result.steps,
         minutes=result.seconds / 60,
         hardware=_hardware(),
-        hyperparameters=_table(("argument", "value"), _hyperparameters(result, args)),
+        hyperparameters=markdown_table(("argument", "value"), _hyperparameters(result, args)),
         history=_history(history),
         scores=_scores(result),
     )
@@ -136,7 +138,7 @@ def _corpora(result: RunResult) -> str:
         (f"`{corpus['name']}`", "→".join(corpus["languages"] or ()), f"{corpus['pairs']:,}", f"{corpus['weight']:.3g}")
         for corpus in result.corpora
     ]
-    table = f"{_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
+    table = f"{markdown_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
     seen = sum(corpus["pairs"] * corpus["weight"] for corpus in result.corpora)
     for tag in sorted(tagged):
         share = sum(corpus["pairs"] * corpus["weight"] for corpus in result.corpora if corpus.get("tag") == tag) / seen
@@ -145,9 +147,7 @@ def _corpora(result: RunResult) -> str:
 
 
 def _languages(result: RunResult) -> list[str]:
-    """The languages of the training corpora, in the order of their first use."""
-    directions = [corpus["languages"] for corpus in result.corpora if corpus["languages"] is not None]
-    return list(dict.fromkeys(code for direction in directions for code in direction))
+    return languages_of(corpus["languages"] for corpus in result.corpora)
 
 
 def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:
@@ -182,12 +182,7 @@ def _scores(result: RunResult) -> str:
         for split, metrics in result.scores.items()
         for name, values in metrics.items()
     ]
-    return _table(("set", "metric", "score", "signature"), rows)
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return markdown_table(("set", "metric", "score", "signature"), rows)
 
 
 def _hardware() -> str:

@@ -1,15 +1,12 @@
 """The data of a run: validated corpora, the tokenizer and token ids."""
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
-from filelock import FileLock
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
@@ -17,17 +14,27 @@ from ..data.bpe_dropout import BPEDropout
 from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
 from ..data.sources import Corpus, ParallelText
 from ..data.streaming import TokenBudgetStream
-from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
+from ..data.tokenization import lengths_of, tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, raise_if_invalid, validate
-from ..tokenization_random_transformer import RandomTransformerTokenizer
-from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
-from .checkpoints import save_atomically
-from .manifest import Manifest, file_digest
-from .model_init import load_tokenizer
+from .arguments import DataArguments, ModelArguments
+from .manifest import Manifest
 from .recipe import TranslationTrainingArguments
+from .tokenizer import prepare_tokenizer
 
 logger = logging.getLogger(__name__)
-TOKENIZER_LOCK = ".tokenizer.lock"
+
+
+@dataclass
+class TextSet:
+    """One data set before its tokenization.
+
+    Args:
+        parts: the pairs of each corpus; the corpora themselves if the set is streamed.
+        reports: the validation report of each corpus.
+    """
+
+    parts: list[Any]
+    reports: list[ValidationReport]
 
 
 @dataclass
@@ -91,52 +98,47 @@ def prepare_data(
         ValueError: a corpus is invalid.
     """
     streamed = data_args.streaming and "train" in names
-    stream_reports: list[ValidationReport] = []
-    if streamed:
-        stream_reports = [_check_stream(corpus.text, data_args.on_invalid) for corpus in corpora["train"]]
-    loaded = {
-        name: [_load(name, corpus, data_args.on_invalid) for corpus in corpora[name]]
+    texts = {
+        name: _read(name, corpora[name], data_args.on_invalid, only_check=streamed and name == "train")
         for name in names
-        if not (streamed and name == "train")
     }
-    parts = {name: [pairs for pairs, _ in entries] for name, entries in loaded.items()}
-    reports = [report for entries in loaded.values() for _, report in entries]
-    saved = model_args.model_name_or_path or model_args.tokenizer
-    if saved is None:
-        texts = parts.get("train", [corpus.text for corpus in corpora["train"]])
-        lines = sum(report.lines for report in stream_reports or [report for _, report in loaded.get("train", [])])
-        sample = chain.from_iterable(vocabulary_sample(text, lines or None) for text in texts)
-        train_tokenizer(
-            Path(args.output_dir), manifest, sample, model_args.vocab_size, **_tag_options(corpora["train"], model_args)
-        )
-    tokenizer = load_tokenizer(args.output_dir if saved is None else saved)
-    for name, code in _default_languages(corpora["train"]).items():
-        setattr(tokenizer, name, code)
+    train_texts = texts.get("train") or TextSet([corpus.text for corpus in corpora["train"]], [])
+    tokenizer = prepare_tokenizer(
+        Path(args.output_dir), manifest, model_args, corpora["train"], train_texts.parts, train_texts.reports
+    )
     bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout) if args.bpe_dropout else None
+    if streamed:
+        del texts["train"]
+    reports = [report for text_set in texts.values() for report in text_set.reports]
     sets = {
-        name: _tokenize(name, parts[name], corpora[name], tokenizer, data_args, reports, words=bpe_dropout is not None)
-        for name in parts
+        name: _tokenize(name, text_set, corpora[name], tokenizer, data_args, reports, words=bpe_dropout is not None)
+        for name, text_set in texts.items()
     }
-    train, sizes = corpora["train"], [report.lines - report.invalid for report in stream_reports]
-    if "train" in sets:
-        sizes = sets["train"].sizes
-    if data_args.train_temperature is not None and len(sizes) > 1:
-        weights = temperature_weights(sizes, data_args.train_temperature)
-        train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
+    sizes = sets["train"].sizes if "train" in sets else [report.valid for report in train_texts.reports]
+    train = _weighted(corpora["train"], sizes, data_args.train_temperature)
     stream = None
     if streamed:
-        stream = _stream(train, stream_reports, tokenizer, data_args, args, bpe_dropout)
+        stream = _stream(train, train_texts.reports, tokenizer, data_args, args, bpe_dropout)
         # The report of the stream itself counts lines of all corpora together.
-        reports = [*stream_reports, *reports] if len(train) > 1 else reports
+        reports = [*train_texts.reports, *reports] if len(train) > 1 else reports
     if args.process_index == 0:
         for report in reports:
             logger.warning("%s", report)
     return PreparedData(tokenizer, sets, reports, train, sizes, stream)
 
 
-def _load(name: str, corpus: CorpusSpec, on_invalid: str) -> tuple[Dataset, ValidationReport]:
-    logger.info("reading the %s set, %s", name, corpus)
-    return load_pairs(corpus.text, on_invalid=on_invalid, languages=corpus.languages)
+def _read(name: str, corpora: list[CorpusSpec], on_invalid: str, only_check: bool) -> TextSet:
+    """Validate the corpora of a set, and load them unless they are streamed."""
+    if only_check:
+        texts = [corpus.text for corpus in corpora]
+        return TextSet(texts, [_check_stream(text, on_invalid) for text in texts])
+    parts, reports = [], []
+    for corpus in corpora:
+        logger.info("reading the %s set, %s", name, corpus)
+        pairs, report = load_pairs(corpus.text, on_invalid=on_invalid, languages=corpus.languages)
+        parts.append(pairs)
+        reports.append(report)
+    return TextSet(parts, reports)
 
 
 def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
@@ -148,59 +150,17 @@ def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
     return report
 
 
-def languages_of(corpora: list[CorpusSpec]) -> list[str]:
-    """The codes of all languages of the corpora, in the order of their first use."""
-    return list(dict.fromkeys(chain.from_iterable(corpus.languages or () for corpus in corpora)))
-
-
-def _default_languages(corpora: list[CorpusSpec]) -> dict[str, str]:
-    """The `src_lang` and the `tgt_lang` of the tokenizer, if it is the same for all corpora."""
-    pairs = [corpus.languages for corpus in corpora if corpus.languages is not None]
-    sides = {"src_lang": {source for source, _ in pairs}, "tgt_lang": {target for _, target in pairs}}
-    return {name: codes.pop() for name, codes in sides.items() if len(codes) == 1}
-
-
-def _tag_options(corpora: list[CorpusSpec], model_args: ModelArguments) -> dict[str, Any]:
-    """The options of the tokenizer for language tags and other special tokens."""
-    options: dict[str, Any] = {"special_tokens": model_args.special_tokens} if model_args.special_tokens else {}
-    if languages := languages_of(corpora):
-        options |= {"languages": languages, **_default_languages(corpora)}
-    return options
-
-
-def train_tokenizer(
-    folder: Path, manifest: Manifest, texts: Iterable[str], vocab_size: int | None, **options: Any
-) -> None:
-    """Train the tokenizer of a run and save it in the run's folder, once per run.
-
-    Args:
-        folder: the output folder.
-        manifest: the manifest of the run; its digest of the tokenizer is set.
-        texts: the corpus, read only if the tokenizer is trained by this call.
-        vocab_size: maximum size; `None` for the default.
-        **options: other options of `RandomTransformerTokenizer.train`.
-
-    Raises:
-        ValueError: the folder has a tokenizer that differs from the one in the manifest.
-    """
-    path = folder / "tokenizer.json"
-    with FileLock(folder / TOKENIZER_LOCK):
-        current = Manifest.read(folder) or manifest  # another process may have trained it in the meantime
-        if current.tokenizer is not None and path.is_file():
-            if file_digest(path) != current.tokenizer:
-                raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
-        else:
-            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=vocab_size or VOCAB_SIZE, **options)
-            with save_atomically(folder) as temporary:
-                tokenizer.save_pretrained(temporary)
-            current.tokenizer = file_digest(path)
-            current.write(folder)
-        manifest.tokenizer = current.tokenizer
+def _weighted(corpora: list[CorpusSpec], sizes: list[int], temperature: float | None) -> list[CorpusSpec]:
+    """The corpora with the weights of the temperature, if there is one and their sizes are known."""
+    if temperature is None or len(sizes) < 2:
+        return corpora
+    weights = temperature_weights(sizes, temperature)
+    return [replace(corpus, weight=weight) for corpus, weight in zip(corpora, weights, strict=True)]
 
 
 def _tokenize(
     name: str,
-    parts: list[Dataset],
+    texts: TextSet,
     corpora: list[CorpusSpec],
     tokenizer: PreTrainedTokenizerBase,
     data_args: DataArguments,
@@ -210,7 +170,7 @@ def _tokenize(
     # Only training pairs are filtered by length: scores refer to complete validation and test sets.
     limits = (data_args.max_source_length, data_args.max_target_length) if name == "train" else (None, None)
     tokenized = []
-    for pairs, corpus in zip(parts, corpora, strict=True):
+    for pairs, corpus in zip(texts.parts, corpora, strict=True):
         tokens, report = tokenize_pairs(
             pairs,
             tokenizer,
@@ -218,12 +178,12 @@ def _tokenize(
             max_target_length=limits[1],
             num_proc=data_args.preprocessing_num_workers,
             words=words and name == "train",
-            name=f"{name} pairs" if len(parts) == 1 else f"{name} pairs of {corpus}",
+            name=f"{name} pairs" if len(corpora) == 1 else f"{name} pairs of {corpus}",
         )
         tokenized.append(tokens)
         if report.invalid:
             reports.append(report)
-    return TokenizedSet(_concatenated(parts), _concatenated(tokenized), list(map(len, tokenized)))
+    return TokenizedSet(_concatenated(texts.parts), _concatenated(tokenized), list(map(len, tokenized)))
 
 
 def _concatenated(parts: list[Dataset]) -> Dataset:

@@ -12,33 +12,32 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from datasets import Dataset
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.trainer_utils import IntervalStrategy
 
 from .. import __version__
-from ..data.mixing import CorpusSpec, set_names
+from ..data.mixing import CorpusSpec
 from ..data.sources import ParallelLine
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
 from ..ops_random_transformer import supports_native_matmul
-from ..pipeline_random_transformer import language_id, tokenizer_languages
+from ..pipeline_random_transformer import language_id
 from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
 from .ema import load_ema
+from .languages import check_languages
 from .manifest import Manifest, RunResult, fingerprint, fixed_values, free_values, locked, open_manifest
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
-from .preparation import PreparedData, TokenizedSet, check_lengths, languages_of, prepare_data
+from .preparation import PreparedData, TokenizedSet, check_lengths, prepare_data
 from .recipe import TranslationTrainingArguments
+from .sets import sets_of, validation_sets, with_means
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
     set_seed(args.seed)
     with args.main_process_first(desc="loading the corpora"):
-        corpora = _sets(data)
+        corpora = sets_of(data)
     check_languages(corpora, model)
     with locked(Path(args.output_dir)):
         manifest = call_on_main_process(
@@ -103,32 +102,6 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
             )
         )
         return _execute(Run(data, model, args, corpora, manifest))
-
-
-def _sets(data: DataArguments) -> dict[str, list[CorpusSpec]]:
-    """The corpora by name of the set. Training corpora are one set, validation and test corpora one set each."""
-    sets = {"train": data.corpora("train")}
-    for split in ("validation", "test"):
-        corpora = data.corpora(split)
-        sets |= {name: [corpus] for name, corpus in zip(set_names(split, corpora), corpora, strict=True)}
-    return sets
-
-
-def check_languages(corpora: dict[str, list[CorpusSpec]], model_args: ModelArguments) -> None:
-    """Check that the tokenizer has, or will have, the languages of all sets."""
-    used = languages_of(list(chain.from_iterable(corpora.values())))
-    available, origin = languages_of(corpora["train"]), "the training corpora"
-    if (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
-        tokenizer = AutoTokenizer.from_pretrained(saved)
-        available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
-        if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
-            raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
-    unknown = [code for code in used if code not in available]
-    if unknown:
-        raise ValueError(
-            f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), got "
-            f"{', '.join(unknown)}."
-        )
 
 
 def check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -206,18 +179,10 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         args,
         train_dataset=data.stream if train is None else train.tokens,
         train_weights=data.train_weights,
-        eval_dataset=_validation_sets(data.sets),
+        eval_dataset=validation_sets(data.sets),
         processing_class=data.tokenizer,
         compute_metrics=translation_metrics(data.tokenizer),
     )
-
-
-def _validation_sets(sets: dict[str, TokenizedSet]) -> Dataset | dict[str, Dataset] | None:
-    """The validation set; if there are several, by the part of their names after `"validation "`."""
-    if "validation" in sets:
-        return sets["validation"].tokens
-    prefix = "validation "
-    return {name.removeprefix(prefix): sets[name].tokens for name in sets if name.startswith(prefix)} or None
 
 
 # Training
@@ -348,22 +313,5 @@ def _result(run: Run, names: Collection[str], new_reports: Sequence[ValidationRe
     finished = {name: value for name, value in (run.manifest.finished or {}).items() if name != "files"}
     reports = {report["name"]: ValidationReport(**report) for report in finished.pop("reports")}
     reports |= {report.name: report for report in new_reports}
-    scores = _with_means({name: run.manifest.scores[name]["metrics"] for name in names})
+    scores = with_means({name: run.manifest.scores[name]["metrics"] for name in names})
     return RunResult(folder=run.folder, **finished, reports=list(reports.values()), scores=scores)
-
-
-def _with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add the mean scores of several validation sets and of several test sets, such as `"test mean"`."""
-    means = {}
-    for split in ("validation", "test"):
-        by_set = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
-        if len(by_set) > 1:
-            means[f"{split} mean"] = {
-                metric: {
-                    "score": float(np.mean([metrics[metric]["score"] for metrics in by_set])),
-                    "name": values["name"],
-                    "signature": values["signature"],
-                }
-                for metric, values in by_set[0].items()
-            }
-    return scores | means

@@ -15,38 +15,37 @@ interruption, and `accelerate launch` distributes the file over processes (with 
 """
 
 import argparse
-import os
 import sys
-import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.tokenization_utils_base import LARGE_INTEGER
 
-from ..ensemble import load_ensemble
-from ..loading import check_finite
-from ..ops_random_transformer import supports_native_matmul
 from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
     Parser,
     existing_file,
     exit_status,
     join_folders,
-    model_folders,
     output_file,
     positive_integer,
     positive_number,
+    write_to_stdout,
 )
 from ..utils.compressed_files import is_standard_stream, open_binary
-from ..utils.errors import first_line
+from ..utils.model_arguments import (
+    add_batch_arguments,
+    add_device_arguments,
+    add_language_arguments,
+    add_model_argument,
+    add_restart_argument,
+)
 from ..utils.text import encode_lines, read_lines
 from .files import translate_file
 from .formats import FORMATS, candidate_format, format_all
+from .startup import exit_with_launcher, load_checked, start_processes
 from .streams import TranslationOptions, stream_chunks
 
 SCRIPT = "translate.py"
@@ -76,62 +75,21 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="UTF-8 file, one text per line, which may be compressed (.gz, .zst); - is standard input (the default)",
     )
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
-    parser.add_argument(
-        "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
-    )
-    parser.add_argument(
-        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
-    )
+    add_language_arguments(parser)
     add_search_arguments(parser)
     add_output_arguments(parser)
-    parser.add_argument(
-        "--max_batch_tokens",
-        type=positive_integer,
-        default=4096,
-        metavar="N",
-        help="batch size: texts × beams × tokens of the longest text (default: %(default)s; increase it on a GPU)",
-    )
+    add_batch_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
     parser.add_argument(
         "--max_source_tokens",
         type=positive_integer,
         metavar="N",
         help="truncate longer texts (default: a text above the tokenizer's or the model's limit is an error)",
     )
-    parser.add_argument(
-        "--chunk_size",
-        type=positive_integer,
-        default=1000,
-        metavar="N",
-        help="lines that are sorted by length together; an interruption loses at most one chunk per process "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "int8"),
-        default="auto",
-        help="dtype of the weights; int8 also quantizes activations, for speed on a CPU "
-        "(default: %(default)s, the saved one)",
-    )
-    parser.add_argument(
-        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
-    )
-    parser.add_argument(
-        "--restart", action="store_true", help="discard the parts of an interrupted run with the same --output"
-    )
+    add_device_arguments(parser)
+    add_restart_argument(parser)
     arguments = parser.parse_intermixed_args(join_folders(argv, "--model"))
     check_combinations(arguments, parser)
     return arguments
-
-
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --model, whose values `join_folders` joins."""
-    parser.add_argument(
-        "--model",
-        required=True,
-        type=model_folders,
-        metavar="FOLDER",
-        help="a saved model and its tokenizer; several folders form an ensemble, which averages log-probabilities",
-    )
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -196,17 +154,11 @@ def input_file(text: str) -> Path | None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model and translate."""
-    from accelerate import PartialState  # not required for translating texts
-    from accelerate.utils import parse_flag_from_env
-
-    on_cpu = arguments.device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
-    state = PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+    state = start_processes(arguments.device)
     from_file_to_file = bool(arguments.output and arguments.input and arguments.input.is_file())
     if state.num_processes > 1 and not from_file_to_file:
         raise ValueError(f"--input and --output must both be files with {state.num_processes} processes.")
-    model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
-    check_finite(model)
-    limit_sources(model, tokenizer)
+    model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
     options = translation_options(arguments)
     if from_file_to_file:
         formats = {"prefix_file": arguments.prefix_file, "output_format": arguments.output_format}
@@ -216,28 +168,6 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         translate_lines(arguments, model, tokenizer, options)
     state.destroy_process_group()
-
-
-def load(
-    folders: Sequence[Path], dtype: str, device: str | torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model or an ensemble onto the device, and its tokenizer."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # depends on torch's build
-        raise ValueError(f"--device must be an available device, got {device}: {first_line(error)}") from error
-    model, tokenizer = load_ensemble(folders, dtype, argument="--model")
-    model = model.to(device)
-    if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not supports_native_matmul(model.dtype):
-        print("This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster.", file=sys.stderr)
-    return model, tokenizer
-
-
-def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Limit a tokenizer without a limit to the positions of the model, so that a line of a megabyte is an error."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None and tokenizer.model_max_length > LARGE_INTEGER:
-        tokenizer.model_max_length = positions
 
 
 def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -273,18 +203,6 @@ def translate_lines(
             write_to_stdout(lines)
 
 
-def write_to_stdout(lines: Iterable[bytes]) -> None:
-    """Write each line to standard output as soon as it is available."""
-    for line in lines:
-        try:
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-        except OSError as error:
-            # Prevents a second error at exit, when Python flushes the buffer again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise OSError(error.errno, error.strerror, "stdout") from error
-
-
 @contextmanager
 def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
     """The sentences of the command line, or the lines of the input."""
@@ -303,23 +221,5 @@ def open_prefixes(arguments: argparse.Namespace) -> Iterator[Iterable[str] | Non
     if not arguments.prefix_file:
         yield None
         return
-    with open(arguments.prefix_file, "rb") as file:
+    with open_binary(arguments.prefix_file) as file:
         yield read_lines(file, str(arguments.prefix_file))
-
-
-def exit_with_launcher(polling_interval: float = 0.2) -> None:
-    """Exit this process when its launcher has died. A launcher that is killed cannot stop its processes.
-
-    Otherwise this process would write to the same files as the next run.
-    """
-    launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
-    if not any(names <= set(os.environ) for names in launchers):
-        return
-    launcher = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(polling_interval)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

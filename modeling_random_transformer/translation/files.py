@@ -1,43 +1,24 @@
-"""Resumable translation of a file by one or more processes.
-
-The input is divided into chunks of lines. Each finished chunk is a part, a file in the folder `<output>.parts`,
-together with a manifest that describes the job. The output is written when all parts exist. All files are written
-atomically, so an interruption at any time leaves only complete files.
-"""
+"""Resumable translation of a file by one or more processes, in chunks of lines: see `jobs`."""
 
 import hashlib
 import json
-import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, repeat
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import (
-    CHUNK_SIZE,
-    Seq2SeqPipeline,
-    check_positive,
-    source_language,
-    source_limit,
-    tokenizer_languages,
-)
+from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
 from ..utils.compressed_files import open_binary
-from ..utils.distributed import call_on_main_process
 from ..utils.text import decode_line, read_lines
 from .formats import candidate_format, format_all
-from .parts import Job, Parts
-from .streams import TranslationOptions, progress_bar, translate_chunk
-
-POLLING_INTERVAL = 0.1  # seconds
-# Fields of a configuration that do not affect the model.
-PROVENANCE = ("_from_model_config", "_name_or_path", "architectures", "auto_map", "dtype", "transformers_version")
+from .jobs import fingerprint, run_job, select_chunks
+from .parts import Job
+from .streams import Candidate, TranslationOptions, translate_chunk
 
 
 def translate_file(
@@ -85,62 +66,79 @@ def translate_file(
     check_positive(chunk_size=chunk_size)
     settings = TranslationOptions.from_kwargs(**options)
     write = candidate_format(output_format, settings.n_best)
-    pipe = settings.pipeline(model, tokenizer)
-    source, parts = Path(input_file), Parts(Path(output_file))
-    state = process_state(model)
+    source, output = Path(input_file), Path(output_file)
     prefix = None if prefix_file is None else Path(prefix_file)
+    translation = FileTranslation(source, prefix, settings.pipeline(model, tokenizer), settings, chunk_size, write)
 
-    def begin() -> tuple[Job, list[int], list[int]]:
-        """Check the complete input; the job, its unfinished chunks, and where the chunks of prefixes start."""
-        if parts.output.exists() and parts.output.samefile(source):
+    def describe() -> Job:
+        if output.exists() and output.samefile(source):
             raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
-        described = plain_options(pipe, settings) | ({} if output_format == "text" else {"format": output_format})
-        lines, digest, starts = index_lines(source, chunk_size)
-        prefix_starts: list[int] = []
-        if prefix is not None:
-            prefixes, described["prefix_file"], prefix_starts = index_lines(prefix, chunk_size)
+        return translation.describe(output_format)
+
+    run_job(output, model, describe, translation.chunks, restart=restart, progress=progress)
+
+
+@dataclass(frozen=True)
+class FileTranslation:
+    """The translation of a file, in chunks of lines.
+
+    Attributes:
+        source: the file to translate.
+        prefix: a file with what each translation must begin with, or `None`.
+        pipe: the pipeline with `settings`.
+        settings: the options of the translation.
+        chunk_size: lines of a chunk.
+        write: converts the candidates of a text, with its index from 0, to lines.
+    """
+
+    source: Path
+    prefix: Path | None
+    pipe: Seq2SeqPipeline
+    settings: TranslationOptions
+    chunk_size: int
+    write: Callable[[int, Sequence[Candidate]], list[str]]
+
+    def describe(self, output_format: str) -> Job:
+        """Read the complete input, and describe the job.
+
+        Raises:
+            ValueError: a line is not UTF-8, there are more or fewer prefixes than lines, or an option is an object that
+                cannot be compared after an interruption.
+        """
+        options = plain_options(self.pipe, self.settings)
+        if output_format != "text":
+            options["format"] = output_format
+        lines, digest, starts = index_lines(self.source, self.chunk_size)
+        if self.prefix is not None:
+            prefixes, options["prefix_file"], _ = index_lines(self.prefix, self.chunk_size)
             if prefixes != lines:
                 raise ValueError(f"prefix_file must have one line per line of the input, {lines}, got {prefixes}.")
-        job = Job(lines, digest, starts, chunk_size, fingerprint(model, tokenizer), described)
-        parts.begin(job, restart)
-        return job, parts.missing(job), prefix_starts
+        model = fingerprint(self.pipe.model, self.pipe.tokenizer)
+        return Job(lines, digest, starts, self.chunk_size, model, options)
 
-    job, missing, prefix_starts = call_on_main_process(begin)
+    def chunks(self, job: Job, numbers: Sequence[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
+        """Translate the chunks with these numbers; yields the number and the lines of each.
 
-    assigned = missing[state.process_index :: state.num_processes]
-    done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
-    lines = range(done + sum(map(job.lines_of, assigned)))
-    version = version_of(source)
-    with ExitStack() as stack:
-        bar = stack.enter_context(progress_bar(lines, progress if state.is_main_process else False, done))
-        file = stack.enter_context(open_binary(source))
-        prefixes_file = stack.enter_context(open_binary(prefix)) if prefix else None
-        for number in assigned:
-            first = number * chunk_size
-            texts = read_chunk(file, job, number)
-            if version_of(source) != version:
-                raise ValueError(f"{source} must not change during the translation, but has been written.")
-            prefixes = read_chunk(prefixes_file, replace(job, starts=prefix_starts), number) if prefixes_file else None
-            candidates = translate_chunk(pipe, texts, settings, first, "line", bar.update, prefixes)
-            parts.write(number, list(format_all(candidates, write, first)))
-    join_parts(parts, job, state.is_main_process)
+        Raises:
+            ValueError: a text is too long, or a file has changed since the job was described.
+        """
+        version = version_of(self.source)
+        with ExitStack() as stack:
+            file = stack.enter_context(open_binary(self.source))
+            for number, prefixes in zip(numbers, self.prefix_chunks(job, numbers, stack), strict=False):
+                texts = read_chunk(file, job, number)
+                if version_of(self.source) != version:
+                    raise ValueError(f"{self.source} must not change during the translation, but has been written.")
+                first = number * self.chunk_size
+                candidates = translate_chunk(self.pipe, texts, self.settings, first, "line", update, prefixes)
+                yield number, list(format_all(candidates, self.write, first))
 
-
-def join_parts(parts: Parts, job: Job, is_main_process: bool) -> None:
-    """Wait for the parts of all processes; the first process concatenates them."""
-    if is_main_process:
-        # Not a barrier, because the backends' barriers time out after some minutes.
-        wait_until(lambda: not parts.missing(job))
-        parts.join(job)
-    wait_until(lambda: not parts.manifest.exists())
-
-
-def process_state(model: PreTrainedModel) -> Any:
-    """Accelerate's state of the processes that share a job."""
-    from accelerate import PartialState  # not required for translating texts
-
-    # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
-    return PartialState(cpu=model.device.type == "cpu" and "LOCAL_RANK" in os.environ)
+    def prefix_chunks(self, job: Job, numbers: Sequence[int], stack: ExitStack) -> Iterator[list[str] | None]:
+        """The prefixes of the chunks with these numbers, from a file that `stack` closes; `None` without prefixes."""
+        if self.prefix is None:
+            return repeat(None)
+        name = str(self.prefix)
+        return select_chunks(read_lines(stack.enter_context(open_binary(self.prefix)), name), job, numbers, name)
 
 
 def index_lines(path: Path, chunk_size: int) -> tuple[int, str, list[int]]:
@@ -177,20 +175,6 @@ def version_of(source: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of weights, configurations, vocabulary and special tokens."""
-    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
-        described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
-    members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
-    for config in (model.config, model.generation_config, *members):
-        described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
 def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[str, Any]:
     """The options that affect a translation, for the manifest.
 
@@ -211,9 +195,3 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
         except TypeError as error:
             raise ValueError(f"{name} must be a plain value for translate_file, got {value!r}.") from error
     return values
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll a condition; if another process fails, the launcher ends this one."""
-    while not condition():
-        time.sleep(POLLING_INTERVAL)

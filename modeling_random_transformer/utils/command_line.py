@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -97,6 +98,18 @@ def exit_status(script: str, run: Callable[[], None]) -> int:
         print_error(script, format_error(error))
         return 2
     return 0
+
+
+def write_to_stdout(lines: Iterable[bytes]) -> None:
+    """Write each line to standard output as soon as it is available."""
+    for line in lines:
+        try:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            # Prevents a second error at exit, when Python flushes the buffer again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise OSError(error.errno, error.strerror, "stdout") from error
 
 
 def join_folders(argv: Sequence[str] | None, option: str) -> list[str]:

@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.translation import command, encode_lines, translate
+from modeling_random_transformer.translation import command, encode_lines, startup, translate
+from modeling_random_transformer.utils import command_line
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import run_on_two_processes, start_imported
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -163,7 +164,9 @@ class TestInputs:
         stdin = Stdin("\n".join(TEXTS).encode(), typed=True)
         lines, read = list(stdin.buffer), []
         monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr(command, "sys", Recorder(stdin, lines, read))
+        recorder = Recorder(stdin, lines, read)
+        for module in (command, command_line):
+            monkeypatch.setattr(module, "sys", recorder)
         status, _, errors = run()
         answers = [line.decode()[:-1] for kind, line in read if kind == "answer"]
         assert (status, answers) == (0, expected)
@@ -180,7 +183,7 @@ class TestInputs:
     def test_dtype(self, run, monkeypatch):
         models = []
         monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: models.append(model))
-        monkeypatch.setattr(command, "supports_native_matmul", lambda _: True)
+        monkeypatch.setattr(startup, "supports_native_matmul", lambda _: True)
         for dtype in ("auto", "float32", "bfloat16", "int8"):
             assert run("--dtype", dtype, "the boy") == (0, [], [])
         float32, bfloat16 = torch.float32, torch.bfloat16
@@ -188,7 +191,7 @@ class TestInputs:
         assert [getattr(model, "is_quantized", False) for model in models] == [False, False, False, True]
 
     def test_bfloat16_prints_advice_on_a_cpu_without_support(self, run, monkeypatch):
-        monkeypatch.setattr(command, "supports_native_matmul", lambda _: False)
+        monkeypatch.setattr(startup, "supports_native_matmul", lambda _: False)
         status, _, errors = run("--dtype", "bfloat16", "the boy")
         assert (status, errors) == (
             0,

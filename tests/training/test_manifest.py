@@ -20,7 +20,7 @@ from modeling_random_transformer.training import preparation as preparation_modu
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, locked
-from modeling_random_transformer.training.preparation import TOKENIZER_LOCK, train_tokenizer
+from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import STEPS, run, write_corpus
 

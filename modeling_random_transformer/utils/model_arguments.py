@@ -1,0 +1,74 @@
+"""Arguments that the commands with a saved model have in common."""
+
+import argparse
+
+from .command_line import model_folders, positive_integer
+
+DTYPES = ("float32", "bfloat16", "int8")
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --model, whose values `join_folders` joins."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        type=model_folders,
+        metavar="FOLDER",
+        help="a saved model and its tokenizer; several folders form an ensemble, which averages log-probabilities",
+    )
+
+
+def add_language_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --src_lang and --tgt_lang."""
+    parser.add_argument(
+        "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
+    )
+    parser.add_argument(
+        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
+    )
+
+
+def add_batch_arguments(parser: argparse.ArgumentParser, size: str, unit: str) -> None:
+    """Add --max_batch_tokens and --chunk_size.
+
+    Args:
+        parser: the parser.
+        size: what the size of a batch is, for the help.
+        unit: what is sorted by length, for the help.
+    """
+    parser.add_argument(
+        "--max_batch_tokens",
+        type=positive_integer,
+        default=4096,
+        metavar="N",
+        help=f"batch size: {size} (default: %(default)s; increase it on a GPU)",
+    )
+    parser.add_argument(
+        "--chunk_size",
+        type=positive_integer,
+        default=1000,
+        metavar="N",
+        help=f"{unit} that are sorted by length together; an interruption loses at most one chunk per process "
+        "(default: %(default)s)",
+    )
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --dtype and --device."""
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", *DTYPES),
+        default="auto",
+        help="dtype of the weights; int8 also quantizes activations, for speed on a CPU "
+        "(default: %(default)s, the saved one)",
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
+    )
+
+
+def add_restart_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --restart."""
+    parser.add_argument(
+        "--restart", action="store_true", help="discard the work of an interrupted run with the same output"
+    )
