@@ -134,12 +134,6 @@ class Seq2SeqPipeline(Pipeline):
         check_type("return_scores", return_scores, bool, "True or False")
         check_type("return_key", return_key, str, "a string other than '' and 'score'", reserved=("", "score"))
         check_positive(or_none=True, max_source_tokens=max_source_tokens, max_batch_tokens=max_batch_tokens)
-        for length, other in (LENGTHS, LENGTHS[::-1]):
-            if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
-                generate_options = {other: None, **generate_options}
-        if "generation_config" not in generate_options:  # which would replace the options of the pipeline
-            defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
-            generate_options = {**defaults, **generate_options}
         return (
             drop_none(
                 prefix=prefix,
@@ -149,13 +143,23 @@ class Seq2SeqPipeline(Pipeline):
                 target_prefix=target_prefix,
             ),
             drop_none(
-                generate_options=generate_options,
+                generate_options=self._with_earlier_options(generate_options),
                 return_scores=return_scores,
                 max_batch_tokens=max_batch_tokens,
                 tgt_lang=tgt_lang,
             ),
             drop_none(return_key=return_key, clean_up_tokenization_spaces=clean_up_tokenization_spaces),
         )
+
+    def _with_earlier_options(self, generate_options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `generate()` in a call, and those of the pipeline that the call does not replace."""
+        for length, other in (LENGTHS, LENGTHS[::-1]):
+            if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
+                generate_options = {other: None, **generate_options}
+        if "generation_config" in generate_options:  # replaces all options of the pipeline
+            return generate_options
+        defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
+        return {**defaults, **generate_options}
 
     def get_iterator(
         self,

@@ -174,7 +174,7 @@ class SyntheticCorpus:
             selection.lines - selection.selected,
             empty=selection.selected - count,
             dropped=0 if kept is None else count - len(kept),
-            original=sum(1 for _ in original_pairs(original)),
+            original=sum(1 for _ in valid_pairs(original)),
         )
         write_atomically(record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])
         return report
@@ -184,7 +184,7 @@ class SyntheticCorpus:
         for number, pair in enumerate(self.pairs()):
             if kept is None or number in kept:
                 yield pair
-        yield from original_pairs(original)
+        yield from valid_pairs(original)
 
     def best(self, drop_worst: float) -> set[int] | None:
         """The numbers of the pairs that remain without this share of the lowest scores; `None` for all."""
@@ -196,7 +196,7 @@ class SyntheticCorpus:
         return set(order[int(drop_worst * len(values)) :])
 
 
-def original_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
+def valid_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
     """The valid pairs of several corpora."""
     for line in (line for corpus in corpora for line in corpus.text.lines()):
         if isinstance(line, ParallelLine):
