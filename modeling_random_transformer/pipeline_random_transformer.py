@@ -493,6 +493,11 @@ class Texts(IterableDataset):
             first += len(window)
 
 
+def current_device(model: Any) -> torch.device | None:
+    """The `device` of a pipeline that does not move the model; `None` for a model that Accelerate has distributed."""
+    return None if getattr(model, "hf_device_map", None) else model.device
+
+
 def window_size(batch_size: int) -> int:
     """The number of texts of a stream that are sorted by length together."""
     return WINDOW * batch_size if batch_size > 1 else 1

@@ -18,6 +18,7 @@ from ..pipeline_random_transformer import (
     Seq2SeqPipeline,
     check_positive,
     check_type,
+    current_device,
     evaluation_mode,
     source_limit,
 )
@@ -117,9 +118,7 @@ class PairModel:
     ):
         check_positive(max_batch_tokens=max_batch_tokens)
         check_type("truncation", truncation, bool, "True or False")
-        self.pipe = Seq2SeqPipeline(
-            model, tokenizer, device=None if getattr(model, "hf_device_map", None) else model.device
-        )
+        self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model))
         self.model, self.tokenizer = model, tokenizer
         self.max_batch_tokens, self.truncation = max_batch_tokens, truncation
         self.start = decoder_start(model)
