@@ -21,10 +21,9 @@ from ..utils.atomic_files import write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
-from .comparison import language_options
 from .distillation_arguments import DistillationArguments
 from .selection import Selection, write_selection
-from .stages import read_translations, translate_once
+from .stages import language_options, read_translations, translate_once
 
 
 @dataclass
