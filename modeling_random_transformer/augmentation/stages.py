@@ -1,4 +1,4 @@
-"""The translation of a file as a stage of back-translation and distillation, which is not repeated when it is finished."""
+"""A translated file as a stage of back-translation and distillation, which is not repeated when it is finished."""
 
 import json
 from collections.abc import Iterator
