@@ -120,11 +120,12 @@ class SyntheticCorpus:
             ValueError: a text is not UTF-8, none can be translated, or the folder belongs to a different job.
             OSError: a file cannot be read or written.
         """
+        codes = language_options(tokenizer, languages)
         options: dict[str, Any] = {
             "num_beams": arguments.teacher_num_beams,
             "max_batch_tokens": arguments.teacher_max_batch_tokens,
+            **codes,
         }
-        options |= (codes := language_options(tokenizer, languages))
         for name, code in codes.items():  # for the scores
             setattr(tokenizer, name, code)
         pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)

@@ -10,8 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data import DatasetText, InvalidLine, ParallelText
-from ..data.sources import Line, ParallelLine
+from ..data.sources import Corpus, InvalidLine, Line, ParallelLine
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
 from ..translation.jobs import fingerprint, run_job, select_chunks
 from ..translation.parts import Job
@@ -22,7 +21,7 @@ Pair = tuple[str, str]
 
 
 def score_file(
-    corpus: ParallelText | DatasetText,
+    corpus: Corpus,
     output_file: str | PathLike,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -65,7 +64,7 @@ def score_file(
 
 
 def align_file(
-    corpus: ParallelText | DatasetText,
+    corpus: Corpus,
     output_file: str | PathLike,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -88,7 +87,7 @@ def align_file(
 
 
 def process_file(
-    corpus: ParallelText | DatasetText,
+    corpus: Corpus,
     output_file: str | PathLike,
     process: Scorer | Aligner,
     write: Callable[[Any], str],
@@ -116,7 +115,7 @@ def process_file(
     run_job(Path(output_file), process.model, describe, chunks, restart=restart, progress=progress, unit="pair")
 
 
-def describe_pairs(corpus: ParallelText | DatasetText) -> tuple[int, str]:
+def describe_pairs(corpus: Corpus) -> tuple[int, str]:
     """The number of pairs and a digest of their texts; raises a `ValueError` for the first invalid line."""
     count, digest = 0, hashlib.sha256()
     for source, target in valid_pairs(corpus.lines(), str(corpus)):
