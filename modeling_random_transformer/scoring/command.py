@@ -62,6 +62,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="sources, one per line; or both sides in a .tsv or .jsonl file (default: TSV from standard input)",
     )
     parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
+    parser.add_argument(
+        "--src_lang", metavar="CODE", help="language of the sources, for a model of several source languages"
+    )
+    parser.add_argument(
+        "--tgt_lang", metavar="CODE", help="language of the targets, for a model of several target languages"
+    )
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
     parser.add_argument(
         "--output_format",
@@ -135,7 +141,8 @@ def run(arguments: argparse.Namespace) -> None:
     model, tokenizer = load(arguments.model, arguments.dtype, arguments.device or state.device)
     check_finite(model)
     limit_sources(model, tokenizer)
-    options = {name: getattr(arguments, name) for name in ("max_batch_tokens", "truncation", "chunk_size")}
+    names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation", "chunk_size")
+    options = {name: getattr(arguments, name) for name in names}
     if corpus and arguments.output:
         write_file(corpus, arguments, model, tokenizer, options)
     else:
