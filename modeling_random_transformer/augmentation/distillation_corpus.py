@@ -126,8 +126,6 @@ class SyntheticCorpus:
             "max_batch_tokens": arguments.teacher_max_batch_tokens,
             **codes,
         }
-        for name, code in codes.items():  # for the scores
-            setattr(tokenizer, name, code)
         pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
 
         def select() -> Selection:
@@ -140,7 +138,7 @@ class SyntheticCorpus:
         if share:
             call_on_main_process(self.write_synthetic)
             # Training skips translations that are too long; they must not stop the scoring.
-            score_file(self.synthetic, self.scores, model, tokenizer, truncation=True)
+            score_file(self.synthetic, self.scores, model, tokenizer, truncation=True, **codes)
         return call_on_main_process(lambda: self.write_train(selection, original, share))
 
     def pairs(self) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from ..utils.command_line import (
 from ..utils.model_arguments import (
     add_batch_arguments,
     add_device_arguments,
+    add_language_arguments,
     add_model_argument,
     add_restart_argument,
 )
@@ -66,6 +67,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="sources, one per line; or both sides in a .tsv or .jsonl file (default: TSV from standard input)",
     )
     parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
+    add_language_arguments(parser)
     parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
     parser.add_argument(
         "--output_format",
@@ -109,7 +111,8 @@ def run(arguments: argparse.Namespace) -> None:
     if state.num_processes > 1 and not (corpus and arguments.output):
         raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
     model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
-    options = {name: getattr(arguments, name) for name in ("max_batch_tokens", "truncation", "chunk_size")}
+    names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation", "chunk_size")
+    options = {name: getattr(arguments, name) for name in names}
     if corpus and arguments.output:
         write_file(corpus, arguments, model, tokenizer, options)
     else:

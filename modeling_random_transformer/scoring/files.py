@@ -27,6 +27,8 @@ def score_file(
     tokenizer: PreTrainedTokenizerBase,
     *,
     output_format: str = "text",
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     max_batch_tokens: int = 4096,
     token_scores: bool = False,
     truncation: bool = False,
@@ -44,9 +46,11 @@ def score_file(
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
         output_format: `"text"` or `"jsonl"`.
-        max_batch_tokens: see `score_pairs`, as for `token_scores` and `truncation`.
+        src_lang: see `score_pairs`, as for the following arguments.
+        tgt_lang: language code of the targets.
+        max_batch_tokens: limit on the size of a batch.
         token_scores: write the log-probability of each token too.
-        truncation: truncate texts that are too long.
+        truncation: truncate texts that are too long. After the error of such a text, the same call with `True` resumes.
         chunk_size: pairs that are sorted by length together, and lost if the process is killed before the chunk is
             complete.
         restart: discard the parts of an earlier call.
@@ -58,8 +62,8 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     write = score_format(output_format)
-    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, token_scores=token_scores)
-    options = {"output_format": output_format, "token_scores": token_scores, "truncation": truncation}
+    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, token_scores=token_scores)
+    options = {"output_format": output_format, "token_scores": token_scores}
     process_file(corpus, output_file, scorer, write, options, chunk_size, restart, progress)
 
 
@@ -71,6 +75,8 @@ def align_file(
     *,
     layer: int = -1,
     step: str = "output",
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     max_batch_tokens: int = 4096,
     truncation: bool = False,
     chunk_size: int = CHUNK_SIZE,
@@ -81,8 +87,8 @@ def align_file(
 
     Arguments and errors are those of `score_file`, `layer` and `step` those of `alignments`.
     """
-    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer, step=step)
-    options = {"alignments": [layer, step], "truncation": truncation}
+    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, layer=layer, step=step)
+    options = {"alignments": [layer, step]}
     process_file(corpus, output_file, aligner, pharaoh_line, options, chunk_size, restart, progress)
 
 
@@ -98,6 +104,7 @@ def process_file(
 ) -> None:
     """Write one line per pair; see `score_file`. The options that affect the output must be the same to resume."""
     check_positive(chunk_size=chunk_size)
+    options = {**options, "languages": process.languages}
 
     def describe() -> Job:
         lines, digest = describe_pairs(corpus)

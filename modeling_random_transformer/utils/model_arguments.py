@@ -20,12 +20,8 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_language_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --src_lang and --tgt_lang."""
-    parser.add_argument(
-        "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
-    )
-    parser.add_argument(
-        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
-    )
+    parser.add_argument("--src_lang", metavar="CODE", help="source language, for a model of several")
+    parser.add_argument("--tgt_lang", metavar="CODE", help="target language, for a model of several")
 
 
 def add_batch_arguments(parser: argparse.ArgumentParser, size: str, unit: str) -> None:
