@@ -1,6 +1,6 @@
-"""Overhead of `TranslationTrainer`: its steps against bare training steps on the same batches.
+"""Overhead of `TranslationTrainer`: its steps against plain training steps on the same batches.
 
-Blocks of both alternate within one run. A bare step is forward pass, loss, backward pass, gradient clipping and
+Blocks of both alternate within one run. A plain step is forward pass, loss, backward pass, gradient clipping and
 optimizer. The steps of the trainer also include data loading, collation, token counting, logging, the checks of the
 loss and the callbacks. Evaluation and saving are excluded.
 """
@@ -37,11 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     ratios = measure(options)
     print(f"a step of the trainer takes {statistics.median(ratios):.3f} ", end="")
-    print(f"({min(ratios):.3f} to {max(ratios):.3f}) times as long as a bare step.")
+    print(f"({min(ratios):.3f} to {max(ratios):.3f}) times as long as a plain step.")
 
 
 def measure(options: argparse.Namespace) -> list[float]:
-    """Time of the trainer's steps divided by that of bare steps, for each block."""
+    """Time of the trainer's steps divided by that of plain steps, for each block."""
     model = ours(SIZES[options.size], DROPOUT)
     blocks = BareBlocks(training_step(ours(SIZES[options.size], DROPOUT), DTYPES[options.dtype], True), options.steps)
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +64,7 @@ def measure(options: argparse.Namespace) -> list[float]:
 
 
 class BareBlocks(TrainerCallback):
-    """After each block of the trainer's steps, repeats its batches with bare steps and compares the times."""
+    """After each block of the trainer's steps, repeats its batches with plain steps and compares the times."""
 
     collator: DataCollatorForSeq2Seq
 
@@ -88,8 +88,8 @@ class BareBlocks(TrainerCallback):
         end = time.perf_counter()
         for batch in self.batches[: self.steps]:
             self.step(batch)
-        bare = time.perf_counter() - end
-        self.ratios.append((end - self.start) / bare)
+        plain = time.perf_counter() - end
+        self.ratios.append((end - self.start) / plain)
         del self.batches[: self.steps]  # a batch that was collated in advance remains
         self.start = time.perf_counter()
 
