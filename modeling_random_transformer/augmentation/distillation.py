@@ -32,7 +32,7 @@ from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from .comparison import Row, TestSet, table, usable_dtypes
 from .distillation_arguments import DistillationArguments, StudentDataArguments
-from .distillation_corpus import SyntheticCorpus, SyntheticReport, valid_pairs
+from .distillation_corpus import SyntheticCorpus, SyntheticReport, pairs_of
 
 RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
 SECTION = "## Distillation\n"
@@ -193,7 +193,7 @@ class Comparison:
 
     def test_set(self) -> TestSet:
         """The valid pairs of the test set."""
-        pairs = list(valid_pairs([self.test]))
+        pairs = list(pairs_of([self.test]))
         return TestSet(
             sources=[source for source, _ in pairs],
             references=[target for _, target in pairs],

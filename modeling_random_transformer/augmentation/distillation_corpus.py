@@ -172,7 +172,7 @@ class SyntheticCorpus:
             selection.lines - selection.selected,
             empty=selection.selected - count,
             dropped=0 if kept is None else count - len(kept),
-            original=sum(1 for _ in valid_pairs(original)),
+            original=sum(1 for _ in pairs_of(original)),
         )
         write_atomically(record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])
         return report
@@ -182,7 +182,7 @@ class SyntheticCorpus:
         for number, pair in enumerate(self.pairs()):
             if kept is None or number in kept:
                 yield pair
-        yield from valid_pairs(original)
+        yield from pairs_of(original)
 
     def best(self, drop_worst: float) -> set[int] | None:
         """The numbers of the pairs that remain without this share of the lowest scores; `None` for all."""
@@ -194,7 +194,7 @@ class SyntheticCorpus:
         return set(order[int(drop_worst * len(values)) :])
 
 
-def valid_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
+def pairs_of(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
     """The valid pairs of several corpora."""
     for line in (line for corpus in corpora for line in corpus.text.lines()):
         if isinstance(line, ParallelLine):
