@@ -18,6 +18,7 @@ from ..scoring import score_file
 from ..training.manifest import file_digest, fingerprint
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
+from ..utils.compressed_files import open_binary
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
 from .comparison import language_options
@@ -209,7 +210,7 @@ def original_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
 
 
 def read_files(paths: list[str]) -> Iterator[str]:
-    """The lines of several files."""
+    """The lines of several files, which may be compressed."""
     for path in paths:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             yield from read_lines(file, path)

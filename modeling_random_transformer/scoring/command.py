@@ -21,16 +21,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data import ParallelText
 from ..loading import check_finite
 from ..pipeline_random_transformer import check_text
-from ..translation.command import add_model_argument, exit_with_launcher, limit_sources, load, write_to_stdout
-from ..utils.atomic_files import write_atomically
+from ..translation.command import (
+    add_model_argument,
+    add_output_argument,
+    exit_with_launcher,
+    limit_sources,
+    load,
+    write_to_stdout,
+)
 from ..utils.command_line import (
     Parser,
     existing_file,
     exit_status,
     join_folders,
-    output_file,
     positive_integer,
 )
+from ..utils.compressed_files import write_binary
 from ..utils.text import encode_lines, read_lines
 from .alignments import alignments, pharaoh_line
 from .files import Pair, align_file, score_file, score_format, valid_pairs
@@ -68,7 +74,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tgt_lang", metavar="CODE", help="language of the targets, for a model of several target languages"
     )
-    parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
+    add_output_argument(parser)
     parser.add_argument(
         "--output_format",
         choices=("text", "jsonl"),
@@ -198,6 +204,6 @@ def read_pairs(file: Iterator[bytes]) -> Iterator[Pair]:
 def write_lines(output: Path | None, lines: Iterator[str]) -> None:
     """Write to a file, atomically, or to standard output."""
     if output:
-        write_atomically(output, encode_lines(lines))
+        write_binary(output, encode_lines(lines))
     else:
         write_to_stdout(encode_lines(lines))

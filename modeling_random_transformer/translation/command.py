@@ -31,7 +31,6 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from ..ensemble import load_ensemble
 from ..loading import check_finite
 from ..ops_random_transformer import supports_native_matmul
-from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
     Parser,
     existing_file,
@@ -42,7 +41,7 @@ from ..utils.command_line import (
     positive_integer,
     positive_number,
 )
-from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.compressed_files import is_standard_stream, open_binary, write_binary
 from ..utils.errors import first_line
 from ..utils.text import encode_lines, read_lines
 from .files import translate_file
@@ -75,7 +74,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="UTF-8 file, one text per line, which may be compressed (.gz, .zst); - is standard input (the default)",
     )
-    parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
+    add_output_argument(parser)
     parser.add_argument(
         "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
     )
@@ -131,6 +130,16 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
         type=model_folders,
         metavar="FOLDER",
         help="a saved model and its tokenizer; several folders form an ensemble, which averages log-probabilities",
+    )
+
+
+def add_output_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --output."""
+    parser.add_argument(
+        "--output",
+        type=result_file,
+        metavar="FILE",
+        help="file to write, compressed if its name ends with .gz or .zst; - is standard output (the default)",
     )
 
 
@@ -192,6 +201,11 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
 def input_file(text: str) -> Path | None:
     """Argument type: an existing file, or `None` for standard input."""
     return None if is_standard_stream(text) else existing_file(text)
+
+
+def result_file(text: str) -> Path | None:
+    """Argument type: a file to write, or `None` for standard output."""
+    return None if is_standard_stream(text) else output_file(text)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -268,7 +282,7 @@ def translate_lines(
         write = candidate_format(arguments.output_format, settings.n_best)
         lines = encode_lines(format_all(candidates, write))
         if arguments.output:
-            write_atomically(arguments.output, lines)
+            write_binary(arguments.output, lines)
         else:
             write_to_stdout(lines)
 
@@ -303,7 +317,7 @@ def open_prefixes(arguments: argparse.Namespace) -> Iterator[Iterable[str] | Non
     if not arguments.prefix_file:
         yield None
         return
-    with open(arguments.prefix_file, "rb") as file:
+    with open_binary(arguments.prefix_file) as file:
         yield read_lines(file, str(arguments.prefix_file))
 
 
