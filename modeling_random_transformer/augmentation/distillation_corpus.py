@@ -18,6 +18,7 @@ from ..scoring import score_file
 from ..training.manifest import fingerprint
 from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
+from ..utils.compressed_files import open_binary
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
@@ -202,7 +203,7 @@ def pairs_of(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
 
 
 def read_files(paths: list[str]) -> Iterator[str]:
-    """The lines of several files."""
+    """The lines of several files, which may be compressed."""
     for path in paths:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             yield from read_lines(file, path)

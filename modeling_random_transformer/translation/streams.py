@@ -253,6 +253,8 @@ def stream_chunks(
                 given = None if remaining is None else list(islice(remaining, len(chunk)))
                 yield from translate_chunk(pipe, chunk, options, first, unit, bar.update, given)
                 first += len(chunk)
+        if remaining is not None and next(remaining, None) is not None:
+            raise ValueError(f"prefixes must be one per text, got more than {first}.")
 
     return translations()
 
