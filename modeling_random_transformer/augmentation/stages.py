@@ -68,7 +68,7 @@ def translate_once(
         call_on_main_process(lambda: write_atomically(record, [job.encode()]))
 
 
-def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, str]:
+def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, Any]:
     """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
     if languages is None or not tokenizer_languages(tokenizer):
         return {}
