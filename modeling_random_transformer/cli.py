@@ -10,7 +10,7 @@ from .utils.command_line import print_error, program_name, raise_on_sigterm
 
 PROGRAM = "random-transformer"
 VERBS = {
-    "clean": ("cleaning.command", "drop duplicates, copies and other bad pairs from parallel text"),
+    "clean": ("cleaning.command", "drop duplicates, copies and other unsuitable pairs from parallel text"),
     "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
     "translate": ("translation.command", "translate sentences, a file or standard input"),
     "score": ("scoring.command", "compute the log-probability of given translations"),

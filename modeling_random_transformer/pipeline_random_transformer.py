@@ -134,12 +134,6 @@ class Seq2SeqPipeline(Pipeline):
         check_type("return_scores", return_scores, bool, "True or False")
         check_type("return_key", return_key, str, "a string other than '' and 'score'", reserved=("", "score"))
         check_positive(or_none=True, max_source_tokens=max_source_tokens, max_batch_tokens=max_batch_tokens)
-        for length, other in (LENGTHS, LENGTHS[::-1]):
-            if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
-                generate_options = {other: None, **generate_options}
-        if "generation_config" not in generate_options:  # which would replace the options of the pipeline
-            defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
-            generate_options = {**defaults, **generate_options}
         return (
             drop_none(
                 prefix=prefix,
@@ -147,15 +141,26 @@ class Seq2SeqPipeline(Pipeline):
                 truncation=truncation,
                 max_source_tokens=max_source_tokens,
                 target_prefix=target_prefix,
+                tgt_lang=tgt_lang,
             ),
             drop_none(
-                generate_options=generate_options,
+                generate_options=self._with_earlier_options(generate_options),
                 return_scores=return_scores,
                 max_batch_tokens=max_batch_tokens,
                 tgt_lang=tgt_lang,
             ),
             drop_none(return_key=return_key, clean_up_tokenization_spaces=clean_up_tokenization_spaces),
         )
+
+    def _with_earlier_options(self, generate_options: dict[str, Any]) -> dict[str, Any]:
+        """The options of `generate()` in a call, and those of the pipeline that the call does not replace."""
+        for length, other in (LENGTHS, LENGTHS[::-1]):
+            if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
+                generate_options = {other: None, **generate_options}
+        if "generation_config" in generate_options:  # replaces all options of the pipeline
+            return generate_options
+        defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
+        return {**defaults, **generate_options}
 
     def get_iterator(
         self,
@@ -216,7 +221,8 @@ class Seq2SeqPipeline(Pipeline):
         postprocess_params: dict[str, Any],
     ) -> Iterator[dict[int, Any]]:
         options = dict(preprocess_params)
-        prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts))
+        target_prefix, tgt_lang = (options.pop(name, None) for name in ("target_prefix", "tgt_lang"))
+        prefixes = self.tokenize_prefixes(target_prefix, len(texts), options.get("src_lang"), tgt_lang)
         sources = self.tokenize(texts, numbers, unit, warn, **options)
         for batch in self.batches(list(map(len, sources)), batch_size, forward_params):
             inputs = self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
@@ -258,13 +264,17 @@ class Seq2SeqPipeline(Pipeline):
             "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
         }
 
-    def preprocess(self, input_: str, target_prefix: Any = None, **preprocess_params: Any) -> dict[str, Tensor]:
+    def preprocess(
+        self, input_: str, target_prefix: Any = None, tgt_lang: str | None = None, **preprocess_params: Any
+    ) -> dict[str, Tensor]:
         """Convert one text to `input_ids` and `attention_mask`, `[1, source_len]`, and its prefix to `prefix_ids`."""
-        prefixes = self.tokenize_prefixes(target_prefix, 1)
+        prefixes = self.tokenize_prefixes(target_prefix, 1, preprocess_params.get("src_lang"), tgt_lang)
         return self.pad(self.tokenize([input_], **preprocess_params)) | pad_prefixes(prefixes)
 
-    def tokenize_prefixes(self, target_prefix: str | Sequence[str] | None, count: int) -> list[list[int]]:
-        """The token ids that the translation of each of `count` texts must begin with."""
+    def tokenize_prefixes(
+        self, target_prefix: str | Sequence[str] | None, count: int, src_lang: str | None, tgt_lang: str | None
+    ) -> list[list[int]]:
+        """The token ids that the translation of each text must begin with, including the tag of a language."""
         prefixes = [target_prefix or ""] * count if isinstance(target_prefix, str | None) else list(target_prefix)
         if len(prefixes) != count or not all(isinstance(prefix, str) for prefix in prefixes):
             raise ValueError(
@@ -273,7 +283,7 @@ class Seq2SeqPipeline(Pipeline):
         given = [prefix for prefix in prefixes if prefix]
         if not given:
             return [[] for _ in prefixes]
-        with TOKENIZER_LOCK:
+        with languages_of_pair(self.tokenizer, src_lang, tgt_lang):
             tokens = self.tokenizer(text_target=given, verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
         ids = iter([row[:-1] if row[-1:] == [end] else row for row in tokens])
@@ -489,6 +499,11 @@ class Texts(IterableDataset):
             first += len(window)
 
 
+def current_device(model: Any) -> torch.device | None:
+    """The `device` of a pipeline that does not move the model; `None` for a model that Accelerate has distributed."""
+    return None if getattr(model, "hf_device_map", None) else model.device
+
+
 def window_size(batch_size: int) -> int:
     """The number of texts of a stream that are sorted by length together."""
     return WINDOW * batch_size if batch_size > 1 else 1
@@ -610,15 +625,26 @@ def check_language(name: str, code: Any, tokenizer: Any) -> None:
 @contextmanager
 def source_language(tokenizer: Any, code: str | None) -> Iterator[None]:
     """Lock the tokenizer, and set its source language; `None` keeps it."""
+    with languages_of_pair(tokenizer, code, None):
+        yield
+
+
+@contextmanager
+def languages_of_pair(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> Iterator[None]:
+    """Lock the tokenizer, and set its languages; `None` keeps one.
+
+    Tokenizing targets requires both, because tokenizers are switched back to their source language afterwards.
+    """
+    codes = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
     with TOKENIZER_LOCK:
-        if code is None:
-            yield
-            return
-        saved, tokenizer.src_lang = tokenizer.src_lang, code
+        saved = {name: getattr(tokenizer, name) for name in codes}
         try:
+            for name, code in codes.items():
+                setattr(tokenizer, name, code)
             yield
         finally:
-            tokenizer.src_lang = saved
+            for name, code in saved.items():
+                setattr(tokenizer, name, code)
 
 
 # Modules in evaluation mode: the number of calls that use them, and the mode to restore after the last one.

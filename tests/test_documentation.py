@@ -60,14 +60,7 @@ COMMANDS = {
     "explore": "explorer",
 }
 OTHER_PROGRAMS = {"git", "pre-commit"}
-OTHER_FLAGS = {
-    "--config_file",
-    "--multi_gpu",
-    "--num_processes",
-    "--nproc_per_node",
-    "--pairs",
-    "--training",
-}  # of other programs
+OTHER_FLAGS = {"--config_file", "--multi_gpu", "--num_processes", "--nproc_per_node"}  # of other programs
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")
 # Words that are not standard terms, and British spellings.
@@ -271,6 +264,10 @@ def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     known = set(OTHER_FLAGS)
     for module in modules:
         known |= parser_of(module, [], monkeypatch)._option_string_actions.keys()
+    for benchmark in ("generate", "memory"):
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"benchmarks.{benchmark}").add_arguments(parser)
+        known |= parser._option_string_actions.keys()
     for page in PAGES:
         for code in re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text(encoding="utf-8"))):
             for flag in re.findall(r"(?<![\w-])--[a-z]\w*", code):

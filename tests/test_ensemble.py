@@ -151,7 +151,7 @@ def folders(tmp_path_factory, tokenizer):
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second", "third")]
     reversed_words = RandomTransformerTokenizer.train(["odd words, all of them new"] * 9, vocab_size=len(tokenizer))
     for seed, (folder, words) in enumerate(zip(folders, [tokenizer, tokenizer, reversed_words], strict=True)):
-        random_translator(seed).save_pretrained(folder)
+        random_translator(seed).double().save_pretrained(folder)
         words.save_pretrained(folder)
     return folders
 

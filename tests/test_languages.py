@@ -61,6 +61,29 @@ def test_the_pipeline_translates_between_any_two_languages(translator):
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == (None, None)  # the tokenizer of the user is unchanged
 
 
+@pytest.mark.parametrize("default", [None, "es"])
+def test_forced_prefixes_begin_after_the_tag_of_the_target_language(translator, default):
+    model, tokenizer = translator
+    tokenizer.tgt_lang = default
+    for target in ("fr", "en"):
+        found = translate(
+            TEXTS[:3], model, tokenizer, prefixes=["les", "", "a b"], src_lang="en", tgt_lang=target, **SHORT
+        )
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", src_lang="en", **SHORT)
+        for text, prefix, translation in zip(TEXTS[:3], ["les", "", "a b"], found, strict=True):
+            words = tokenizer.backend_tokenizer.encode(prefix, add_special_tokens=False).ids
+            forced = [tokenizer.get_lang_id(target), *words]
+
+            def allowed(_, ids, forced=forced):
+                return forced[len(ids) - 1 : len(ids)] or list(range(len(tokenizer)))
+
+            expected = reference(model, tokenizer, text, "en", target, prefix_allowed_tokens_fn=allowed, **SHORT)
+            assert translation.startswith(prefix)
+            assert translation == expected
+            assert pipe(text, tgt_lang=target, target_prefix=prefix)["generated_text"] == expected
+        assert tokenizer.tgt_lang == default
+
+
 def test_a_missing_or_unknown_language_raises(translator, tmp_path):
     model, tokenizer = translator
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
@@ -83,6 +106,7 @@ def test_a_missing_or_unknown_language_raises(translator, tmp_path):
 
 def test_a_model_with_one_target_language_needs_no_argument():
     model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="es")
+    model.double()  # batches of different sizes are compared
     model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("es")
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **SHORT)
     explicit = pipe(TEXTS, src_lang="en", tgt_lang="es")

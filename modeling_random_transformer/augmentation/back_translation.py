@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.readers import read_texts
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
 from ..translation.streams import TranslationOptions
-from ..utils.atomic_files import write_atomically
+from ..utils.compressed_files import write_binary
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines
 from .noise import add_noise
@@ -87,7 +87,8 @@ def back_translate(
     `translate_file`. Tag and noise may then differ.
 
     Args:
-        input_file: monolingual UTF-8 text of the target language, one text per line.
+        input_file: monolingual UTF-8 text of the target language, one text per line. This file and the following ones
+            may be compressed (`.gz`, `.zst`).
         output_source: the file of synthetic sources, to write or to replace.
         output_target: the file of their targets, to write or to replace.
         model: a model that translates the target language to the source language.
@@ -202,8 +203,8 @@ class Files:
         count = sum(1 for _ in self.pairs())
         # Temporary files in this folder are removed with it, also those of a killed process.
         scratch = self.folder if self.target.parent == self.source.parent else None
-        write_atomically(self.target, encode_lines(target for _, target in self.pairs()), scratch)
-        write_atomically(self.source, encode_lines(self.synthetic_sources(tag, noise_seed)), self.folder)
+        write_binary(self.target, encode_lines(target for _, target in self.pairs()), scratch)
+        write_binary(self.source, encode_lines(self.synthetic_sources(tag, noise_seed)), self.folder)
         shutil.rmtree(self.folder)  # which contains files of these stages only, see check()
         return count
 

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from ..data.sources import Languages
 from ..evaluation import score
@@ -17,12 +16,12 @@ from ..export.compare import folder_size, time_interleaved
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
 from ..ops_random_transformer import supports_native_matmul
-from ..pipeline_random_transformer import tokenizer_languages
 from ..translation import translate
 from ..translation.startup import load_models
 from ..utils.command_line import MODEL_TYPE
 from ..utils.model_arguments import DTYPES
 from ..utils.tables import markdown_table
+from .stages import language_options
 
 ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
 HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
@@ -98,13 +97,6 @@ class TestSet:
         scores = score(translations, self.references)
         bleu, chrf = scores["bleu"], scores["chrf"]
         return Row(name, dtype, bleu["score"], chrf["score"], speed, megabytes, bleu["signature"])
-
-
-def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, str]:
-    """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
-    if languages is None or not tokenizer_languages(tokenizer):
-        return {}
-    return dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
 
 
 def saved_size(folder: Path, dtype: str) -> float:

@@ -17,7 +17,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
 from ..data.mixing import CorpusSpec
-from ..data.sources import Languages, ParallelLine
+from ..data.sources import Languages
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
@@ -34,7 +34,7 @@ from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from .comparison import Row, TestSet, table, usable_dtypes
 from .distillation_arguments import DistillationArguments, StudentDataArguments
-from .distillation_corpus import SyntheticCorpus, SyntheticReport
+from .distillation_corpus import SyntheticCorpus, SyntheticReport, pairs_of
 
 RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
 SECTION = "## Distillation\n"
@@ -199,10 +199,10 @@ class Comparison:
 
     def test_set(self) -> TestSet:
         """The valid pairs of the test set."""
-        pairs = [line for line in self.test.text.lines() if isinstance(line, ParallelLine)]
+        pairs = list(pairs_of([self.test]))
         return TestSet(
-            sources=[pair.source for pair in pairs],
-            references=[pair.target for pair in pairs],
+            sources=[source for source, _ in pairs],
+            references=[target for _, target in pairs],
             options=self.args.generation_kwargs,
             languages=self.test.languages,
         )

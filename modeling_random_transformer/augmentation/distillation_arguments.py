@@ -18,7 +18,7 @@ class DistillationArguments:
     )
     source_text: list[str] = field(
         default_factory=list,
-        metadata={"help": "UTF-8 files with the texts that the teacher translates, one per line."},
+        metadata={"help": "UTF-8 files with the texts that the teacher translates, one per line; may be .gz or .zst."},
     )
     teacher_dtype: str = field(
         default="float32", metadata={"help": "Dtype of the teacher while it translates: float32, bfloat16 or int8."}

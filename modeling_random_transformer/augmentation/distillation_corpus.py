@@ -23,10 +23,9 @@ from ..utils.atomic_files import write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines
-from .comparison import language_options
 from .distillation_arguments import DistillationArguments
 from .selection import Selection, write_selection
-from .stages import read_translations, translate_once
+from .stages import language_options, read_translations, translate_once
 
 
 @dataclass
@@ -123,13 +122,12 @@ class SyntheticCorpus:
             ValueError: a text is not UTF-8, none can be translated, or the folder belongs to a different job.
             OSError: a file cannot be read or written.
         """
+        codes: dict[str, Any] = language_options(tokenizer, languages)
         options: dict[str, Any] = {
             "num_beams": arguments.teacher_num_beams,
             "max_batch_tokens": arguments.teacher_max_batch_tokens,
+            **codes,
         }
-        options |= (codes := language_options(tokenizer, languages))
-        for name, code in codes.items():  # for the scores
-            setattr(tokenizer, name, code)
         pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
 
         def select() -> Selection:
@@ -142,7 +140,7 @@ class SyntheticCorpus:
         if share:
             call_on_main_process(self.write_synthetic)
             # Training skips translations that are too long; they must not stop the scoring.
-            score_file(self.synthetic, self.scores, model, tokenizer, truncation=True)
+            score_file(self.synthetic, self.scores, model, tokenizer, truncation=True, **codes)
         return call_on_main_process(lambda: self.write_train(selection, original, share))
 
     def pairs(self) -> Iterator[tuple[str, str]]:
@@ -176,7 +174,7 @@ class SyntheticCorpus:
             selection.lines - selection.selected,
             empty=selection.selected - count,
             dropped=0 if kept is None else count - len(kept),
-            original=sum(1 for _ in original_pairs(original)),
+            original=sum(1 for _ in pairs_of(original)),
         )
         write_atomically(record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])
         return report
@@ -186,7 +184,7 @@ class SyntheticCorpus:
         for number, pair in enumerate(self.pairs()):
             if kept is None or number in kept:
                 yield pair
-        yield from original_pairs(original)
+        yield from pairs_of(original)
 
     def best(self, drop_worst: float) -> set[int] | None:
         """The numbers of the pairs that remain without this share of the lowest scores; `None` for all."""
@@ -198,7 +196,7 @@ class SyntheticCorpus:
         return set(order[int(drop_worst * len(values)) :])
 
 
-def original_pairs(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
+def pairs_of(corpora: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:
     """The valid pairs of several corpora."""
     for line in (line for corpus in corpora for line in corpus.text.lines()):
         if isinstance(line, ParallelLine):

@@ -1,4 +1,4 @@
-"""A translated file as the stage of a longer job: a finished translation of the same input is not repeated."""
+"""A translated file as a stage of back-translation and distillation, which is not repeated when it is finished."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
+from ..data.sources import Languages
+from ..pipeline_random_transformer import CHUNK_SIZE, check_positive, tokenizer_languages
 from ..translation.files import plain_options, translate_file
 from ..translation.jobs import fingerprint
 from ..translation.streams import TranslationOptions
@@ -65,6 +66,13 @@ def translate_once(
             source, output, model, tokenizer, chunk_size=chunk_size, restart=restart, progress=progress, **options
         )
         call_on_main_process(lambda: write_atomically(record, [job.encode()]))
+
+
+def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, Any]:
+    """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
+    if languages is None or not tokenizer_languages(tokenizer):
+        return {}
+    return dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
 
 
 def read_translations(source: Path, output: Path) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,6 @@ A table on stderr counts the dropped pairs by reason, each with an example. Inpu
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.sources import ParallelText
-from ..utils.command_line import Parser, format_error, print_error
+from ..utils.command_line import Parser, exit_status
 from .files import clean_files
 from .filters import COPIES, DUPLICATES, UNITS, CleaningOptions
 
@@ -29,23 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Clean according to the command line.
 
     Returns:
-        The exit status: 0 on success, 2 if an argument or a file is invalid.
+        The exit status: 0 on success, 2 if an argument or a file is invalid, 130 after Ctrl-C.
     """
     arguments = parse_arguments(argv)
-    try:
-        corpus = ParallelText(*inputs(arguments), arguments.source_key, arguments.target_key)
-        options: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(CleaningOptions)}
-        report = clean_files(
-            corpus, *outputs(arguments), rejected_file=arguments.rejected, report_file=arguments.report, **options
-        )
-    except BrokenPipeError:  # the reader of standard output has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 0
-    except (ValueError, OSError) as error:
-        print_error(SCRIPT, format_error(error))
-        return 2
-    print(report, file=sys.stderr)
-    return 0
+    return exit_status(SCRIPT, lambda: run(arguments))
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -53,6 +39,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(SCRIPT, __doc__)
     add_file_arguments(parser)
     add_filter_arguments(parser)
+    add_identification_arguments(parser)
     arguments = parser.parse_args(argv)
     given = [name for name in ("train_file", "source_file", "target_file") if getattr(arguments, name)]
     if given not in (["train_file"], ["source_file", "target_file"]):
@@ -114,25 +101,29 @@ def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help=f"drop pairs with a smaller share of letters in the expected scripts {shown}; 'off' for any script",
     )
+
+
+def add_identification_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name scripts and languages."""
     for side in ("source", "target"):
-        add(
+        parser.add_argument(
             f"--{side}_script",
             nargs="+",
             metavar="NAME",
             help=f"Unicode scripts of the {side}, such as Latin (default: the scripts of most letters)",
         )
     for side in ("source", "target"):
-        add(
+        parser.add_argument(
             f"--{side}_lang",
             metavar="CODE",
             help=f"drop pairs whose {side} is identified as another language; requires py3langid",
         )
-    add(
+    parser.add_argument(
         "--min_language_probability",
         type=float,
-        default=default.min_language_probability,
+        default=CleaningOptions.min_language_probability,
         metavar="X",
-        help=f"least probability of another language to drop a pair {shown}",
+        help="least probability of another language to drop a pair (default: %(default)s)",
     )
 
 
@@ -146,6 +137,16 @@ def off_or(number: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"must be a number or 'off', got {text!r}.") from error
 
     return parse
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Clean, and print the report on stderr."""
+    corpus = ParallelText(*inputs(arguments), arguments.source_key, arguments.target_key)
+    options: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(CleaningOptions)}
+    report = clean_files(
+        corpus, *outputs(arguments), rejected_file=arguments.rejected, report_file=arguments.report, **options
+    )
+    print(report, file=sys.stderr)
 
 
 def inputs(arguments: argparse.Namespace) -> tuple[Path, Path | None]:

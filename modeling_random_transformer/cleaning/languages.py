@@ -1,6 +1,6 @@
 """Language identification with py3langid, an optional package.
 
-py3langid (BSD licence, a model of 139 languages in 5 MB, no download) is a naive Bayes classifier of byte sequences
+py3langid (BSD license, a model of 139 languages in 5 MB, no download) is a naive Bayes classifier of byte sequences
 (Lui and Baldwin 2012). docs/how_to/clean.md has measurements.
 """
 

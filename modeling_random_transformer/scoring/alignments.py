@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import CHUNK_SIZE, TOKENIZER_LOCK, evaluation_mode
+from ..pipeline_random_transformer import CHUNK_SIZE, evaluation_mode, languages_of_pair
 from .pairs import PairModel, process_pairs
 
 Links = list[tuple[int, int]]
@@ -29,6 +29,8 @@ def alignments(
     *,
     layer: int = -1,
     step: str = "output",
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     max_batch_tokens: int = 4096,
     truncation: bool = False,
     chunk_size: int = CHUNK_SIZE,
@@ -46,7 +48,9 @@ def alignments(
         pairs: sources and targets.
         layer: index of the decoder layer; negative indices count from the last layer.
         step: `"output"` for the step that predicts the target token; `"input"` for the step after it.
-        max_batch_tokens: see `score_pairs`, as for the other arguments.
+        src_lang: see `score_pairs`, as for the other arguments.
+        tgt_lang: language code of the targets.
+        max_batch_tokens: limit on the size of a batch.
         truncation: truncate texts that are too long; the words beyond have no links.
         chunk_size: number of pairs that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
@@ -54,7 +58,7 @@ def alignments(
     Raises:
         ValueError: an argument or a pair is invalid, or the model is an ensemble.
     """
-    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer, step=step)
+    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, layer=layer, step=step)
     return process_pairs(pairs, aligner, chunk_size, progress)
 
 
@@ -100,7 +104,7 @@ class Aligner(PairModel):
         if not self.tokenizer.is_fast:
             return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), self.special) for row in tokens]
         given = {"text_target" if target else "text": list(texts)}
-        with TOKENIZER_LOCK:
+        with languages_of_pair(self.tokenizer, *self.languages):
             offsets = self.tokenizer(**given, return_offsets_mapping=True, verbose=False)["offset_mapping"]
         return [
             words_by_offsets(text, spans[: len(row)]) for text, spans, row in zip(texts, offsets, tokens, strict=True)

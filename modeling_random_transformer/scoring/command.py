@@ -20,19 +20,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data import ParallelText
 from ..pipeline_random_transformer import check_text
 from ..translation.startup import exit_with_launcher, load_checked, start_processes
-from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
     Parser,
     existing_file,
     exit_status,
     join_folders,
-    output_file,
     write_to_stdout,
 )
+from ..utils.compressed_files import write_binary
 from ..utils.model_arguments import (
     add_batch_arguments,
     add_device_arguments,
+    add_language_arguments,
     add_model_argument,
+    add_output_argument,
     add_restart_argument,
 )
 from ..utils.text import encode_lines, read_lines
@@ -66,7 +67,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="sources, one per line; or both sides in a .tsv or .jsonl file (default: TSV from standard input)",
     )
     parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
-    parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
+    add_language_arguments(parser)
+    add_output_argument(parser)
     parser.add_argument(
         "--output_format",
         choices=("text", "jsonl"),
@@ -109,7 +111,8 @@ def run(arguments: argparse.Namespace) -> None:
     if state.num_processes > 1 and not (corpus and arguments.output):
         raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
     model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
-    options = {name: getattr(arguments, name) for name in ("max_batch_tokens", "truncation", "chunk_size")}
+    names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation", "chunk_size")
+    options = {name: getattr(arguments, name) for name in names}
     if corpus and arguments.output:
         write_file(corpus, arguments, model, tokenizer, options)
     else:
@@ -165,6 +168,6 @@ def read_pairs(file: Iterator[bytes]) -> Iterator[Pair]:
 def write_lines(output: Path | None, lines: Iterator[str]) -> None:
     """Write to a file, atomically, or to standard output."""
     if output:
-        write_atomically(output, encode_lines(lines))
+        write_binary(output, encode_lines(lines))
     else:
         write_to_stdout(encode_lines(lines))

@@ -10,8 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data import DatasetText, InvalidLine, ParallelText
-from ..data.sources import Line, ParallelLine
+from ..data.sources import Corpus, InvalidLine, Line, ParallelLine
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
 from ..translation.jobs import fingerprint, run_job, select_chunks
 from ..translation.parts import Job
@@ -22,12 +21,14 @@ Pair = tuple[str, str]
 
 
 def score_file(
-    corpus: ParallelText | DatasetText,
+    corpus: Corpus,
     output_file: str | PathLike,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
     output_format: str = "text",
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     max_batch_tokens: int = 4096,
     token_scores: bool = False,
     truncation: bool = False,
@@ -45,9 +46,11 @@ def score_file(
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
         output_format: `"text"` or `"jsonl"`.
-        max_batch_tokens: see `score_pairs`, as for `token_scores` and `truncation`.
+        src_lang: see `score_pairs`, as for the following arguments.
+        tgt_lang: language code of the targets.
+        max_batch_tokens: limit on the size of a batch.
         token_scores: write the log-probability of each token too.
-        truncation: truncate texts that are too long.
+        truncation: truncate texts that are too long. After the error of such a text, the same call with `True` resumes.
         chunk_size: pairs that are sorted by length together, and lost if the process is killed before the chunk is
             complete.
         restart: discard the parts of an earlier call.
@@ -59,19 +62,21 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     write = score_format(output_format)
-    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, token_scores=token_scores)
-    options = {"output_format": output_format, "token_scores": token_scores, "truncation": truncation}
+    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, token_scores=token_scores)
+    options = {"output_format": output_format, "token_scores": token_scores}
     process_file(corpus, output_file, scorer, write, options, chunk_size, restart, progress)
 
 
 def align_file(
-    corpus: ParallelText | DatasetText,
+    corpus: Corpus,
     output_file: str | PathLike,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
     layer: int = -1,
     step: str = "output",
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     max_batch_tokens: int = 4096,
     truncation: bool = False,
     chunk_size: int = CHUNK_SIZE,
@@ -82,13 +87,13 @@ def align_file(
 
     Arguments and errors are those of `score_file`, `layer` and `step` those of `alignments`.
     """
-    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, layer=layer, step=step)
-    options = {"alignments": [layer, step], "truncation": truncation}
+    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, layer=layer, step=step)
+    options = {"alignments": [layer, step]}
     process_file(corpus, output_file, aligner, pharaoh_line, options, chunk_size, restart, progress)
 
 
 def process_file(
-    corpus: ParallelText | DatasetText,
+    corpus: Corpus,
     output_file: str | PathLike,
     process: Scorer | Aligner,
     write: Callable[[Any], str],
@@ -99,6 +104,7 @@ def process_file(
 ) -> None:
     """Write one line per pair; see `score_file`. The options that affect the output must be the same to resume."""
     check_positive(chunk_size=chunk_size)
+    options = {**options, "languages": process.languages}
 
     def describe() -> Job:
         lines, digest = describe_pairs(corpus)
@@ -116,7 +122,7 @@ def process_file(
     run_job(Path(output_file), process.model, describe, chunks, restart=restart, progress=progress, unit="pair")
 
 
-def describe_pairs(corpus: ParallelText | DatasetText) -> tuple[int, str]:
+def describe_pairs(corpus: Corpus) -> tuple[int, str]:
     """The number of pairs and a digest of their texts; raises a `ValueError` for the first invalid line."""
     count, digest = 0, hashlib.sha256()
     for source, target in valid_pairs(corpus.lines(), str(corpus)):

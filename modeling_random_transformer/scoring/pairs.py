@@ -14,12 +14,16 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import (
     CHUNK_SIZE,
-    TOKENIZER_LOCK,
     Seq2SeqPipeline,
+    check_language,
     check_positive,
     check_type,
+    current_device,
     evaluation_mode,
+    language_id,
+    languages_of_pair,
     source_limit,
+    tokenizer_languages,
 )
 from ..translation.streams import progress_bar
 
@@ -47,6 +51,8 @@ def score_pairs(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Iterable[tuple[str, str]],
     *,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     max_batch_tokens: int = 4096,
     token_scores: bool = False,
     truncation: bool = False,
@@ -62,6 +68,8 @@ def score_pairs(
         model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
         tokenizer: its tokenizer.
         pairs: sources and targets. A target may be empty, a source may not.
+        src_lang: language code of the sources, for a tokenizer with language tags; `None` for the tokenizer's.
+        tgt_lang: language code of the targets; `None` for the tokenizer's.
         max_batch_tokens: limit on the size of a batch: pairs × (tokens of the longest source + longest target). A
             longer pair forms a separate batch.
         token_scores: return `token_log_probabilities` too.
@@ -74,7 +82,7 @@ def score_pairs(
         ValueError: an argument is invalid, or a pair is not two strings, has a blank source or is too long. Arguments
             are checked immediately, pairs when they are read.
     """
-    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, token_scores=token_scores)
+    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, token_scores=token_scores)
     return process_pairs(pairs, scorer, chunk_size, progress)
 
 
@@ -104,8 +112,13 @@ class PairModel:
     Args:
         model: any model of `AutoModelForSeq2SeqLM`.
         tokenizer: its tokenizer.
-        max_batch_tokens: see `score_pairs`, as for `truncation`.
+        max_batch_tokens: see `score_pairs`, as for the following arguments.
         truncation: truncate texts that are too long.
+        src_lang: language code of the sources.
+        tgt_lang: language code of the targets.
+
+    Raises:
+        ValueError: an argument is invalid, or a language is not known.
     """
 
     def __init__(
@@ -114,15 +127,16 @@ class PairModel:
         tokenizer: PreTrainedTokenizerBase,
         max_batch_tokens: int = 4096,
         truncation: bool = False,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
     ):
         check_positive(max_batch_tokens=max_batch_tokens)
         check_type("truncation", truncation, bool, "True or False")
-        self.pipe = Seq2SeqPipeline(
-            model, tokenizer, device=None if getattr(model, "hf_device_map", None) else model.device
-        )
+        self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model))
         self.model, self.tokenizer = model, tokenizer
         self.max_batch_tokens, self.truncation = max_batch_tokens, truncation
         self.start = decoder_start(model)
+        self.languages = languages_of(tokenizer, src_lang, tgt_lang)
 
     def tokenize(
         self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str
@@ -131,9 +145,12 @@ class PairModel:
         for number, pair in zip(numbers, pairs, strict=True):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise ValueError(f"pairs must be two strings, but the one at {unit} {number} is {pair!r}.")
-        sources = self.pipe.tokenize([source for source, _ in pairs], numbers, unit, False, truncation=self.truncation)
+        src_lang, _ = self.languages
+        sources = self.pipe.tokenize(
+            [source for source, _ in pairs], numbers, unit, False, src_lang=src_lang, truncation=self.truncation
+        )
         texts = [target for _, target in pairs]
-        with TOKENIZER_LOCK:
+        with languages_of_pair(self.tokenizer, *self.languages):
             targets = self.tokenizer(text_target=texts, verbose=False)["input_ids"] if texts else []
         limit, reason = source_limit(self.tokenizer, self.pipe.positions, None)
         long = [i for i, target in enumerate(targets) if len(target) > limit]
@@ -143,7 +160,7 @@ class PairModel:
                 f"{len(targets[long[0]])}. To truncate it, set truncation=True."
             )
         for i in long:
-            with TOKENIZER_LOCK:
+            with languages_of_pair(self.tokenizer, *self.languages):
                 targets[i] = self.tokenizer(text_target=texts[i], truncation=True, max_length=limit)["input_ids"]
         return sources, targets
 
@@ -171,7 +188,7 @@ class Scorer(PairModel):
     def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[PairScore]:
         """Score pairs; errors identify a pair by its number and unit, such as `"line"`."""
         sources, targets = self.tokenize(pairs, numbers, unit)
-        forced = forced_first_token(self.model, self.tokenizer)
+        forced = forced_first_token(self.model, self.tokenizer, self.languages[1])
         scores: dict[int, PairScore] = {}
         for batch in self.batches(sources, targets):
             log_probabilities = self.forward([sources[i] for i in batch], [targets[i] for i in batch], forced)
@@ -225,11 +242,25 @@ def decoder_start(model: PreTrainedModel) -> int:
     raise ValueError(f"decoder_start_token_id must be set in the model's configuration, got {start}.")
 
 
-def forced_first_token(model: PreTrainedModel, tokenizer: Any) -> int | None:
+def languages_of(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+    """The language codes of sources and targets; `None` for a tokenizer without language tags.
+
+    Raises:
+        ValueError: a code is not known, or neither given nor set in the tokenizer.
+    """
+    codes: list[str | None] = []
+    for name, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+        check_language(name, code, tokenizer)
+        codes.append(getattr(tokenizer, name, None) if code is None else code)
+        if codes[-1] is None and (languages := tokenizer_languages(tokenizer)):
+            raise ValueError(f"{name} must be one of {', '.join(languages)}, got None.")
+    return codes[0], codes[1]
+
+
+def forced_first_token(model: PreTrainedModel, tokenizer: Any, tgt_lang: str | None) -> int | None:
     """The id that `generate()` is forced to begin with: that of the target language, if there is one."""
-    language = getattr(tokenizer, "tgt_lang", None)
-    if language and hasattr(tokenizer, "get_lang_id"):
-        return tokenizer.get_lang_id(language)
+    if tgt_lang and tokenizer_languages(tokenizer):
+        return language_id(tokenizer, tgt_lang)
     return model.generation_config.forced_bos_token_id
 
 

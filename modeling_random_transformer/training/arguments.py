@@ -159,7 +159,7 @@ class DataArguments:
 
     def _languages(self, split: str, count: int) -> Sequence[Languages | None]:
         """The languages of each of `count` corpora of a split; by default those of the training corpora."""
-        own = [f"{'' if split == 'train' else f'{split}_'}{side}_lang" for side in ("source", "target")]
+        own = [f"{_prefix(split)}{side}_lang" for side in ("source", "target")]
         names = own if any(getattr(self, name) for name in own) else ["source_lang", "target_lang"]
         source, target = (self._codes(name, count, split, inherited=names != own) for name in names)
         if (source is None) != (target is None):
@@ -186,7 +186,7 @@ class DataArguments:
         return codes
 
     def _file_texts(self, split: str) -> list[ParallelText]:
-        prefix = "" if split == "train" else f"{split}_"
+        prefix = _prefix(split)
         sources, targets = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
         single = getattr(self, f"{split}_file")
         if single is not None and (sources or targets):
@@ -303,6 +303,11 @@ class ModelArguments:
         return RandomTransformerConfig.from_preset(
             self.preset or PRESET, **{"vocab_size": vocab_size, **special_ids, **overrides}
         )
+
+
+def _prefix(split: str) -> str:
+    """What the names of the arguments of a split begin with."""
+    return "" if split == "train" else f"{split}_"
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

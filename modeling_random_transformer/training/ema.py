@@ -19,14 +19,17 @@ class EMACallback(TrainerCallback):
 
     The decay of step n is min(decay, (1 + n) / (10 + n)), so that the initial weights do not dominate the first steps.
 
+    Without averages, which exist from the beginning to the end of a training with this callback, `load`, `save`,
+    `applied` and `finish` do nothing.
+
     Args:
-        decay: weight of the previous average, in (0, 1).
+        decay: weight of the previous average, in (0, 1); `None` for a callback that is not used.
     """
 
-    def __init__(self, decay: float):
+    def __init__(self, decay: float | None):
         self.decay = decay
         self.resumed_from: Path | None = None
-        self.averages: dict[str, Tensor] = {}  # the shards of this process; empty if there is no training in progress
+        self.averages: dict[str, Tensor] = {}  # the shards of this process
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:  # noqa: ARG002
         """Start with the averages of the checkpoint, or with the weights if it has none."""
@@ -37,23 +40,25 @@ class EMACallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:  # noqa: ARG002
         """Update the averages."""
+        assert self.decay is not None
         step = state.global_step
         weights = [to_local(weight).float() for _, weight in _weights(model, self.averages)]
         get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))(list(self.averages.values()), weights, step)
 
     def load(self, model: nn.Module, checkpoint: Path) -> None:
         """Replace the averages with those of a checkpoint."""
-        self.averages = {name: to_local(average) for name, average in _load(model, checkpoint)}
+        if self.averages:
+            self.averages = {name: to_local(average) for name, average in _load(model, checkpoint)}
 
     def save(self, model: nn.Module, checkpoint: Path, is_writer: bool) -> None:
         """Save the complete averages; every process of the run must call this."""
         averages = {name: _complete(self.averages[name], weight) for name, weight in _weights(model, self.averages)}
-        if is_writer:
+        if averages and is_writer:
             save_file(averages, checkpoint / EMA)
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Use the averages as the model's weights; if there are none, the weights stay."""
+        """Use the averages as the model's weights."""
         weights = {name: to_local(weight).clone() for name, weight in _weights(model, self.averages)}
         self._copy(self.averages, model)
         try:

@@ -9,7 +9,7 @@ from .arguments import ModelArguments
 from .model_init import load_tokenizer
 
 
-def languages_of(directions: Iterable[Sequence[str] | None]) -> list[str]:
+def distinct_languages(directions: Iterable[Sequence[str] | None]) -> list[str]:
     """The codes of all languages of pairs of languages, in the order of their first use."""
     return list(dict.fromkeys(chain.from_iterable(direction or () for direction in directions)))
 
@@ -27,8 +27,8 @@ def check_languages(sets: Mapping[str, Sequence[CorpusSpec]], model_args: ModelA
     Raises:
         ValueError: it does not.
     """
-    used = languages_of(corpus.languages for corpora in sets.values() for corpus in corpora)
-    available, origin = languages_of(corpus.languages for corpus in sets["train"]), "the training corpora"
+    used = distinct_languages(corpus.languages for corpora in sets.values() for corpus in corpora)
+    available, origin = distinct_languages(corpus.languages for corpus in sets["train"]), "the training corpora"
     if (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
         tokenizer = load_tokenizer(saved)
         available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"

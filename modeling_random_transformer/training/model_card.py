@@ -12,7 +12,7 @@ from .. import __version__
 from ..utils.atomic_files import write_atomically
 from ..utils.tables import markdown_table
 from .arguments import PRESET, ModelArguments
-from .languages import languages_of
+from .languages import distinct_languages
 from .manifest import REGULARIZATION, RunResult
 from .recipe import TranslationTrainingArguments
 
@@ -147,7 +147,7 @@ def _corpora(result: RunResult) -> str:
 
 
 def _languages(result: RunResult) -> list[str]:
-    return languages_of(corpus["languages"] for corpus in result.corpora)
+    return distinct_languages(corpus["languages"] for corpus in result.corpora)
 
 
 def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:

@@ -210,7 +210,7 @@ def _stream(
         on_invalid=data_args.on_invalid,
         process_index=args.process_index,
         num_processes=args.world_size,
-        seed=args.data_seed if args.data_seed is not None else args.seed,
+        seed=args.order_seed,
         pad_to_multiple_of=padding_multiple(args.device),
         num_workers=args.dataloader_num_workers,
         bpe_dropout=bpe_dropout,

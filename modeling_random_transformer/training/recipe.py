@@ -129,32 +129,14 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}.")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be positive or unset, got {self.learning_rate}.")
-        for name in ("bpe_dropout", "word_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
-        if self.r_drop_alpha < 0:
-            raise ValueError(f"r_drop_alpha must be at least 0, got {self.r_drop_alpha}.")
-        if self.bpe_dropout and self.dataloader_persistent_workers:
-            raise ValueError("dataloader_persistent_workers must be False with bpe_dropout, got True.")
+        self._check_regularization()
         if self.ema_decay is not None:
             self._check_ema(self.ema_decay)
         self._check_length()
         for name, instead in UNSUPPORTED.items():
             if getattr(self, name, _default(name)) != _default(name):
                 raise ValueError(f"{name} must be unset, because {instead}, got {getattr(self, name)}.")
-        if self.fp16 and self.device.type == "cpu":
-            raise ValueError("fp16 must be False on a CPU, which supports bf16, got True.")
-        if self.tp_size * self.fsdp_size > 1:
-            if version.parse(transformers.__version__) < version.parse("5.23"):
-                raise ValueError(
-                    "tp_size and fsdp_size must be 1 with transformers older than 5.23, whose Trainer cannot shard "
-                    f"weights, got {self.tp_size} and {self.fsdp_size} with transformers {transformers.__version__}."
-                )
-            self.save_only_model = True  # transformers cannot save the optimizer of sharded weights
-        if self.average_last > 1 and getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
-            raise ValueError(
-                f"average_last must be 1 with DeepSpeed ZeRO-3, which partitions the weights, got {self.average_last}."
-            )
+        self._check_devices()
         if self.early_stopping_patience is not None:
             self._check_early_stopping(self.early_stopping_patience)
         if self.save_total_limit is None:
@@ -168,6 +150,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def generation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no length penalty."""
         return {"num_beams": self.num_beams} | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
+
+    @property
+    def order_seed(self) -> int:
+        """The seed of the order of the training pairs and of their random segmentations."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     def peak_rate(self, d_model: int) -> float:
         """The learning rate at the end of warm-up: `learning_rate`, or the paper's if it is unset."""
@@ -191,6 +178,32 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"warmup_steps must be 0 or at least 1 if max_steps and learning_rate are unset, got "
                 f"{self.warmup_steps}."
+            )
+
+    def _check_regularization(self) -> None:
+        """Check the arguments of BPE-dropout, word dropout and R-Drop."""
+        for name in ("bpe_dropout", "word_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}.")
+        if self.r_drop_alpha < 0:
+            raise ValueError(f"r_drop_alpha must be at least 0, got {self.r_drop_alpha}.")
+        if self.bpe_dropout and self.dataloader_persistent_workers:
+            raise ValueError("dataloader_persistent_workers must be False with bpe_dropout, got True.")
+
+    def _check_devices(self) -> None:
+        """Check what the hardware and the distribution of the weights support."""
+        if self.fp16 and self.device.type == "cpu":
+            raise ValueError("fp16 must be False on a CPU, which supports bf16, got True.")
+        if self.tp_size * self.fsdp_size > 1:
+            if version.parse(transformers.__version__) < version.parse("5.23"):
+                raise ValueError(
+                    "tp_size and fsdp_size must be 1 with transformers older than 5.23, whose Trainer cannot shard "
+                    f"weights, got {self.tp_size} and {self.fsdp_size} with transformers {transformers.__version__}."
+                )
+            self.save_only_model = True  # transformers cannot save the optimizer of sharded weights
+        if self.average_last > 1 and getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
+            raise ValueError(
+                f"average_last must be 1 with DeepSpeed ZeRO-3, which partitions the weights, got {self.average_last}."
             )
 
     def _check_ema(self, decay: float) -> None:

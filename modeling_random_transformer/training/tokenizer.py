@@ -17,7 +17,7 @@ from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..utils.digests import file_digest
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
-from .languages import default_languages, languages_of
+from .languages import default_languages, distinct_languages
 from .manifest import Manifest
 from .model_init import load_tokenizer
 
@@ -58,7 +58,7 @@ def prepare_tokenizer(
 def _tag_options(corpora: Sequence[CorpusSpec], model_args: ModelArguments) -> dict[str, Any]:
     """The options of the tokenizer for language tags and other special tokens."""
     options: dict[str, Any] = {"special_tokens": model_args.special_tokens} if model_args.special_tokens else {}
-    if languages := languages_of(corpus.languages for corpus in corpora):
+    if languages := distinct_languages(corpus.languages for corpus in corpora):
         options |= {"languages": languages, **default_languages(corpora)}
     return options
 

@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from transformers import (
     TrainerControl,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
@@ -45,6 +45,7 @@ from .checkpoints import (
 )
 from .ema import EMACallback, to_local
 from .loss import LossMonitor, SmoothedCrossEntropy
+from .predictions import common_tag, reordered, select_rows, with_mean_metrics
 from .r_drop import RDropLoss
 from .recipe import TranslationTrainingArguments
 from .word_dropout import WordDropout
@@ -81,15 +82,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ):
         self.train_weights = train_weights
-        if args.learning_rate is None:  # not only assigned: DeepSpeed's configuration copies the value
-            args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
-        else:
-            args = copy.copy(args)
-        # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.
-        self.checkpoint_limit, args.save_total_limit = args.save_total_limit, None
-        if args.n_gpu > 1:
-            logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", args.n_gpu)
-            args._n_gpu = 1  # prevents DataParallel, as transformers itself does
+        self.checkpoint_limit = args.save_total_limit
+        args = _trainer_arguments(args, model)
         self.padding_multiple = padding_multiple(args.device)
         kwargs.setdefault(
             "data_collator",
@@ -97,27 +91,25 @@ class TranslationTrainer(Seq2SeqTrainer):
                 kwargs.get("processing_class"), model=model, pad_to_multiple_of=self.padding_multiple
             ),
         )
-        super().__init__(
-            model=model,
-            args=args,
-            compute_loss_func=_loss_function(args),
-            **kwargs,
-        )
-        if args.early_stopping_patience is not None:
-            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
-        self.ema = None if args.ema_decay is None else EMACallback(args.ema_decay)
-        if self.ema is not None:
-            self.add_callback(self.ema)
+        super().__init__(model=model, args=args, compute_loss_func=_loss_function(args), **kwargs)
+        self.ema = EMACallback(args.ema_decay)
         self.word_dropout = (
             WordDropout(self.processing_class, args.word_dropout, args.device) if args.word_dropout else None
         )
         self.loss_monitor = LossMonitor(self.processing_class, self._advice)
         self._batch_losses: list[Tensor] = []
         self.throughput = Throughput()
+        self._add_callbacks()
+
+    def _add_callbacks(self) -> None:
+        if self.args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+        if self.args.ema_decay is not None:
+            self.add_callback(self.ema)
         # Replace transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
         if self.pop_callback(ProgressCallback) is None:
             self.remove_callback(PrinterCallback)
-        if not args.disable_tqdm:
+        if not self.args.disable_tqdm:
             self.add_callback(ThroughputProgressCallback(self.throughput))
 
     # Batches
@@ -131,23 +123,27 @@ class TranslationTrainer(Seq2SeqTrainer):
                 raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.bpe_dropout}.")
             # The stream itself distributes the batches over the processes.
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
-        dataset = self.train_dataset
+        dataset, sampler = self._training_batches()
+        self.add_callback(SetEpochCallback(sampler))
+        return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
+
+    def _training_batches(self) -> tuple[Dataset | BPEDropoutPairs, TokenBudgetSampler]:
+        """The training pairs, segmented anew in every epoch with `bpe_dropout`, and their batches."""
+        dataset: Dataset | BPEDropoutPairs = self.train_dataset
         kind: Callable[..., TokenBudgetSampler] = TokenBudgetSampler
-        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         if self.args.bpe_dropout:
             bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout)
-            dataset = BPEDropoutPairs(self.train_dataset, bpe_dropout, seed)
+            dataset = BPEDropoutPairs(self.train_dataset, bpe_dropout, self.args.order_seed)
             kind = partial(BPEDropoutSampler, dataset)
         sampler = kind(
             *lengths_of(self.train_dataset).T,
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
-            seed=seed,
+            seed=self.args.order_seed,
             pad_to_multiple_of=self.padding_multiple,
             weights=self.train_weights,
         )
-        self.add_callback(SetEpochCallback(sampler))
-        return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
+        return dataset, sampler
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""
@@ -222,15 +218,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         by_set = {}
         for name, dataset in sets.items():
-            prefix = f"{metric_key_prefix}_{name}_"
-            output = self.predict(dataset, ignore_keys, prefix.removesuffix("_"), **gen_kwargs)
-            by_set[prefix] = {key.removeprefix(prefix): value for key, value in (output.metrics or {}).items()}
-        metrics = {
-            f"{metric_key_prefix}_{key}": float(np.mean([values[key] for values in by_set.values()]))
-            for key in next(iter(by_set.values()))
-            if not key.endswith(("time", "_per_second"))
-        }
-        metrics |= {f"{prefix}{key}": value for prefix, values in by_set.items() for key, value in values.items()}
+            prefix = f"{metric_key_prefix}_{name}"
+            by_set[prefix] = self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {}
+        metrics = with_mean_metrics(by_set, metric_key_prefix)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -258,9 +248,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
         compute_metrics = self.compute_metrics
         if compute_metrics is not None and self.args.eval_do_concat_batches and not self.args.batch_eval_metrics:
-            self.compute_metrics = lambda prediction: compute_metrics(_reordered(prediction, sampler.positions()))
+            self.compute_metrics = lambda prediction: compute_metrics(reordered(prediction, sampler.positions()))
         try:
-            with nullcontext() if self.ema is None else self.ema.applied(self.model):
+            with self.ema.applied(self.model):
                 output = super().evaluation_loop(
                     dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
                 )
@@ -270,7 +260,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             output.metrics[f"{metric_key_prefix}_loss"] = self._mean_loss(sampler.num_batches)
         if not self.args.eval_do_concat_batches:
             return output
-        predictions, labels = (_select(rows, sampler.positions()) for rows in (output.predictions, output.label_ids))
+        predictions, labels = (
+            select_rows(rows, sampler.positions()) for rows in (output.predictions, output.label_ids)
+        )
         return output._replace(predictions=predictions, label_ids=labels)
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -316,7 +308,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
         labels = inputs.get("labels")
         if labels is not None and getattr(self.processing_class, "languages", None):
-            options["forced_bos_token_id"] = _common_tag(labels)
+            options["forced_bos_token_id"] = common_tag(labels)
         return options
 
     # Loss
@@ -379,13 +371,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             newest = newest_complete(self.args.output_dir)
             resume_from_checkpoint = None if newest is None else str(newest)
         self.loss_monitor.unchecked.clear()
-        if self.ema is not None:
-            self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         self.loss_monitor.check(before=self.state.global_step + 1)
         self._check_weights()
-        if self.ema is not None:
-            self.ema.finish(self.model)
+        self.ema.finish(self.model)
         return output
 
     def _check_resumable(self) -> None:
@@ -403,8 +393,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
-            if self.ema is not None:
-                self.ema.save(self.model, folder, is_writer=self.args.should_save)
+            self.ema.save(self.model, folder, is_writer=self.args.should_save)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 if isinstance(self.train_dataset, TokenBudgetStream):
@@ -425,8 +414,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        if self.ema is not None:
-            self.ema.load(self.model, Path(self.state.best_model_checkpoint))
+        self.ema.load(self.model, Path(self.state.best_model_checkpoint))
 
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
@@ -442,28 +430,21 @@ class TranslationTrainer(Seq2SeqTrainer):
         return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
 
 
+def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:
+    """A copy of the arguments with the values that `Seq2SeqTrainer` requires."""
+    if args.learning_rate is None:  # not only assigned: DeepSpeed's configuration copies the value
+        args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
+    else:
+        args = copy.copy(args)
+    # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.
+    args.save_total_limit = None
+    if args.n_gpu > 1:
+        logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", args.n_gpu)
+        args._n_gpu = 1  # prevents DataParallel, as transformers itself does
+    return args
+
+
 def _loss_function(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
     if args.r_drop_alpha:
         return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
     return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
-
-
-def _common_tag(labels: Tensor) -> int:
-    """The language tag that all labels, `[batch, target_len]`, start with."""
-    tags = labels[:, 0].unique().tolist()
-    if len(tags) != 1:
-        raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
-    return tags[0]
-
-
-def _select(rows: Any, positions: np.ndarray) -> Any:
-    """The rows at these positions, of an array or of each array in a tuple."""
-    if isinstance(rows, (tuple, list)):
-        return type(rows)(_select(part, positions) for part in rows)
-    return None if rows is None else rows[positions]
-
-
-def _reordered(prediction: EvalPrediction, positions: np.ndarray) -> EvalPrediction:
-    parts = (_select(rows, positions) for rows in (prediction.predictions, prediction.label_ids, prediction.inputs))
-    predictions, labels, inputs = parts
-    return EvalPrediction(predictions, labels, inputs, prediction.losses)

@@ -23,23 +23,22 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..utils.atomic_files import write_atomically
 from ..utils.command_line import (
     Parser,
     existing_file,
     exit_status,
     join_folders,
-    output_file,
     positive_integer,
     positive_number,
     write_to_stdout,
 )
-from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.compressed_files import is_standard_stream, open_binary, write_binary
 from ..utils.model_arguments import (
     add_batch_arguments,
     add_device_arguments,
     add_language_arguments,
     add_model_argument,
+    add_output_argument,
     add_restart_argument,
 )
 from ..utils.text import encode_lines, read_lines
@@ -74,7 +73,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="UTF-8 file, one text per line, which may be compressed (.gz, .zst); - is standard input (the default)",
     )
-    parser.add_argument("--output", type=output_file, metavar="FILE", help="file to write (default: standard output)")
+    add_output_argument(parser)
     add_language_arguments(parser)
     add_search_arguments(parser)
     add_output_arguments(parser)
@@ -198,7 +197,7 @@ def translate_lines(
         write = candidate_format(arguments.output_format, settings.n_best)
         lines = encode_lines(format_all(candidates, write))
         if arguments.output:
-            write_atomically(arguments.output, lines)
+            write_binary(arguments.output, lines)
         else:
             write_to_stdout(lines)
 

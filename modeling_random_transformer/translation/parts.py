@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.atomic_files import write_atomically
+from ..utils.compressed_files import write_binary
 from ..utils.text import encode_lines
 
 DAMAGED = "The manifest is damaged: delete the folder to start from the first line."
@@ -126,7 +127,7 @@ class Parts:
     def join(self, job: Job) -> None:
         """Concatenate the parts into the output, then delete them, the manifest last. Other files are kept."""
         paths = map(self.path, range(len(job.starts)))
-        write_atomically(self.output, (block for path in paths for block in read_blocks(path)), self.folder)
+        write_binary(self.output, (block for path in paths for block in read_blocks(path)), self.folder)
         self.remove_parts(job)
         self.manifest.unlink()
         if not any(self.folder.iterdir()):

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import tqdm
 
-from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive
+from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, current_device
 
 # Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
 RESERVED = (
@@ -90,7 +90,7 @@ class TranslationOptions:
         pipe = Seq2SeqPipeline(
             model,
             tokenizer,
-            device=None if getattr(model, "hf_device_map", None) else model.device,
+            device=current_device(model),
             max_batch_tokens=self.max_batch_tokens,
             max_source_tokens=self.max_source_tokens,
             max_new_tokens=self.max_new_tokens,
@@ -253,6 +253,8 @@ def stream_chunks(
                 given = None if remaining is None else list(islice(remaining, len(chunk)))
                 yield from translate_chunk(pipe, chunk, options, first, unit, bar.update, given)
                 first += len(chunk)
+        if remaining is not None and next(remaining, None) is not None:
+            raise ValueError(f"prefixes must be one per text, got more than {first}.")
 
     return translations()
 

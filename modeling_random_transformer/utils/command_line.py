@@ -87,8 +87,9 @@ def exit_status(script: str, run: Callable[[], None]) -> int:
     """
     try:
         run()
-    except BrokenPipeError:
-        return 0  # the reader, such as `head`, has exited
+    except BrokenPipeError:  # the reader, such as `head`, has exited
+        discard_stdout()
+        return 0
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except FloatingPointError as error:
@@ -107,9 +108,13 @@ def write_to_stdout(lines: Iterable[bytes]) -> None:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         except OSError as error:
-            # Prevents a second error at exit, when Python flushes the buffer again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_stdout()
             raise OSError(error.errno, error.strerror, "stdout") from error
+
+
+def discard_stdout() -> None:
+    """Discard what is written to standard output; prevents an error at exit, when Python flushes the buffer again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def join_folders(argv: Sequence[str] | None, option: str) -> list[str]:

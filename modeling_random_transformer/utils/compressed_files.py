@@ -5,7 +5,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -60,8 +60,12 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def create_binary(path: str | PathLike) -> Iterator[IO[bytes]]:
+def create_binary(path: str | PathLike, temporary_folder: Path | None = None) -> Iterator[IO[bytes]]:
     """Write or replace a file atomically, or write to standard output.
+
+    Args:
+        path: the file.
+        temporary_folder: see `new_file`.
 
     Raises:
         ValueError: pyarrow, which compresses with Zstandard, is not installed.
@@ -72,7 +76,7 @@ def create_binary(path: str | PathLike) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with new_file(path) as file:
+    with new_file(path, temporary_folder) as file:
         if suffix == ".gz":
             # Without a name and a time, equal contents give equal files.
             with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as compressed:
@@ -83,6 +87,13 @@ def create_binary(path: str | PathLike) -> Iterator[IO[bytes]]:
                 yield compressed
         else:
             yield file
+
+
+def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
+    """Write or replace a file with chunks of bytes, which are compressed if its name says so; see `create_binary`."""
+    with create_binary(path, temporary_folder) as file:
+        for chunk in content:
+            file.write(chunk)
 
 
 def _open_zstandard(path: str | PathLike) -> io.BufferedReader:

@@ -1,8 +1,10 @@
 """Arguments that the commands with a saved model have in common."""
 
 import argparse
+from pathlib import Path
 
-from .command_line import model_folders, positive_integer
+from .command_line import model_folders, output_file, positive_integer
+from .compressed_files import is_standard_stream
 
 DTYPES = ("float32", "bfloat16", "int8")
 
@@ -18,14 +20,25 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_output_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --output."""
+    parser.add_argument(
+        "--output",
+        type=output_file_or_stdout,
+        metavar="FILE",
+        help="file to write, compressed if its name ends with .gz or .zst; - is standard output (the default)",
+    )
+
+
+def output_file_or_stdout(text: str) -> Path | None:
+    """Argument type: a file to write, or `None` for standard output."""
+    return None if is_standard_stream(text) else output_file(text)
+
+
 def add_language_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --src_lang and --tgt_lang."""
-    parser.add_argument(
-        "--src_lang", metavar="CODE", help="language of the texts, for a model of several source languages"
-    )
-    parser.add_argument(
-        "--tgt_lang", metavar="CODE", help="language to translate to, for a model of several target languages"
-    )
+    parser.add_argument("--src_lang", metavar="CODE", help="source language, for a model of several")
+    parser.add_argument("--tgt_lang", metavar="CODE", help="target language, for a model of several")
 
 
 def add_batch_arguments(parser: argparse.ArgumentParser, size: str, unit: str) -> None:

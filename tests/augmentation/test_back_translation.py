@@ -10,6 +10,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import add_noise, back_translate, back_translation
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.translation import files, translate
+from modeling_random_transformer.utils.compressed_files import open_binary, write_binary
 from tests.helpers.interruption import killed_after
 from tests.helpers.training import run, write_corpus
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -91,6 +92,17 @@ class TestBackTranslate:
         assert [line for line in VALID if line in targets] == targets
         assert (report.selection.lines, report.selection.blank, report.selection.too_long) == (16, 2, 1)
         assert sorted(path.name for path in paths[0].parent.iterdir()) == ["mono.de", "synthetic.de", "synthetic.en"]
+
+    def test_compressed_files(self, paths, model, tokenizer):
+        back_translate(*paths, model, tokenizer, **SHORT)
+        compressed = [
+            path.with_name(f"{path.name}{suffix}") for path, suffix in zip(paths, (".gz", ".zst", ".gz"), strict=True)
+        ]
+        write_binary(compressed[0], [paths[0].read_bytes()])
+        back_translate(*compressed, model, tokenizer, **SHORT)
+        for path, plain in zip(compressed[1:], paths[1:], strict=True):
+            with open_binary(path) as file:
+                assert file.read() == plain.read_bytes()
 
     def test_beam_equals_translate(self, paths, model, tokenizer):
         back_translate(*paths, model, tokenizer, tag=None, **SHORT)

@@ -130,7 +130,6 @@ class TestResult:
 
 
 def test_ensemble_as_teacher(folder):
-    pytest.importorskip("modeling_random_transformer.ensemble")
     teacher = [str(folder / "teacher")] * 2
     result = distilled(folder, "ensemble", teacher=teacher, max_steps=1, save_steps=1, average_last=1, drop_worst=0.1)
     rows = {(row.model, row.dtype): row for row in result.rows}

@@ -132,10 +132,7 @@ def test_scripts_of_the_corpus_are_the_default():
 def test_scripts_of_texts():
     assert {*scripts_of([JAPANESE])} == {"Han", "Hiragana", "Katakana"}
     assert scripts_of(["1 + 2 = 3!"]) == []
-    assert scripts_of(["Београд Beograd"]) == ["Cyrillic", "Latin"] or scripts_of(["Београд Beograd"]) == [
-        "Latin",
-        "Cyrillic",
-    ]
+    assert {*scripts_of(["Београд Beograd"])} == {"Cyrillic", "Latin"}
     assert scripts_of(["A text with one foreign letter: ж"]) == ["Latin"]
 
 

@@ -11,10 +11,10 @@ from transformers import MarianConfig, MarianMTModel
 
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
-from modeling_random_transformer.scoring import PairScore, command, files, score_file, score_pairs
+from modeling_random_transformer.scoring import PairScore, alignments, command, files, score_file, score_pairs
 from modeling_random_transformer.scoring.pairs import Scorer, batches_of_pairs
 from tests.helpers.models import EOS, PAD
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
 
 PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
 
@@ -93,6 +93,45 @@ def test_a_forced_language_tag_is_not_scored(model, tokenizer):
         model.generation_config.forced_bos_token_id = None
     assert score.tokens == whole.tokens - 1
     assert score.token_log_probabilities == pytest.approx(whole.token_log_probabilities[1:])
+
+
+def test_languages_of_a_model_of_several_languages(tmp_path):
+    model, tokenizer = multilingual_translator()
+    model.double()
+    by_language = {}
+    for target in ("es", "fr"):
+        codes = {"src_lang": "en", "tgt_lang": target}
+        scores = list(score_pairs(model, tokenizer, PAIRS, **codes))
+        assert (tokenizer.src_lang, tokenizer.tgt_lang) == (None, None)
+        for (source, text), score in zip(PAIRS[:3], scores, strict=False):
+            tokenizer.src_lang, tokenizer.tgt_lang = codes.values()
+            inputs = tokenizer(source, text_target=text, return_tensors="pt")
+            tokenizer.src_lang = tokenizer.tgt_lang = None
+            start = torch.full((1, 1), model.config.decoder_start_token_id)
+            logits = model(
+                **inputs | {"labels": None}, decoder_input_ids=torch.cat([start, inputs["labels"]], 1)
+            ).logits
+            terms = label_log_probabilities(logits[:, 1:-1], inputs["labels"][:, 1:])  # without the tag
+            assert score.log_probability == pytest.approx(terms.sum().item())
+            assert score.tokens == terms.shape[1]
+        by_language[target] = scores
+        score_file(write_pairs(tmp_path), tmp_path / "scores.txt", model, tokenizer, **codes)
+        assert (tmp_path / "scores.txt").read_text().splitlines() == list(map(files.text_line, scores))
+        assert len(list(alignments(model, tokenizer, PAIRS, **codes))) == len(PAIRS)
+    assert by_language["es"] != by_language["fr"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        ({"src_lang": "en"}, "tgt_lang must be one of en, es, fr, got None."),
+        ({"tgt_lang": "en"}, "src_lang must be one of en, es, fr, got None."),
+        ({"src_lang": "de", "tgt_lang": "en"}, "src_lang must be one of en, es, fr, got 'de'."),
+    ],
+)
+def test_a_missing_or_unknown_language_is_an_error_before_the_first_pair(codes, message):
+    with pytest.raises(ValueError, match=message):
+        score_pairs(*multilingual_translator(), iter(()), **codes)
 
 
 def test_pairs_are_read_lazily_and_the_mode_of_the_model_is_restored(model, tokenizer):
@@ -191,6 +230,16 @@ class TestFiles:
         with pytest.raises(ValueError, match="but line 2 is with an empty source or target"):
             score_file(corpus, tmp_path / "scores.txt", model, tokenizer)
         assert not (tmp_path / "scores.txt.parts").exists()
+
+    def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_again(self, model, tmp_path):
+        tokenizer = random_tokenizer()
+        tokenizer.model_max_length = 50
+        corpus = write_pairs(tmp_path, [*PAIRS[:8], ("a b " * 50, "c")])
+        with pytest.raises(ValueError, match=r"at most 50 tokens .* but the one at line 9 has \d+\."):
+            score_file(corpus, tmp_path / "scores.txt", model, tokenizer, chunk_size=4)
+        assert len(list((tmp_path / "scores.txt.parts").glob("*.txt"))) == 2
+        score_file(corpus, tmp_path / "scores.txt", model, tokenizer, chunk_size=4, truncation=True)
+        assert len((tmp_path / "scores.txt").read_text().splitlines()) == 9
 
     def test_formats(self):
         score = PairScore(-1.5, 2, [-1.0, -0.5])

@@ -1,5 +1,6 @@
 """N-best lists and forced prefixes, in Python, in files and on the command line."""
 
+import gzip
 import json
 import re
 
@@ -27,7 +28,7 @@ PREFIXES = ["el", "", "las casa", "el libro en", "", "a", "two red", "", "we"]
 
 @pytest.fixture(scope="module")
 def model():
-    return random_translator()
+    return random_translator().double()  # in float32, rounding could change the order of hypotheses
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +154,10 @@ class TestPrefixes:
         with pytest.raises(ValueError, match=message):
             list(pipe(inputs, target_prefix=target_prefix))
 
+    def test_more_prefixes_than_texts(self, model, tokenizer):
+        with pytest.raises(ValueError, match=r"prefixes must be one per text, got more than 1\."):
+            translate(["a"], model, tokenizer, prefixes=["b", "c"], **SHORT)
+
     def test_fewer_prefixes_than_texts(self, model, tokenizer):
         with pytest.raises(ValueError, match="prefixes must be one per text, got fewer: the last belongs to text 2"):
             translate(TEXTS, model, tokenizer, prefixes=PREFIXES[:2], **SHORT)
@@ -233,6 +238,11 @@ class TestCommand:
         assert all(re.fullmatch(r"\d \|\|\| .*? \|\|\| -?\d+\.\d{6}", line) for line in lines)
         assert command.main([*map(str, arguments), "--output", str(tmp_path / "out.txt")]) == 0
         assert (tmp_path / "out.txt").read_bytes() == printed
+        with gzip.open(tmp_path / "prefixes.gz", "wb") as file:
+            file.write((tmp_path / "prefixes.txt").read_bytes())
+        arguments[-1] = tmp_path / "prefixes.gz"
+        assert command.main([*map(str, arguments), "--output", "-"]) == 0
+        assert capsysbinary.readouterr().out == printed
 
     def test_more_candidates_than_beams(self, folder, capsys):
         with pytest.raises(SystemExit):

@@ -29,7 +29,7 @@ from modeling_random_transformer.translation import (
     translate_stream,
 )
 from modeling_random_transformer.utils.atomic_files import write_atomically
-from modeling_random_transformer.utils.compressed_files import create_binary
+from modeling_random_transformer.utils.compressed_files import create_binary, open_binary
 from tests.helpers.interruption import killed_after
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -348,7 +348,8 @@ class TestFiles:
         assert sorted(output.parent.iterdir()) == [output, source]
 
     @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-    def test_compressed_input_resumes(self, source, output, expected, model, tokenizer, suffix):
+    def test_compressed_files_resume(self, source, output, expected, model, tokenizer, suffix):
+        output = output.with_name(f"output.txt{suffix}")
         compressed = source.with_name(f"source.txt{suffix}")
         with create_binary(compressed) as file:
             file.write(source.read_bytes())
@@ -356,7 +357,8 @@ class TestFiles:
         killed_after(30, run, output.parent)
         assert not output.exists()
         run()
-        assert output.read_bytes() == expected
+        with open_binary(output) as file:
+            assert file.read() == expected
 
     @pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"\n", 1), (b"\r\n\n", 2), (b"the", 1), (b"the\n", 1)])
     def test_short_files(self, tmp_path, output, model, tokenizer, content, lines):

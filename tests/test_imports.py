@@ -1,0 +1,68 @@
+"""Imports between the modules of the package point one way; see docs/explanation/architecture.md."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import modeling_random_transformer
+
+PACKAGE = Path(modeling_random_transformer.__file__).parent
+# Subpackages and modules, in an order in which each imports only earlier ones.
+LAYERS = (
+    "__version__",
+    "configuration_random_transformer",
+    "ops_random_transformer",
+    "quantization_random_transformer",
+    "generation_random_transformer",
+    "modeling_random_transformer",
+    "tokenization_random_transformer",
+    "pipeline_random_transformer",
+    "utils",
+    "loading",
+    "ensemble",
+    "conversion",
+    "evaluation",
+    "data",
+    "cleaning",
+    "training",
+    "translation",
+    "scoring",
+    "export",
+    "augmentation",
+    "tracing",
+    "cli",
+)
+
+
+def modules() -> Iterator[tuple[str, ...]]:
+    """The names of all modules but `__init__.py` and `__main__.py`, as paths without suffix."""
+    for path in PACKAGE.rglob("*.py"):
+        if not path.name.startswith("__"):
+            yield path.relative_to(PACKAGE).with_suffix("").parts
+
+
+def imports(module: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The modules and packages that a module imports anywhere, including in functions and for type hints."""
+    tree = ast.parse(PACKAGE.joinpath(*module).with_suffix(".py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = (*module[: -node.level], *(node.module or "").split("."))
+            for name in node.names:
+                longer = (*filter(None, base), name.name)
+                is_module = PACKAGE.joinpath(*longer).with_suffix(".py").is_file() or (PACKAGE / Path(*longer)).is_dir()
+                yield longer if is_module else tuple(filter(None, base))
+
+
+def test_subpackages_import_only_earlier_layers():
+    violations = [
+        f"{'.'.join(module)} imports {'.'.join(imported)}"
+        for module in modules()
+        for imported in imports(module)
+        if imported and LAYERS.index(imported[0]) > LAYERS.index(module[0])
+    ]
+    assert not violations
+
+
+def test_modules_have_no_import_cycles():
+    TopologicalSorter({module: set(imports(module)) for module in modules()}).prepare()
