@@ -20,13 +20,12 @@ from typing import Any, BinaryIO
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..ensemble import vocabulary
 from ..pipeline_random_transformer import (
     CHUNK_SIZE,
     Seq2SeqPipeline,
     check_positive,
-    source_language,
     source_limit,
-    tokenizer_languages,
 )
 from ..utils.compressed_files import open_binary
 from ..utils.distributed import call_on_main_process
@@ -179,8 +178,8 @@ def version_of(source: Path) -> tuple[int, int]:
 
 def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
-    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
-        described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
+    ids, empty = vocabulary(tokenizer)
+    described: list[Any] = [sorted(ids.items()), empty]
     members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
     for config in (model.config, model.generation_config, *members):
         described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
