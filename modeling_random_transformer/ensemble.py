@@ -24,6 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from .generation_random_transformer import RandomTransformerGenerationMixin
 from .loading import load_translator
+from .pipeline_random_transformer import source_language, tokenizer_languages
 
 __all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM", "load_ensemble"]
 
@@ -258,5 +259,6 @@ def load_ensemble(
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
-    """The id of each token, and the ids of an empty text."""
-    return tokenizer.get_vocab(), tokenizer("")["input_ids"]
+    """The id of each token, and the ids of an empty text, in the first language if there are several."""
+    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
+        return tokenizer.get_vocab(), tokenizer("")["input_ids"]

@@ -11,7 +11,7 @@ from modeling_random_transformer.scoring import score_pairs
 from modeling_random_transformer.translation import command, translate, translate_file, translate_n_best
 from modeling_random_transformer.utils.command_line import join_folders
 from tests.helpers.models import BOS, EOS, PAD
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
 
 TEXTS = some_texts(8)
 SHORT = {"max_new_tokens": 10, "progress": False}
@@ -103,6 +103,18 @@ def test_the_pipeline_and_scoring_take_an_ensemble(model, other, tokenizer):
     pairs = [("the boy", "el niño")]
     [[score], *alone] = ([*score_pairs(each, tokenizer, pairs)] for each in (ensemble, model, other))
     assert score.log_probability >= sum(member.log_probability for [member] in alone) / 2
+
+
+def test_members_of_several_languages(tokenizer, tmp_path):
+    model, languages = multilingual_translator()
+    for name, saved in (("first", languages), ("second", languages), ("other", tokenizer)):
+        (model if name != "other" else random_translator()).save_pretrained(tmp_path / name)
+        saved.save_pretrained(tmp_path / name)
+    ensemble, loaded = load_ensemble([tmp_path / "first", tmp_path / "second"])
+    options = {"src_lang": "en", "tgt_lang": "fr", "num_beams": 2, **SHORT}
+    assert translate(TEXTS, ensemble, loaded, **options) == translate(TEXTS, model, languages, **options)
+    with pytest.raises(ValueError, match="must have the same vocabulary"):
+        load_ensemble([tmp_path / "other", tmp_path / "first"])
 
 
 def test_members_in_other_dtypes(model, tokenizer, tmp_path):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import source_language, tokenizer_languages
+from ..ensemble import vocabulary
 from ..utils.distributed import call_on_main_process
 from .parts import Job, Parts
 from .streams import progress_bar
@@ -101,8 +101,8 @@ def process_state(model: PreTrainedModel) -> Any:
 
 def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
-    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
-        described: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer("")["input_ids"]]
+    ids, empty = vocabulary(tokenizer)
+    described: list[Any] = [sorted(ids.items()), empty]
     members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
     for config in (model.config, model.generation_config, *members):
         described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
