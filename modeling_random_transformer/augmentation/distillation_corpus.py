@@ -122,7 +122,7 @@ class SyntheticCorpus:
             ValueError: a text is not UTF-8, none can be translated, or the folder belongs to a different job.
             OSError: a file cannot be read or written.
         """
-        codes: dict[str, Any] = language_options(tokenizer, languages)
+        codes = language_options(tokenizer, languages)
         options: dict[str, Any] = {
             "num_beams": arguments.teacher_num_beams,
             "max_batch_tokens": arguments.teacher_max_batch_tokens,
