@@ -85,7 +85,13 @@ def distill(
     corpus = SyntheticCorpus(folder / WORK)
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = corpus.make(
-        translator, tokenizer, arguments, original, data.max_source_length, languages=training_languages(data)
+        translator,
+        tokenizer,
+        arguments,
+        original,
+        data.max_source_length,
+        languages=training_languages(data),
+        is_in_use=(folder / MANIFEST).is_file(),
     )
     del translator
     run = train_translation(data.with_training_set(*corpus.train), model, args)

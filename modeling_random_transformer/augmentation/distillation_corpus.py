@@ -106,6 +106,7 @@ class SyntheticCorpus:
         original: Sequence[CorpusSpec],
         max_tokens: int,
         languages: Languages | None = None,
+        is_in_use: bool = False,
     ) -> SyntheticReport:
         """Write the training set, or continue an earlier call.
 
@@ -116,9 +117,11 @@ class SyntheticCorpus:
             original: the original pairs; invalid lines are skipped.
             max_tokens: skip texts with more tokens.
             languages: language codes of the texts and of their translations, for a teacher with language tags.
+            is_in_use: the training of the student has begun, so that the training set must not change.
 
         Raises:
-            ValueError: a text is not UTF-8, none can be translated, or the folder belongs to a different job.
+            ValueError: a text is not UTF-8, none can be translated, the folder belongs to a different job, or a
+                training set in use would change.
             OSError: a file cannot be read or written.
         """
         codes = language_options(tokenizer, languages)
@@ -134,8 +137,10 @@ class SyntheticCorpus:
             return write_selection(self.selected, lines, pipe, max_tokens, codes.get("src_lang"), "source_text")
 
         selection = call_on_main_process(select)
-        translate_once(self.selected, self.translated, model, tokenizer, **options)
+        translate_once(self.selected, self.translated, model, tokenizer, is_in_use=is_in_use, **options)
         share = arguments.drop_worst
+        if finished := call_on_main_process(lambda: self.finished(self.inputs(original, share), is_in_use)):
+            return finished
         if share:
             call_on_main_process(self.write_synthetic)
             # Training skips translations that are too long; they must not stop the scoring.
@@ -151,19 +156,37 @@ class SyntheticCorpus:
         for side, name in enumerate(("synthetic.source", "synthetic.target")):
             write_atomically(self.folder / name, encode_lines(pair[side] for pair in self.pairs()))
 
-    def write_train(self, selection: Selection, original: Sequence[CorpusSpec], drop_worst: float) -> SyntheticReport:
-        """Write the training set, unless that of the same inputs exists, whose cached tokens would be lost."""
-        record = self.folder / "train.json"
-        inputs = {
+    @property
+    def record(self) -> Path:
+        """The file with the report on the finished training set and what determines it."""
+        return self.folder / "train.json"
+
+    def inputs(self, original: Sequence[CorpusSpec], drop_worst: float) -> dict[str, Any]:
+        """What determines the training set."""
+        return {
             "translations": file_digest(self.translated),
             "original": fingerprint(list(original)),
             "drop_worst": drop_worst,
         }
-        if record.is_file() and all(path.is_file() for path in self.train):
-            earlier = json.loads(record.read_bytes())
-            if earlier["inputs"] == inputs:
-                return SyntheticReport(**earlier["report"])
-        record.unlink(missing_ok=True)
+
+    def finished(self, inputs: dict[str, Any], is_in_use: bool) -> SyntheticReport | None:
+        """The report on the training set of the same inputs, whose scores and cached tokens must not be lost."""
+        if not (self.record.is_file() and all(path.is_file() for path in self.train)):
+            return None
+        earlier = json.loads(self.record.read_bytes())
+        if earlier["inputs"] == inputs:
+            return SyntheticReport(**earlier["report"])
+        if is_in_use:
+            changed = [name for name in inputs if earlier["inputs"].get(name) != inputs[name]]
+            raise ValueError(
+                f"{self.folder} must contain the training set of the same call, since a model has been trained on it, "
+                f"got one that differs in {', '.join(changed)}: use another output_dir."
+            )
+        return None
+
+    def write_train(self, selection: Selection, original: Sequence[CorpusSpec], drop_worst: float) -> SyntheticReport:
+        """Write the training set and its record."""
+        self.record.unlink(missing_ok=True)
         kept = self.best(drop_worst)
         for side, path in enumerate(self.train):
             write_atomically(path, encode_lines(pair[side] for pair in self.training_pairs(kept, original)))
@@ -175,7 +198,8 @@ class SyntheticCorpus:
             dropped=0 if kept is None else count - len(kept),
             original=sum(1 for _ in pairs_of(original)),
         )
-        write_atomically(record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])
+        inputs = self.inputs(original, drop_worst)
+        write_atomically(self.record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])
         return report
 
     def training_pairs(self, kept: set[int] | None, original: Sequence[CorpusSpec]) -> Iterator[tuple[str, str]]:

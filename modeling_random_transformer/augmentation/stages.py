@@ -27,6 +27,7 @@ def translate_once(
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
+    is_in_use: bool = False,
     **options: Any,
 ) -> None:
     """`translate_file`, which does nothing if the output is the finished translation of an earlier call.
@@ -41,10 +42,11 @@ def translate_once(
         chunk_size: see `translate_file`, as for the following arguments.
         restart: translate again from the first line.
         progress: show a progress bar.
+        is_in_use: raise an error instead of replacing the output by that of another job.
         **options: those of `translate`.
 
     Raises:
-        ValueError: see `translate_file`.
+        ValueError: see `translate_file`; or the output of another job is in use.
         OSError: a file cannot be read or written.
     """
     check_positive(chunk_size=chunk_size)
@@ -57,6 +59,11 @@ def translate_once(
         job = json.dumps(described, sort_keys=True)
         if not restart and output.is_file() and record.is_file() and record.read_text(encoding="utf-8") == job:
             return job, True
+        if is_in_use:
+            raise ValueError(
+                f"{output} must be the translation of the same texts by the same model with the same options, since a "
+                "model has been trained on it, got another one: use another output folder."
+            )
         record.unlink(missing_ok=True)
         return job, False
 

@@ -38,12 +38,18 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
     if isinstance(args.resume_from_checkpoint, str):
         _check_resume_from_checkpoint(args.resume_from_checkpoint, Path(args.output_dir))
     if model_args.model_name_or_path is not None:
-        _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
+        config = _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
     elif model_args.tokenizer is not None:
         with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {model_args.tokenizer!r}"):
-            model_args.config(len(load_tokenizer(model_args.tokenizer)))
+            config = model_args.config(len(load_tokenizer(model_args.tokenizer)))
     else:
-        model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
+        config = model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
+    if args.r_drop_alpha and not (args.word_dropout or model_args.lora_rank is not None or _has_dropout(config)):
+        raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
+
+
+def _has_dropout(config: RandomTransformerConfig) -> bool:
+    return any((config.dropout, config.attention_dropout, config.activation_dropout))
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -98,7 +104,8 @@ def _check_resume_from_checkpoint(name: str, output: Path) -> None:
         )
 
 
-def _check_saved_model(folder: str, overrides: dict[str, Any]) -> None:
+def _check_saved_model(folder: str, overrides: dict[str, Any]) -> RandomTransformerConfig:
+    """Check a model to fine-tune, and return its configuration with the overrides."""
     if Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file():
         raise ValueError(
             f"model_name_or_path must contain a full model, got {folder!r} with an adapter: merge it first "
@@ -111,12 +118,13 @@ def _check_saved_model(folder: str, overrides: dict[str, Any]) -> None:
             f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
             f"got {folder!r} of type {config.model_type!r}."
         )
-    RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})  # validates the overrides
+    overridden = RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
     with reraise_as_value_error(f"model_name_or_path must contain the model's tokenizer, got {folder!r}"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
     check_tokenizer(tokenizer, config)
+    return overridden
 
 
 def check_checkpoint(checkpoint: Path, model: TrainableModel) -> None:

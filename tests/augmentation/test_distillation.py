@@ -219,6 +219,29 @@ def test_invalid_argument(folder, options, message):
     assert not (folder / "invalid" / "distillation").exists()
 
 
+def test_training_set_of_a_student_is_kept(folder, tmp_path, monkeypatch):
+    """Scores are not computed again, and other options do not replace the training set."""
+    options = {"output_dir": str(tmp_path / "student"), "drop_worst": 0.2}
+    with monkeypatch.context() as patch:
+        patch.setattr(distillation, "train_translation", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder, **options)
+        patch.setattr(distillation_corpus, "score_file", None)
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder, **options)
+    files = [path for path in (tmp_path / "student" / "distillation").iterdir() if path.name != "selected.source"]
+    contents = [path.read_bytes() for path in files]
+    (tmp_path / "student" / distillation.MANIFEST).touch()  # the training has begun
+    for other, message in (
+        ({"drop_worst": 0.3}, "differs in drop_worst: use another output_dir"),
+        ({"source_file": str(folder / "test.a"), "target_file": str(folder / "test.b")}, "differs in original: use"),
+        ({"teacher_num_beams": 2}, "must be the translation of the same texts by the same model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            distilled(folder, **options | other)
+    assert [path.read_bytes() for path in files] == contents
+
+
 def test_another_run_is_not_overwritten(folder, tmp_path):
     shutil.copytree(folder / "teacher", tmp_path / "other")
     with pytest.raises(ValueError, match="output_dir must be new or contain an earlier distillation"):
