@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.trainer_utils import IntervalStrategy
 
@@ -36,7 +36,7 @@ from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_c
 from .ema import load_ema
 from .manifest import Manifest, RunResult, fingerprint, fixed_values, free_values, locked, open_manifest
 from .model_card import CARD, write_model_card
-from .model_init import build_model, check_arguments, check_checkpoint
+from .model_init import build_model, check_arguments, check_checkpoint, load_tokenizer
 from .preparation import PreparedData, TokenizedSet, check_lengths, languages_of, prepare_data
 from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
@@ -119,7 +119,7 @@ def _check_languages(corpora: dict[str, list[CorpusSpec]], model_args: ModelArgu
     used = languages_of(list(chain.from_iterable(corpora.values())))
     available, origin = languages_of(corpora["train"]), "the training corpora"
     if (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
-        tokenizer = AutoTokenizer.from_pretrained(saved)
+        tokenizer = load_tokenizer(saved)
         available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
         if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
             raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
