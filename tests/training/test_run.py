@@ -58,6 +58,7 @@ def test_a_sentencepiece_model_as_tokenizer(tmp_path):
     assert AutoTokenizer.from_pretrained(result.folder).decode([1]) == "<s>"
     with pytest.raises(ValueError, match="BPE"):
         run(tmp_path, "other", tokenizer=str(tmp_path / "unigram.model"), **options)
+    assert not (tmp_path / "other").exists()  # a manifest would not allow to correct the arguments
 
 
 def test_average_weights_is_the_mean(tmp_path):
