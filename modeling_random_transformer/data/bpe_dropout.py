@@ -42,7 +42,7 @@ class BPEDropout:
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {dropout}.")
         self.tokenizer = tokenizer
         self.dropout = dropout
-        self.merges = _merges(tokenizer)
+        self.merges = bpe_merges(tokenizer)
         self._halves = {merged: pair for pair, (_, merged) in reversed(self.merges.items())}
         self._words: dict[Symbols, tuple[list[int], list[int]]] = {}
 
@@ -205,7 +205,7 @@ def segment_columns(
     return {"input_ids": input_ids, "attention_mask": [[1] * len(ids) for ids in input_ids], "labels": labels}
 
 
-def _merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tuple[int, int]]:
+def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tuple[int, int]]:
     """The rank and the result of each merge of two token ids.
 
     Raises:

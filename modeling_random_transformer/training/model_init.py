@@ -12,6 +12,7 @@ from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..conversion.sentencepiece import from_sentencepiece, is_sentencepiece
+from ..data.bpe_dropout import bpe_merges
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
@@ -30,7 +31,7 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
 
     Raises:
         ValueError: the arguments exclude each other, peft is not installed, or the folder has no model, a model of
-            another architecture or a tokenizer that does not match the model.
+            another architecture or a tokenizer that does not match the model or the regularization.
     """
     if model_args.lora_rank is not None:
         _check_lora(model_args.lora_rank, args)
@@ -46,6 +47,8 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
         config = model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
     if args.r_drop_alpha and not (args.word_dropout or model_args.lora_rank is not None or _has_dropout(config)):
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
+    if args.bpe_dropout and (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
+        bpe_merges(load_tokenizer(saved))
 
 
 def _has_dropout(config: RandomTransformerConfig) -> bool:

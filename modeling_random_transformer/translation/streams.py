@@ -148,9 +148,11 @@ def translate_chunk(
     for answers in pipe.answer_batches([texts[number - start] for number in numbers], numbers, unit, given):
         for number, answer in answers.items():
             alternatives = answer if isinstance(answer, list) else [answer]
-            candidates[number - start] = [
+            found = [
                 Candidate(alternative["generated_text"], alternative.get("score", 0.0)) for alternative in alternatives
             ]
+            found.sort(key=lambda candidate: candidate.score, reverse=True)  # samples are in random order
+            candidates[number - start] = found
         update(len(answers))
     return candidates
 

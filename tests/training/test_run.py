@@ -41,6 +41,26 @@ def test_a_run_writes_a_scored_model(tmp_path):
         torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
 
 
+def test_a_sentencepiece_model_as_tokenizer(tmp_path):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    write_corpus(tmp_path)
+    for kind in ("bpe", "unigram"):
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(tmp_path / "train.a"),
+            model_prefix=str(tmp_path / kind),
+            model_type=kind,
+            vocab_size=60,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    options = {"vocab_size": None, "max_steps": 2, "average_last": 1, "bpe_dropout": 0.1}
+    result = run(tmp_path, "out", tokenizer=str(tmp_path / "bpe.model"), **options)
+    assert AutoTokenizer.from_pretrained(result.folder).decode([1]) == "<s>"
+    with pytest.raises(ValueError, match="BPE"):
+        run(tmp_path, "other", tokenizer=str(tmp_path / "unigram.model"), **options)
+    assert not (tmp_path / "other").exists()  # a manifest would not allow to correct the arguments
+
+
 def test_average_weights_is_the_mean(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out")

@@ -75,6 +75,8 @@ class TestNBest:
         found = list(translate_n_best(TEXTS, model, tokenizer, n_best=6, **options))
         assert all(len(candidates) == 6 for candidates in found)
         assert len(set(texts_of(found)[0])) > 1
+        scores = [[candidate.score for candidate in candidates] for candidates in found]
+        assert scores == [sorted(values, reverse=True) for values in scores]
         pipe = TranslationOptions(max_batch_tokens=60, num_beams=1, n_best=6, generate_options={"do_sample": True})
         batches = pipe.pipeline(model, tokenizer).batches([5] * 8, 1, pipe.pipeline(model, tokenizer)._forward_params)
         assert max(map(len, batches)) == 2
