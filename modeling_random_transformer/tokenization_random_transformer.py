@@ -68,7 +68,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """
         if isinstance(texts, str | bytes):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-        added = _added_tokens(languages, special_tokens)
+        added = added_tokens(languages, special_tokens)
         _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
         backend = _untrained_bpe(normalization)
@@ -259,7 +259,7 @@ def language_tag(code: str) -> str:
     return f"__{code}__"
 
 
-def _added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> list[AddedToken]:
+def added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> list[AddedToken]:
     """The special tokens in addition to `SPECIAL_TOKENS`, in the order of their ids."""
     for code in languages:
         if not isinstance(code, str) or LANGUAGE_CODE.fullmatch(code) is None:

@@ -145,7 +145,15 @@ class SyntheticCorpus:
         if share:
             call_on_main_process(self.write_synthetic)
             # Training skips translations that are too long; they must not stop the scoring.
-            score_file(self.synthetic, self.scores, model, tokenizer, truncation=True, **codes)
+            score_file(
+                self.synthetic,
+                self.scores,
+                model,
+                tokenizer,
+                truncation=True,
+                src_lang=codes.get("src_lang"),
+                tgt_lang=codes.get("tgt_lang"),
+            )
         return call_on_main_process(lambda: self.write_train(selection, original, share))
 
     def pairs(self) -> Iterator[tuple[str, str]]:

@@ -132,7 +132,8 @@ def raise_if_invalid(report: ValidationReport, on_invalid: str) -> None:
     """
     if (unaligned := report.counts.get(UNALIGNED)) is not None:
         raise ValueError(
-            f"{report.name} must have the same number of lines, got {report.lines:,} and {report.lines - unaligned:,}."
+            f"{report.name} must have the same number of lines, got {report.lines:,} lines in the longer file and "
+            f"{report.lines - unaligned:,} in the other."
         )
     if report.invalid and on_invalid == "error":
         raise ValueError(f"{report}. Correct these lines, or skip them with on_invalid='skip'.")

@@ -1,6 +1,7 @@
 """The initial model of a run: a new model, a saved model, or a frozen saved model with a LoRA adapter."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -14,6 +15,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..conversion.sentencepiece import from_sentencepiece, is_sentencepiece
 from ..data.bpe_dropout import bpe_merges
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..tokenization_random_transformer import MIN_VOCAB_SIZE, added_tokens
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .arguments import VOCAB_SIZE, ModelArguments, parse_overrides
@@ -45,10 +47,21 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
             config = model_args.config(len(load_tokenizer(model_args.tokenizer)))
     else:
         config = model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
+        _check_new_tokenizer(config.vocab_size, model_args.special_tokens or ())
     if args.r_drop_alpha and not (args.word_dropout or model_args.lora_rank is not None or _has_dropout(config)):
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
     if args.bpe_dropout and (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
         bpe_merges(load_tokenizer(saved))
+
+
+def _check_new_tokenizer(vocab_size: int, special_tokens: Sequence[str]) -> None:
+    """Check what would only raise after the corpus has been read and the manifest has been written."""
+    least = MIN_VOCAB_SIZE + len(added_tokens((), special_tokens))
+    if vocab_size < least:
+        raise ValueError(
+            f"vocab_size must be an integer of at least {least} (the special tokens and the 256 bytes), got "
+            f"{vocab_size}."
+        )
 
 
 def _has_dropout(config: RandomTransformerConfig) -> bool:

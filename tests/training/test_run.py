@@ -41,6 +41,21 @@ def test_a_run_writes_a_scored_model(tmp_path):
         torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 100}, "vocab_size must be an integer of at least 260 .*, got 100"),
+        ({"vocab_size": 260, "special_tokens": ["<bt>"]}, "vocab_size must be an integer of at least 261 .*, got 260"),
+        ({"special_tokens": ["<bt>", "<bt>"]}, "languages and special_tokens must be unique, got '<bt>'"),
+    ],
+)
+def test_an_invalid_vocabulary_leaves_no_manifest(tmp_path, options, message):
+    write_corpus(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_sentencepiece_model_as_tokenizer(tmp_path):
     sentencepiece = pytest.importorskip("sentencepiece")
     write_corpus(tmp_path)
