@@ -231,10 +231,10 @@ class ModelArguments:
         default=None, metadata={"help": "Saved tokenizer or SentencePiece model (.model, .spm); default: train one."}
     )
     vocab_size: int | None = field(
-        default=None, metadata={"help": f"Vocabulary size of the trained tokenizer; default: {VOCAB_SIZE}."}
+        default=None, metadata={"help": f"Vocabulary size of a tokenizer that is trained; default: {VOCAB_SIZE}."}
     )
     special_tokens: list[str] | None = field(
-        default=None, metadata={"help": "More special tokens of the trained tokenizer, such as '<bt>'."}
+        default=None, metadata={"help": "More special tokens of the tokenizer, such as '<bt>'."}
     )
     preset: str | None = field(
         default=None, metadata={"help": f"Preset of RandomTransformerConfig; default: {PRESET}."}
@@ -259,8 +259,6 @@ class ModelArguments:
             raise ValueError(
                 f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} without it."
             )
-        if self.tokenizer is not None and self.special_tokens:
-            raise ValueError(f"special_tokens must be unset with tokenizer, got {self.special_tokens}.")
         if self.lora_rank is None:
             self._check_no_lora_options()
         for name in ("lora_rank", "lora_alpha"):

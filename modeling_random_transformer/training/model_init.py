@@ -44,7 +44,7 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
         config = _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
     elif model_args.tokenizer is not None:
         with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {model_args.tokenizer!r}"):
-            config = model_args.config(len(load_tokenizer(model_args.tokenizer)))
+            config = model_args.config(len(load_tokenizer(model_args.tokenizer, model_args.special_tokens or ())))
     else:
         config = model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
         _check_new_tokenizer(config.vocab_size, model_args.special_tokens or ())
@@ -68,13 +68,21 @@ def _has_dropout(config: RandomTransformerConfig) -> bool:
     return any((config.dropout, config.attention_dropout, config.activation_dropout))
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder or of the Hub, or import a SentencePiece model.
 
+    Args:
+        name: the folder, the name on the Hub or the SentencePiece model.
+        special_tokens: special tokens to add if the tokenizer does not have them.
+
     Raises:
-        ValueError: the SentencePiece model cannot be imported.
+        ValueError: the SentencePiece model cannot be imported, or a special token is invalid.
     """
-    return from_sentencepiece(name) if is_sentencepiece(name) else AutoTokenizer.from_pretrained(name)
+    tokenizer = from_sentencepiece(name) if is_sentencepiece(name) else AutoTokenizer.from_pretrained(name)
+    new = [token for token in added_tokens((), special_tokens) if str(token) not in tokenizer.all_special_tokens]
+    if new:
+        tokenizer.add_special_tokens({"extra_special_tokens": new}, replace_extra_special_tokens=False)
+    return tokenizer
 
 
 def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:

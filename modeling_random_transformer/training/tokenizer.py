@@ -39,7 +39,7 @@ def prepare_tokenizer(
     Args:
         folder: the output folder.
         manifest: the manifest of the run.
-        model_args: the saved tokenizer, or the vocabulary size and the special tokens of a new one.
+        model_args: the saved tokenizer, or the vocabulary size of a new one, and special tokens.
         corpora: the training corpora.
         texts: their texts, read only if the tokenizer is trained.
         reports: their validation reports; empty if the numbers of lines are unknown.
@@ -49,7 +49,7 @@ def prepare_tokenizer(
         lines = sum(report.lines for report in reports) or None
         sample = chain.from_iterable(vocabulary_sample(text, lines) for text in texts)
         train_tokenizer(folder, manifest, sample, model_args.vocab_size, **_tag_options(corpora, model_args))
-    tokenizer = load_tokenizer(str(folder) if saved is None else saved)
+    tokenizer = load_tokenizer(str(folder) if saved is None else saved, model_args.special_tokens or ())
     for name, code in default_languages(corpora).items():
         setattr(tokenizer, name, code)
     return tokenizer

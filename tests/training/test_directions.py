@@ -8,7 +8,8 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
 from modeling_random_transformer.data import CorpusMixture, CorpusSpec, ParallelText, TokenBudgetStream
-from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainer, command
+from modeling_random_transformer.training import DataArguments, TranslationTrainer, command
+from modeling_random_transformer.training.model_init import load_tokenizer
 from tests.helpers.training import STEPS, arguments, run, write_corpus
 
 SIZES = "d_model=64,d_ff=128,encoder_layers=1,decoder_layers=1,num_heads=4,dropout=0,norm_order=pre"
@@ -93,6 +94,20 @@ def test_a_single_direction_is_the_default_of_the_saved_model(tmp_path):
     assert pipe("abc") == pipe("abc", src_lang="x", tgt_lang="y")
 
 
+def test_special_tokens_are_added_to_a_saved_tokenizer(tmp_path):
+    write_corpus(tmp_path)
+    saved = run(tmp_path, "base", max_steps=1).folder
+    options = {"tokenizer": str(saved), "vocab_size": None, "special_tokens": ["<bt>"], "max_steps": 2}
+    result = run(tmp_path, "out", **options)
+    base, tokenizer = (AutoTokenizer.from_pretrained(folder) for folder in (saved, result.folder))
+    assert tokenizer("<bt> abc")["input_ids"] == [len(base), *base("abc")["input_ids"]]
+    assert tokenizer.decode([len(base)], skip_special_tokens=True) == ""
+    model = AutoModelForSeq2SeqLM.from_pretrained(result.folder)
+    assert model.config.vocab_size == len(tokenizer) == len(base) + 1
+    assert run(tmp_path, "out", **options).steps == 2
+    assert len(load_tokenizer(str(result.folder), ["<bt>"])) == len(tokenizer)
+
+
 def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(tmp_path):
     base = run(tmp_path, "base", **write_directions(tmp_path), max_steps=2).folder
     write_corpus(tmp_path)
@@ -146,8 +161,6 @@ def test_the_languages_of_evaluation_sets(tmp_path):
         run(tmp_path, "out", **data | files, test_source_lang="a", test_target_lang="d")
     with pytest.raises(ValueError, match="test_source_lang must be unset without source_lang, got"):
         DataArguments(**data | files | own | {"source_lang": None, "target_lang": None}).corpora("test")
-    with pytest.raises(ValueError, match=r"special_tokens must be unset with tokenizer, got \['<bt>'\]"):
-        ModelArguments(tokenizer="folder", special_tokens=["<bt>"])
 
 
 def test_the_command_prints_scores_per_direction(tmp_path, capsys):
