@@ -46,8 +46,8 @@ def clean_files(
         **options: the fields of `CleaningOptions`.
 
     Raises:
-        ValueError: an option is invalid, an output cannot be written or is one of the inputs, or the files of the
-            corpus have different numbers of lines or are damaged.
+        ValueError: an option is invalid, an output cannot be written or is one of the inputs, the files of the corpus
+            have different numbers of lines or are damaged, or no pair is kept.
         OSError: a file cannot be read or written.
     """
     outputs = [Path(path) for path in (output, output_target) if path is not None]
@@ -62,6 +62,9 @@ def clean_files(
         pairs = clean_pairs(corpus, report=report, on_rejected=on_rejected, **options)
         for line in _with_progress(pairs, report, progress):
             writer(line)
+        if report.kept == 0:  # before the outputs replace earlier files
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items())
+            raise ValueError(f"{corpus} must have a pair to keep, got {report.pairs:,} pairs: {reasons or 'none'}.")
     if report_file is not None:
         content = {**report.to_dict(), "options": asdict(CleaningOptions(**options))}
         write_atomically(Path(report_file), [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"])

@@ -189,3 +189,13 @@ def test_files_of_different_lengths_leave_no_output(run, tmp_path):
     assert (status, len(errors)) == (2, 1)
     assert errors[0].endswith("must have the same number of lines, got one that ends before line 2.")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_corpus_without_a_pair_to_keep_is_an_error_and_leaves_earlier_outputs(run, table, tmp_path):
+    """For example a column that does not exist."""
+    output = tmp_path / "clean.tsv"
+    output.write_text("earlier\n")
+    status, errors = run("--train_file", table, "--source_key", "1", "--target_key", "5", "--output", output)
+    assert status == 2
+    assert errors[-1].endswith("must have a pair to keep, got 8 pairs: 8 without exactly one source and one target.")
+    assert output.read_text() == "earlier\n"
