@@ -372,7 +372,8 @@ class Seq2SeqPipeline(Pipeline):
             options |= {"max_new_tokens": self.target_limit(source_len, options), "max_length": None}
         if tgt_lang is not None:
             options["forced_bos_token_id"] = language_id(self.tokenizer, tgt_lang)
-        self.check_target_language(options)
+        else:
+            self.check_target_language(options)
         if self.option(options, "stop_strings") is not None:
             options.setdefault("tokenizer", self.tokenizer)
         with evaluation_mode(self.model):

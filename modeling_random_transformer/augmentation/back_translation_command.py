@@ -25,10 +25,8 @@ from ..utils.command_line import (
     positive_number,
 )
 from ..utils.model_arguments import (
-    add_batch_arguments,
-    add_device_arguments,
+    add_job_arguments,
     add_language_arguments,
-    add_restart_argument,
 )
 from .back_translation import METHODS, TAG, back_translate
 
@@ -59,9 +57,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="skip lines with more tokens (default: the limit of the tokenizer or the model)",
     )
-    add_batch_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
-    add_device_arguments(parser)
-    add_restart_argument(parser)
+    add_job_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
     arguments = parser.parse_args(argv)
     if arguments.temperature is not None and arguments.method != "sampling":
         parser.error(f"--temperature must be given with --method sampling, got --method {arguments.method}.")

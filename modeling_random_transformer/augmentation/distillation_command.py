@@ -6,16 +6,12 @@
 All arguments of `random-transformer train` are those of the student.
 """
 
-import logging
-import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from ..training.arguments import ModelArguments
-from ..training.command import parse_dataclasses
+from ..training.command import parse_dataclasses, run_resumable
 from ..training.recipe import TranslationTrainingArguments
-from ..utils.command_line import print_error
 from .comparison import table
 from .distillation import INT8, RECORD, distill
 from .distillation_arguments import DistillationArguments, StudentDataArguments
@@ -29,19 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments without the program's name; `sys.argv[1:]` when `None`.
     """
-    program = Path(sys.argv[0]).name
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    try:
-        arguments, data, model, args = parse_dataclasses(ARGUMENTS, sys.argv[1:] if argv is None else argv, __doc__)
-        result = distill(arguments, data, model, args)
-    except (ValueError, FloatingPointError, OSError) as error:
-        print_error(program, " ".join(str(error).split()))
-        return 2
-    except KeyboardInterrupt:
-        print_error(program, "interrupted; the same command resumes.")
-        return 128 + signal.SIGINT
+    return run_resumable(lambda: run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> None:
+    """Parse the arguments, distill and print the comparison."""
+    arguments, data, model, args = parse_dataclasses(ARGUMENTS, argv, __doc__)
+    result = distill(arguments, data, model, args)
     if args.process_index == 0:
         folder = result.run.folder
         print(f"{result.corpus}.\n\n{table(result.rows)}\n\n{result.rows[0].signature}")
         print(f"Saved the student to {folder}, in int8 to {folder / INT8}, and the comparison to {folder / RECORD}.")
-    return 0

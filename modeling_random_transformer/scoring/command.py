@@ -12,7 +12,6 @@ interruption, and `accelerate launch` distributes the pairs over processes.
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,16 +24,13 @@ from ..utils.command_line import (
     existing_file,
     exit_status,
     join_folders,
-    write_to_stdout,
 )
-from ..utils.compressed_files import write_binary
 from ..utils.model_arguments import (
-    add_batch_arguments,
-    add_device_arguments,
+    add_job_arguments,
     add_language_arguments,
     add_model_argument,
     add_output_argument,
-    add_restart_argument,
+    write_output,
 )
 from ..utils.text import encode_lines, read_lines
 from .alignments import alignments, pharaoh_line
@@ -84,9 +80,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--truncation", action="store_true", help="truncate texts that are too long (default: they are an error)"
     )
-    add_batch_arguments(parser, "pairs × tokens of the longest source and target", unit="pairs")
-    add_device_arguments(parser)
-    add_restart_argument(parser)
+    add_job_arguments(parser, "pairs × tokens of the longest source and target", unit="pairs")
     arguments = parser.parse_args(join_folders(argv, "--model"))
     if arguments.alignments and (arguments.token_scores or arguments.output_format != "text"):
         parser.error("--alignments must be given without --token_scores and --output_format.")
@@ -117,7 +111,8 @@ def run(arguments: argparse.Namespace) -> None:
         write_file(corpus, arguments, model, tokenizer, options)
     else:
         pairs = valid_pairs(corpus.lines(), str(corpus)) if corpus else read_pairs(sys.stdin.buffer)
-        write_lines(arguments.output, lines_of_pairs(pairs, arguments, model, tokenizer, options))
+        lines = lines_of_pairs(pairs, arguments, model, tokenizer, options)
+        write_output(arguments.output, encode_lines(lines))
     state.destroy_process_group()
 
 
@@ -163,11 +158,3 @@ def read_pairs(file: Iterator[bytes]) -> Iterator[Pair]:
             raise ValueError(f"stdin must have 2 columns, separated by a tab, but line {number} has {len(columns)}.")
         check_text(columns[0], f"line {number}")
         yield columns[0], columns[1]
-
-
-def write_lines(output: Path | None, lines: Iterator[str]) -> None:
-    """Write to a file, atomically, or to standard output."""
-    if output:
-        write_binary(output, encode_lines(lines))
-    else:
-        write_to_stdout(encode_lines(lines))

@@ -36,7 +36,7 @@ def score_file(
     restart: bool = False,
     progress: bool | None = None,
 ) -> None:
-    """Score parallel text; line n of the output is the score of pair n, as `format_score` writes it.
+    """Score parallel text; line n of the output is the score of pair n, as `score_format` writes it.
 
     Resumes after an interruption and distributes chunks over processes like `translate_file`.
 

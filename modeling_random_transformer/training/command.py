@@ -5,7 +5,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,23 +23,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments without the program's name; `sys.argv[1:]` when `None`.
     """
+    return run_resumable(lambda: train(sys.argv[1:] if argv is None else argv))
+
+
+def run_resumable(work: Callable[[], None]) -> int:
+    """Call `work`, which the same command resumes, with errors printed as one line.
+
+    Returns:
+        The exit status: 0 on success, 2 after an error, 130 after Ctrl-C.
+    """
     program = Path(sys.argv[0]).name
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
-        data_args, model_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
-        result = train_translation(data_args, model_args, args)
+        work()
     except (ValueError, FloatingPointError, OSError) as error:
         print_error(program, " ".join(str(error).split()))
         return 2
     except KeyboardInterrupt:
         print_error(program, "interrupted; the same command resumes the run.")
         return 128 + signal.SIGINT
+    return 0
+
+
+def train(argv: Sequence[str]) -> None:
+    """Parse the arguments, train and print the scores."""
+    data_args, model_args, args = parse_arguments(argv)
+    result = train_translation(data_args, model_args, args)
     if args.process_index == 0:
         for split, metrics in result.scores.items():
             for name, values in metrics.items():
                 print(f"{split} {name} {values['score']:.2f} {values['signature']}")
         print(f"Saved the model to {result.folder}.")
-    return 0
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:

@@ -30,16 +30,14 @@ from ..utils.command_line import (
     join_folders,
     positive_integer,
     positive_number,
-    write_to_stdout,
 )
-from ..utils.compressed_files import is_standard_stream, open_binary, write_binary
+from ..utils.compressed_files import is_standard_stream, open_binary
 from ..utils.model_arguments import (
-    add_batch_arguments,
-    add_device_arguments,
+    add_job_arguments,
     add_language_arguments,
     add_model_argument,
     add_output_argument,
-    add_restart_argument,
+    write_output,
 )
 from ..utils.text import encode_lines, read_lines
 from .files import translate_file
@@ -77,15 +75,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add_language_arguments(parser)
     add_search_arguments(parser)
     add_output_arguments(parser)
-    add_batch_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
+    add_job_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
     parser.add_argument(
         "--max_source_tokens",
         type=positive_integer,
         metavar="N",
         help="truncate longer texts (default: a text above the tokenizer's or the model's limit is an error)",
     )
-    add_device_arguments(parser)
-    add_restart_argument(parser)
     arguments = parser.parse_intermixed_args(join_folders(argv, "--model"))
     check_combinations(arguments, parser)
     return arguments
@@ -196,10 +192,7 @@ def translate_lines(
         candidates = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, unit, prefixes)
         write = candidate_format(arguments.output_format, settings.n_best)
         lines = encode_lines(format_all(candidates, write))
-        if arguments.output:
-            write_binary(arguments.output, lines)
-        else:
-            write_to_stdout(lines)
+        write_output(arguments.output, lines)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Arguments that the commands with a saved model have in common."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
-from .command_line import model_folders, output_file, positive_integer
-from .compressed_files import is_standard_stream
+from .command_line import model_folders, output_file, positive_integer, write_to_stdout
+from .compressed_files import is_standard_stream, write_binary
 
 DTYPES = ("float32", "bfloat16", "int8")
 
@@ -35,14 +36,22 @@ def output_file_or_stdout(text: str) -> Path | None:
     return None if is_standard_stream(text) else output_file(text)
 
 
+def write_output(path: Path | None, lines: Iterable[bytes]) -> None:
+    """Write lines to the value of --output: to a file, atomically, or to standard output."""
+    if path is None:
+        write_to_stdout(lines)
+    else:
+        write_binary(path, lines)
+
+
 def add_language_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --src_lang and --tgt_lang."""
     parser.add_argument("--src_lang", metavar="CODE", help="source language, for a model of several")
     parser.add_argument("--tgt_lang", metavar="CODE", help="target language, for a model of several")
 
 
-def add_batch_arguments(parser: argparse.ArgumentParser, size: str, unit: str) -> None:
-    """Add --max_batch_tokens and --chunk_size.
+def add_job_arguments(parser: argparse.ArgumentParser, size: str, unit: str) -> None:
+    """Add --max_batch_tokens, --chunk_size, --dtype, --device and --restart.
 
     Args:
         parser: the parser.
@@ -64,10 +73,6 @@ def add_batch_arguments(parser: argparse.ArgumentParser, size: str, unit: str) -
         help=f"{unit} that are sorted by length together; an interruption loses at most one chunk per process "
         "(default: %(default)s)",
     )
-
-
-def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --dtype and --device."""
     parser.add_argument(
         "--dtype",
         choices=("auto", *DTYPES),
@@ -78,10 +83,6 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
     )
-
-
-def add_restart_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --restart."""
     parser.add_argument(
         "--restart", action="store_true", help="discard the work of an interrupted run with the same output"
     )
