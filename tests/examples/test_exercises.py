@@ -6,17 +6,17 @@ import exercises
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials import (
-    exercises_attention,
-    exercises_command,
-    exercises_depth,
-    exercises_feed_forward,
-    exercises_greedy,
-    exercises_output,
-    exercises_positions,
-    exercises_speed,
-    exercises_tasks,
-    exercises_width,
+from modeling_random_transformer.tutorials.exercises import (
+    attention,
+    command,
+    depth,
+    feed_forward,
+    greedy,
+    output,
+    positions,
+    speed,
+    tasks,
+    width,
 )
 
 
@@ -29,7 +29,7 @@ def one_thread():
 
 
 def test_reversal_task():
-    sources, labels = exercises_tasks.Reversal(symbols=9, length=5).sample(50)
+    sources, labels = tasks.Reversal(symbols=9, length=5).sample(50)
     assert sources.shape == labels.shape == (50, 6)
     for source, label in zip(sources.tolist(), labels.tolist(), strict=True):
         assert source[-1] == label[-1] == 2
@@ -43,7 +43,7 @@ def test_reversal_task():
 
 @pytest.mark.slow
 def test_order_is_unknown_without_positions():
-    result = exercises_positions.compare_positions(seed=0)
+    result = positions.compare_positions(seed=0)
     assert result.difference["none"] < 1e-5
     assert result.difference["sinusoidal"] > 0.1
     assert result.exact_match["sinusoidal"] > 0.9
@@ -56,8 +56,8 @@ def test_order_is_unknown_without_positions():
 
 
 def test_cross_attention_has_keys_of_the_source():
-    result = exercises_attention.compare_attentions(seed=0)
-    source, target = exercises_attention.SOURCE_LENGTH, exercises_attention.TARGET_LENGTH
+    result = attention.compare_attentions(seed=0)
+    source, target = attention.SOURCE_LENGTH, attention.TARGET_LENGTH
     lengths = {kind: steps["weights"].shape[1:] for kind, steps in result.steps.items()}
     assert lengths == {
         "encoder self-attention": (source, source),
@@ -69,8 +69,8 @@ def test_cross_attention_has_keys_of_the_source():
 
 
 def test_dependence_on_source_and_target():
-    result = exercises_attention.compare_attentions(seed=0)
-    changes = {name: (result.by_source[name] > 0, result.by_target[name] > 0) for name in exercises_attention.VALUES}
+    result = attention.compare_attentions(seed=0)
+    changes = {name: (result.by_source[name] > 0, result.by_target[name] > 0) for name in attention.VALUES}
     assert changes == {
         "encoder self-attention, keys": (True, False),
         "decoder self-attention, keys": (False, True),
@@ -84,22 +84,22 @@ def test_dependence_on_source_and_target():
 
 
 def test_narrow_head_cannot_distinguish_keys():
-    accuracy = {width: exercises_width.train_head(width, seed=0, steps=400).accuracy for width in (1, 2, 4, 16)}
-    assert accuracy[1] == 2 / exercises_width.PAIRS  # the largest key and the smallest
+    accuracy = {d_k: width.train_head(d_k, seed=0, steps=400).accuracy for d_k in (1, 2, 4, 16)}
+    assert accuracy[1] == 2 / width.PAIRS  # the largest key and the smallest
     assert accuracy[1] < accuracy[2] < accuracy[4] == accuracy[16] == 1
 
 
 @pytest.mark.slow
 def test_wide_head_needs_scaled_scores():
-    (scaled_loss, scaled), (loss, unscaled) = exercises_width.compare_widths(seed=0, widths=()).models.values()
+    (scaled_loss, scaled), (loss, unscaled) = width.compare_widths(seed=0, widths=()).models.values()
     assert loss > 5 * scaled_loss
     assert unscaled < scaled
     assert scaled > 0.9
 
 
 def test_scores_saturate_without_scaling():
-    scaled = [exercises_width.relative_entropy(width, width**-0.5, seed=0) for width in (4, 64, 256)]
-    unscaled = [exercises_width.relative_entropy(width, 1.0, seed=0) for width in (4, 64, 256)]
+    scaled = [width.relative_entropy(d_k, d_k**-0.5, seed=0) for d_k in (4, 64, 256)]
+    unscaled = [width.relative_entropy(d_k, 1.0, seed=0) for d_k in (4, 64, 256)]
     assert max(scaled) - min(scaled) < 0.1
     assert unscaled[0] > 2 * unscaled[1] > 4 * unscaled[2]
     assert unscaled[2] < 0.1
@@ -109,18 +109,18 @@ def test_scores_saturate_without_scaling():
 
 
 def test_feed_forward_network_processes_positions_independently():
-    result = exercises_feed_forward.examine_feed_forward(seed=0, presets=("blog",))
+    result = feed_forward.examine_feed_forward(seed=0, presets=("blog",))
     assert result.statistics["blog"].widths == (4, 8, 4)
     assert result.statistics["blog"].parameters == 12 * (4 * 8 + 8 + 8 * 4 + 4)
     assert 0.2 < result.statistics["blog"].zeros < 0.8
-    changed = exercises_feed_forward.CHANGED
+    changed = feed_forward.CHANGED
     assert [value > 0 for value in result.changes["feed-forward"]] == [i == changed for i in range(6)]
     assert all(value > 0 for value in result.changes["self-attention"])
 
 
 @pytest.mark.slow
 def test_feed_forward_networks_of_the_base_model():
-    statistics = exercises_feed_forward.measure("base", seed=0)
+    statistics = feed_forward.measure("base", seed=0)
     assert statistics.widths == (512, 2048, 512)
     assert statistics.parameters == 12 * (2 * 512 * 2048 + 2048 + 512)
     assert 0.35 < statistics.share < 0.45
@@ -130,13 +130,13 @@ def test_feed_forward_networks_of_the_base_model():
 
 
 def test_number_of_decoder_passes():
-    result = exercises_speed.compare_speeds(seed=0, lengths=(4, 6), repeats=1)
+    result = speed.compare_speeds(seed=0, lengths=(4, 6), repeats=1)
     done = {name: [(work.passes, work.positions) for work in every] for name, every in result.work.items()}
     assert done == {
-        exercises_speed.ENCODER: [(1, 4), (1, 6)],
-        exercises_speed.ONE_PASS: [(1, 4), (1, 6)],
-        exercises_speed.CACHED: [(4, 4), (6, 6)],
-        exercises_speed.UNCACHED: [(4, 10), (6, 21)],
+        speed.ENCODER: [(1, 4), (1, 6)],
+        speed.ONE_PASS: [(1, 4), (1, 6)],
+        speed.CACHED: [(4, 4), (6, 6)],
+        speed.UNCACHED: [(4, 10), (6, 21)],
     }
 
 
@@ -144,7 +144,7 @@ def test_number_of_decoder_passes():
 
 
 def measurements(variant):
-    return [exercises_depth.measure(variant, depth, seed=0) for depth in (2, 12)]
+    return [depth.measure(variant, layers, seed=0) for layers in (2, 12)]
 
 
 def test_norms_control_the_size():
@@ -169,8 +169,8 @@ def test_tokens_become_similar_without_residuals():
 
 
 def test_variant_with_norms_and_residuals_is_the_unmodified_model():
-    model = exercises_depth.build("both", 50, seed=0, depth=2)
-    plain = exercises_tasks.tiny_model(50, seed=0, encoder_layers=2, decoder_layers=2)
+    model = depth.build("both", 50, seed=0, depth=2)
+    plain = tasks.tiny_model(50, seed=0, encoder_layers=2, decoder_layers=2)
     ids = torch.arange(4, 12)[None]
     assert torch.equal(model(input_ids=ids, labels=ids).logits, plain(input_ids=ids, labels=ids).logits)
 
@@ -179,14 +179,14 @@ def test_variant_with_norms_and_residuals_is_the_unmodified_model():
 
 
 def test_temperature_does_not_change_the_most_probable_word():
-    result = exercises_output.examine_output(seed=0)
+    result = output.examine_output(seed=0)
     assert result.shapes == {"decoder.output": (1, 1, 4), "logits": (1, 1, 10), "probabilities": (1, 1, 10)}
     assert result.difference < 1e-12
     for temperature, probabilities in result.probabilities.items():
         assert probabilities.sum().item() == pytest.approx(1)
         assert probabilities.argmax() == result.logits.argmax()
         torch.testing.assert_close(probabilities, (result.logits / temperature).softmax(dim=0))
-    entropies = [exercises_output.entropy(probabilities) for probabilities in result.probabilities.values()]
+    entropies = [output.entropy(probabilities) for probabilities in result.probabilities.values()]
     assert entropies == sorted(entropies)
     assert entropies[-1] < math.log(10)
 
@@ -195,14 +195,14 @@ def test_temperature_does_not_change_the_most_probable_word():
 
 
 def test_beam_search_finds_a_more_probable_sentence_than_greedy_search():
-    result = exercises_greedy.compare_searches(seed=0)
+    result = greedy.compare_searches(seed=0)
     log_probability = {name: sum(result.words[sentence]) for name, sentence in result.outputs.items()}
     assert result.outputs["beam 4"] == "good morning"
     assert result.outputs["greedy"].startswith("have a ")
     assert log_probability["greedy"] < log_probability["beam 4"] - 1
-    for sentence, truth in exercises_greedy.LANGUAGE.items():
+    for sentence, truth in greedy.LANGUAGE.items():
         assert math.exp(sum(result.words[sentence])) == pytest.approx(truth, abs=0.01)
-        assert result.sampled[sentence] / exercises_greedy.SAMPLES == pytest.approx(truth, abs=0.05)
+        assert result.sampled[sentence] / greedy.SAMPLES == pytest.approx(truth, abs=0.05)
 
 
 # Command line
@@ -216,7 +216,7 @@ def test_questions_are_listed_without_a_number(capsys, tmp_path):
 @pytest.mark.parametrize("number", [2, 7])
 def test_exercise_prints_its_question(number, capsys, tmp_path):
     assert exercises.main([str(number), "--output_dir", str(tmp_path)]) == 0
-    assert exercises_command.EXERCISES[number].question in capsys.readouterr().out
+    assert command.EXERCISES[number].question in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_invalid_arguments_exit_with_2(arguments, message, capsys):
 
 
 def test_plots_are_saved(tmp_path):
-    speeds = exercises_speed.compare_speeds(seed=0, lengths=(2, 4), repeats=1)
-    exercises_speed.show_speeds(speeds, tmp_path)
-    widths = exercises_width.compare_widths(seed=0, widths=(1, 2), head_steps=1, steps=1)
-    exercises_width.show_widths(widths, tmp_path)
-    depths = exercises_depth.compare_depths(seed=0, depths=(1, 2), steps=1)
-    exercises_depth.show_depths(depths, tmp_path)
+    speeds = speed.compare_speeds(seed=0, lengths=(2, 4), repeats=1)
+    speed.show_speeds(speeds, tmp_path)
+    widths = width.compare_widths(seed=0, widths=(1, 2), head_steps=1, steps=1)
+    width.show_widths(widths, tmp_path)
+    depths = depth.compare_depths(seed=0, depths=(1, 2), steps=1)
+    depth.show_depths(depths, tmp_path)
     names = {"attention_width.png", "decoder_speed.png", "residual_and_norm.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())

@@ -10,8 +10,8 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import Trace, trace
 
-from .exercises_tasks import tiny_model
-from .report import console, show_table
+from ..report import console, show_table
+from .tasks import tiny_model
 
 TOKENS, CHANGED = 6, 2  # length of the sequence, and the position whose state is replaced
 

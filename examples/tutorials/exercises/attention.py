@@ -9,8 +9,8 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import Step, Trace, trace
 
-from .exercises_tasks import tiny_model
-from .report import show_table
+from ..report import show_table
+from .tasks import tiny_model
 
 SOURCE_LENGTH, TARGET_LENGTH, VOCAB_SIZE = 7, 4, 100
 KINDS = {

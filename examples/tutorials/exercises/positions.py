@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .report import console, show_table
+from ..report import console, show_table
+from .tasks import Reversal, exact_match, tiny_model, train
 
 POSITIONS = ("none", "sinusoidal")
 SENTENCE_LENGTH = 8

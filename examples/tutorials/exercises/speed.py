@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import trace
 
-from .report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, ORANGE, console, show_table
 
 LENGTHS = (8, 16, 32, 64, 128)
 VOCAB_SIZE = 10_000

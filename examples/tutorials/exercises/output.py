@@ -9,8 +9,8 @@ from transformers import TemperatureLogitsWarper
 
 from modeling_random_transformer.tracing import trace
 
-from .blog_model import BLOG, blog_model, blog_tokenizer
-from .report import console, show_table
+from ..blog_model import BLOG, blog_model, blog_tokenizer
+from ..report import console, show_table
 
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0)
 SENTENCE = "hello world"

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention, eager_attention_forward
 
-from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, ORANGE, console, show_table
+from .tasks import Reversal, exact_match, tiny_model, train
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
 PAIRS, D_MODEL = 64, 64  # number of query-key pairs that a head learns, and the width of their states

@@ -10,8 +10,8 @@ import torch
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 
-from .exercises_tasks import tiny_model, train
-from .report import show_table
+from ..report import show_table
+from .tasks import tiny_model, train
 
 # A language in which greedy search fails: "have" is the most probable first word, but each sentence that starts with it
 # is less probable than "good morning".

@@ -16,8 +16,8 @@ from transformers.cache_utils import EncoderDecoderCache
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
-from .exercises_tasks import Reversal, exact_match, tiny_model, train
-from .report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, ORANGE, console, show_table
+from .tasks import Reversal, exact_match, tiny_model, train
 
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
 VOCAB_SIZE, BATCH, LENGTH = 100, 8, 16

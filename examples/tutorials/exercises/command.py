@@ -19,16 +19,16 @@ import transformers
 
 from modeling_random_transformer.utils.command_line import Parser
 
-from .exercises_attention import compare_attentions, show_attentions
-from .exercises_depth import compare_depths, show_depths
-from .exercises_feed_forward import examine_feed_forward, show_feed_forward
-from .exercises_greedy import compare_searches, show_searches
-from .exercises_output import examine_output, show_output
-from .exercises_positions import compare_positions, show_positions
-from .exercises_speed import compare_speeds, show_speeds
-from .exercises_width import compare_widths, show_widths
-from .report import console
-from .training_helpers import check_seed, check_writable
+from ..report import console
+from ..training_helpers import check_seed, check_writable
+from .attention import compare_attentions, show_attentions
+from .depth import compare_depths, show_depths
+from .feed_forward import examine_feed_forward, show_feed_forward
+from .greedy import compare_searches, show_searches
+from .output import examine_output, show_output
+from .positions import compare_positions, show_positions
+from .speed import compare_speeds, show_speeds
+from .width import compare_widths, show_widths
 
 
 class Exercise(NamedTuple):

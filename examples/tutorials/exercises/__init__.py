@@ -1,0 +1,1 @@
+"""The experiments that answer the questions of the source documents, one module each."""
