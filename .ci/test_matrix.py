@@ -2,8 +2,8 @@
 
     python .ci/test_matrix.py 5.17.0:2.11.0 5.23.0:2.13.0     # transformers:torch, as `make test-matrix` does
 
-Each pair has its own environment, `.venv-<transformers>-<torch>`, made by the Makefile. A row replaces an earlier one of
-the same pair. Exit status: 0 if all tests of all pairs passed; 1 otherwise; 2 if a pair is invalid.
+Each pair has its own environment, `.venv-<transformers>-<torch>`, made by the Makefile. A row replaces an earlier one
+of the same pair. Exit status: 0 if all tests of all pairs passed; 1 otherwise; 2 if a pair is invalid.
 """
 
 import datetime
@@ -31,8 +31,8 @@ class Result(NamedTuple):
 
 
 def main(pairs: list[str]) -> int:
-    if invalid := [pair for pair in pairs if not re.fullmatch(r"[\w.+]+:[\w.+]+", pair)] or not pairs:
-        print(f"test_matrix.py: error: pairs must be transformers:torch, got {invalid or 'none'}.", file=sys.stderr)
+    if not pairs or not all(re.fullmatch(r"[\w.+]+:[\w.+]+", pair) for pair in pairs):
+        print(f"test_matrix.py: error: pairs must be transformers:torch, got {pairs}.", file=sys.stderr)
         return 2
     results = []
     for pair in pairs:
