@@ -60,7 +60,10 @@ COMMANDS = {
     "explore": "explorer",
 }
 OTHER_PROGRAMS = {"git", "pre-commit"}
-OTHER_FLAGS = {"--config_file", "--multi_gpu", "--num_processes", "--nproc_per_node"}  # of other programs
+OTHER_FLAGS = {  # of other programs
+    *("--config_file", "--multi_gpu", "--num_processes"),
+    *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
+}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")
 # Words that are not standard terms, and British spellings.
