@@ -1,6 +1,5 @@
 """Converts fairseq's `transformer` checkpoints, with their dictionaries and BPE codes."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...utils.atomic_files import new_folder
 from ..embeddings import Rows, map_embeddings
+from ..positions import tensor2tensor_sinusoids
 from ..report import ConversionReport
 from ..safe_loading import read_checkpoint
 from ..state_dict_mapper import NameTable, StateDictMapper
@@ -212,7 +212,7 @@ def map_positions(mapper: StateDictMapper, options: FairseqOptions) -> None:
         if learned:
             mapper.set(f"model.{name}", mapper.pop(name)[:rows], name)
         else:
-            table = fairseq_sinusoids(rows, mapper.config_fields["d_model"])
+            table = tensor2tensor_sinusoids(rows, mapper.config_fields["d_model"], "encoder_embed_dim")
             mapper.default(f"model.{name}", table, "fairseq's sinusoids")
     mapper.derive_config(
         f"positions start after <pad>={PAD}", position_embedding="learned", position_offset=FIRST_POSITION
@@ -239,21 +239,6 @@ def table_length(mapper: StateDictMapper, options: FairseqOptions) -> int:
         if is_learned
     ]
     return min(learned) if learned else max(options.max_positions)
-
-
-def fairseq_sinusoids(rows: int, d_model: int) -> Tensor:
-    """sin(p · 10000^(-i / (d_model / 2 - 1))), then the cosines, `[rows, d_model]`, in float32 as in fairseq.
-
-    Raises:
-        ValueError: there are fewer than two frequencies.
-    """
-    frequencies = d_model // 2
-    if frequencies < 2:
-        raise ValueError(f"encoder_embed_dim must be at least 4 for fairseq's sinusoids, got {d_model}.")
-    step = -math.log(10000) / (frequencies - 1)
-    angles = torch.arange(rows, dtype=torch.float)[:, None] * torch.exp(torch.arange(frequencies).float() * step)
-    odd = torch.zeros(rows, d_model % 2)
-    return torch.cat([angles.sin(), angles.cos(), odd], dim=1)
 
 
 def check_dictionary(weights: Mapping[str, Tensor], stack: str, dictionary: str | Path, tokens: int) -> None:
