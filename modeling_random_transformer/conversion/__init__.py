@@ -12,6 +12,7 @@ tokenizer if available. An option or a weight without a counterpart in this mode
 No code in a checkpoint is executed.
 """
 
+from .archives import convert_archive
 from .fairseq import FairseqTokenizer, convert_fairseq, fairseq_tokenizer, from_fairseq
 from .logits import largest_difference
 from .marian import convert_marian, from_marian
@@ -26,6 +27,7 @@ __all__ = [
     "DerivedField",
     "FairseqTokenizer",
     "MappedWeight",
+    "convert_archive",
     "convert_fairseq",
     "convert_marian",
     "convert_marian_npz",

@@ -97,8 +97,31 @@ def convert_fairseq(
     """
     if source_dict is None and (target_dict or source_codes or target_codes):
         raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
-    content = read_checkpoint(checkpoint)
-    options = read_options(content, str(checkpoint))
+    return convert_content(
+        read_checkpoint(checkpoint),
+        str(checkpoint),
+        output,
+        source_dict=source_dict,
+        target_dict=target_dict,
+        source_codes=source_codes,
+        target_codes=target_codes,
+        num_heads=num_heads,
+    )
+
+
+def convert_content(
+    content: Any,
+    origin: str,
+    output: str | Path,
+    *,
+    source_dict: str | Path | None = None,
+    target_dict: str | Path | None = None,
+    source_codes: str | Path | None = None,
+    target_codes: str | Path | None = None,
+    num_heads: int | None = None,
+) -> ConversionReport:
+    """Convert the content of a checkpoint; `origin` is its name in errors. The rest is as in `convert_fairseq`."""
+    options = read_options(content, origin)
     tokenizer, ids = None, None
     if source_dict is not None:
         tokenizer = fairseq_tokenizer(
@@ -113,7 +136,7 @@ def convert_fairseq(
         for stack, dictionary, tokens in zip(STACKS, dictionaries, tokenizer.sizes, strict=True):
             check_dictionary(content["model"], stack, dictionary, tokens)
     with new_folder(output) as temporary:
-        model, report = convert_weights(content["model"], options, str(checkpoint), num_heads, ids)
+        model, report = convert_weights(content["model"], options, origin, num_heads, ids)
         model.save_pretrained(temporary)
         if tokenizer is None:
             report.notes.append("No dictionary was given, so the folder has no tokenizer.")

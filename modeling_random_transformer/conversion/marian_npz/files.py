@@ -10,6 +10,7 @@ from ...utils.errors import format_names
 from .npz import check_format, read_yaml
 
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
+FILES = re.compile(r".*\.(yml|yaml|spm)")  # all that `convert_marian_npz` reads besides the model
 IS_VOCABULARY = re.compile(r"vocab", re.IGNORECASE)
 # As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
 SIDES = (re.compile(r"(?<![a-z])(src|source)", re.I), re.compile(r"(?<![a-z])(trg|tgt|target)", re.I))

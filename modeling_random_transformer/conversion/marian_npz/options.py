@@ -69,7 +69,7 @@ def parse_options(options: Mapping[str, Any]) -> NpzOptions:
         activation=activation(options),
         norm_order=norm_order(options),
         final_norm=final_norm(options),
-        learned_positions=any([flag(options, name) for name in LEARNED_POSITIONS]),
+        learned_positions=any(flag(options, name) for name in LEARNED_POSITIONS),
         share_embeddings=tied_all or tied_source,
         tie_output=tied_all or flag(options, "tied-embeddings"),
         output_bias=not flag(options, "output-omit-bias"),

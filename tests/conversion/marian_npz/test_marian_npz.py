@@ -8,7 +8,6 @@ import sentencepiece
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer, pipeline
 
-
 from modeling_random_transformer.conversion import convert_marian_npz, from_marian_npz
 from tests.helpers.marian import ENGLISH
 from tests.helpers.marian_npz import (
@@ -16,8 +15,8 @@ from tests.helpers.marian_npz import (
     TOKENS,
     UNTIED,
     marian_logits,
-    opus_folder,
     options,
+    opus_folder,
     random_weights,
     spm_folder,
     write_npz,
