@@ -146,7 +146,8 @@ def map_vocabulary(mapper: StateDictMapper, options: NpzOptions, eos_token_id: i
     )
     ids = {"pad_token_id": pad, "decoder_start_token_id": pad}
     mapper.derive_config("the added id, whose embedding is zero as Marian's first decoder input", **ids)
-    mapper.derive_config("</s> of the vocabulary", eos_token_id=eos_token_id, bos_token_id=None)
+    mapper.derive_config("</s> of the vocabulary", eos_token_id=eos_token_id)
+    mapper.derive_config("Marian, which has no <s>", bos_token_id=None)
 
 
 def rows_with_padding(source: int, target: int) -> Rows:
