@@ -40,9 +40,9 @@ def group_layers(mapped: list[MappedWeight]) -> Iterator[tuple[str, str, str, st
     for weight in mapped:
         names = (weight.source, weight.target)
         source, target = (LAYER.sub("{}", name, count=1) for name in names)
-        indices = tuple(match[0] if (match := LAYER.search(name)) else "" for name in names)
+        source_index, target_index = (match[0] if (match := LAYER.search(name)) else "" for name in names)
         row = (source, target, " × ".join(map(str, weight.shape)), weight.how)
-        layers.setdefault(row, []).append((indices[0], indices[1]))
+        layers.setdefault(row, []).append((source_index, target_index))
     for (source, target, shape, how), indices in layers.items():
         spans = [
             first if first == last else f"{first}–{last}" for first, last in zip(indices[0], indices[-1], strict=True)

@@ -55,7 +55,7 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
     report.notes.insert(0, f"Read from the archive: {', '.join(str(member.path) for member in needed)}.")
     if others:
         names = format_names(str(member.path) for member in others)
-        report.notes.insert(1, f"The archive has {len(others)} other models, which were not converted: {names}.")
+        report.notes.insert(1, f"Other models of the archive, which were not converted: {names}.")
     return report
 
 

@@ -5,6 +5,7 @@ archives, and nothing but single files is extracted here, into one folder and wi
 """
 
 import bz2
+import errno
 import gzip
 import lzma
 import shutil
@@ -65,9 +66,9 @@ def open_archive(path: Path) -> Iterator[list[Member]]:
     except DAMAGED as error:
         raise ValueError(f"{path} must be a complete zip or tar archive, but it cannot be read.") from error
     except OSError as error:
-        if error.errno is not None:
+        # gzip and bz2 raise an error without a number for damaged data, and zipfile seeks to a wrong position.
+        if error.errno not in (None, errno.EINVAL):
             raise
-        # gzip and bz2 raise an OSError without a number for damaged data.
         raise ValueError(f"{path} must be a complete zip or tar archive, but it cannot be read.") from error
 
 

@@ -50,7 +50,7 @@ def read_languages(content: Any) -> Languages | None:
     return None
 
 
-def find_files(folder: Path, languages: Languages | None) -> dict[str, Path]:
+def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
     """The arguments of `convert_fairseq` for the files in a folder; none if there is no dictionary.
 
     Raises:

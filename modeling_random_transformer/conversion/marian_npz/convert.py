@@ -107,7 +107,6 @@ def convert_weights(
             map_norm(mapper, f"{stack}_top", "", f"model.{stack}.layer_norm")
     model = mapper.finish()
     model.generation_config.suppress_tokens = [unk_token_id]
-    mapper.report.notes.append("As in Marian, generate() never returns <unk>.")
     return model, mapper.report
 
 
@@ -226,11 +225,14 @@ def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], rep
     beams, normalize = decoder.get("beam-size"), decoder.get("normalize")
     if isinstance(beams, int) and beams > 0:
         config.num_beams = int(beams)
+        report.notes.append(f"num_beams={config.num_beams} is beam-size of the options of the search.")
     if isinstance(normalize, int | float):
         config.length_penalty = float(normalize)
+        report.notes.append(f"length_penalty={config.length_penalty} is normalize of the options of the search.")
     if decoder.get("allow-unk") is True:
         config.suppress_tokens = None
-    if decoder:
-        report.notes.append("The beam size and the length normalization were copied from the options of the search.")
+        report.notes.append("generate() may return <unk>, as the options of the search have allow-unk.")
+    else:
+        report.notes.append("As in Marian, generate() never returns <unk>.")
     if decoder.get("word-penalty"):
         report.notes.append(f"word-penalty={decoder['word-penalty']!r} of the search was dropped.")

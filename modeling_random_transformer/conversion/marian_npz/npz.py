@@ -58,23 +58,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-            check_size(path, sum(member.file_size for member in members))
-            return {member.filename.removesuffix(".npy"): parse_array(archive.read(member)) for member in members}
-    except OSError:
-        raise
-    except SizeError as error:
-        raise ValueError(str(error)) from None
+            size = sum(member.file_size for member in members)
+            if size <= MAX_BYTES:
+                return {member.filename.removesuffix(".npy"): parse_array(archive.read(member)) for member in members}
     except Exception as error:  # the exception type depends on where the file is damaged
         raise ValueError(f"{path} must be a complete .npz file, but it cannot be read.") from error
-
-
-class SizeError(Exception):
-    """The arrays of a file are too large."""
-
-
-def check_size(path: Path, size: int) -> None:
-    if size > MAX_BYTES:
-        raise SizeError(f"the arrays of {path} must have at most {MAX_BYTES} bytes, got {size}.")
+    raise ValueError(f"the arrays of {path} must have at most {MAX_BYTES} bytes, got {size}.")
 
 
 def parse_array(content: bytes) -> np.ndarray:

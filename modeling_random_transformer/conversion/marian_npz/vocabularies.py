@@ -17,7 +17,7 @@ from ..report import ConversionReport
 from .files import NpzFiles, Pair
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
-ENTRY = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\'|.+?): *(\d+) *')
+ENTRY = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\'|[^"\'].*?): *(\d+) *')
 LONG_KEY, LONG_VALUE = "? ", ": "  # a key longer than 1024 characters, or of several lines, and its value
 
 
@@ -96,7 +96,7 @@ def read_entries(path: Path) -> Iterator[tuple[str, int]]:
 
 def unquote(token: str, path: Path, number: int) -> str:
     """The value of a YAML scalar: plain, or in single or double quotes."""
-    if token[0] == "'" == token[-1] and len(token) > 1:
+    if token[0] == "'":
         return token[1:-1].replace("''", "'")
     if token[0] != '"':
         return token
@@ -134,8 +134,7 @@ def load_sentencepiece(path: Path) -> Any:
         raise ValueError(f"{path} requires sentencepiece: pip install 'random-transformer[marian]'.") from error
     content = path.read_bytes()
     try:
-        # An empty model would be accepted here and end the process at its first use.
-        if not content:
+        if not content:  # which SentencePieceProcessor accepts
             raise RuntimeError("the file is empty")
         return SentencePieceProcessor(model_proto=content)
     except RuntimeError as error:

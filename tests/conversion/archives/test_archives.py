@@ -73,7 +73,7 @@ def test_tar_of_fairseq(mode, tmp_path):
     convert_fairseq(folder / "model1.pt", tmp_path / "expected", **files, source_codes=folder / "bpecodes")
     assert same_model(tmp_path / "out", tmp_path / "expected")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").tokenize("tes")[0] == "tes</w>"
-    assert "1 other models, which were not converted: wmt19.en-de.joined-dict.ensemble/model2.pt" in report.notes[1]
+    assert "which were not converted: wmt19.en-de.joined-dict.ensemble/model2.pt" in report.notes[1]
 
 
 @pytest.mark.parametrize("name", ["model2.pt", "wmt19.en-de.joined-dict.ensemble/model2.pt"])

@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from modeling_random_transformer.conversion import convert_marian_npz, from_marian_npz
+from modeling_random_transformer.conversion import convert_marian, convert_marian_npz, from_marian_npz
 from modeling_random_transformer.conversion.marian_npz import npz
 from tests.helpers.marian_npz import PRE_NORM, UNTIED, options, random_weights, save_npz, write_npz
 
@@ -219,3 +219,10 @@ def test_nothing_is_written(tmp_path):
     with pytest.raises(ValueError, match="right-left"):
         convert_marian_npz(path, tmp_path / "out")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_format_of_marian_mt(tmp_path):
+    """The other format of Marian is suggested."""
+    for path in (save_npz(tmp_path / "model.npz"), tmp_path):
+        with pytest.raises(ValueError, match=r"must contain a MarianMT model, got a \.npz file of Marian in .*, which"):
+            convert_marian(path, tmp_path / "out")

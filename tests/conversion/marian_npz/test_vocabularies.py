@@ -80,6 +80,8 @@ def test_raw_characters(tmp_path):
         (SPECIAL + "a\n", "must have a token and its id on each line, got 'a' on line 3"),
         (SPECIAL + "a: b\n", "got 'a: b' on line 3"),
         (SPECIAL + "a: -1\n", "got 'a: -1' on line 3"),
+        (SPECIAL + '"a: 2\n', "got '\"a: 2' on line 3"),
+        (SPECIAL + "'a'b: 2\n", "on line 3"),
         (SPECIAL + '"\\q": 2\n', "must have a token and its id on each line, got .* on line 3"),
         (SPECIAL + "a: 2\na: 3\n", "must have each token and each id once, but one is repeated"),
         (SPECIAL + "a: 2\nb: 2\n", "must have each token and each id once, but one is repeated"),
