@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from ...utils.atomic_files import name_path_in_errors
 
 MAX_MEMBERS = 10_000
-MAX_BYTES = 2**35  # of all members, uncompressed; the ensembles of fairseq have 13 GiB
+MAX_BYTES = 2**35  # of all members, uncompressed: several times an ensemble of four big models
 MAX_READ = 2**24  # of one read; tarfile reads an extended header at once, which may claim any size
 CHUNK = 2**20
 # The first bytes of compressed tar archives.
@@ -37,6 +37,8 @@ DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError),
     *(NotImplementedError, RuntimeError, OverflowError, UnicodeError),  # from zipfile, for damaged headers
 )
+
+Info = TypeVar("Info", zipfile.ZipInfo, tarfile.TarInfo)
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,7 @@ def checked(archive: Path, members: Iterable[Member]) -> Iterator[Member]:
         ValueError: a path is unsafe or repeated, or a limit is exceeded.
     """
     size, seen = 0, set()
-    for number, member in enumerate(members, start=1):
-        if number > MAX_MEMBERS:
-            raise ValueError(f"{archive} must have at most {MAX_MEMBERS} members, got more.")
+    for member in members:
         size += member.size
         if size > MAX_BYTES:
             raise ValueError(
@@ -102,12 +102,24 @@ def checked(archive: Path, members: Iterable[Member]) -> Iterator[Member]:
         yield member
 
 
+def limited(archive: Path, infos: Iterable[Info]) -> Iterator[Info]:
+    """The members of an archive, including folders.
+
+    Raises:
+        ValueError: there are more than `MAX_MEMBERS`.
+    """
+    for number, info in enumerate(infos, start=1):
+        if number > MAX_MEMBERS:
+            raise ValueError(f"{archive} must have at most {MAX_MEMBERS} members, got more.")
+        yield info
+
+
 @contextmanager
 def zip_members(path: Path) -> Iterator[Iterator[Member]]:
     with zipfile.ZipFile(path) as archive:
 
         def members() -> Iterator[Member]:
-            for info in archive.infolist():
+            for info in limited(path, archive.infolist()):
                 safe = safe_path(path, info.filename)
                 kind = stat.S_IFMT(info.external_attr >> 16)  # 0 if the archive has no Unix attributes
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -129,7 +141,7 @@ def tar_members(path: Path, start: bytes) -> Iterator[Iterator[Member]]:
     ):
 
         def members() -> Iterator[Member]:
-            for info in archive:
+            for info in limited(path, archive):
                 safe = safe_path(path, info.name)
                 if not (info.isreg() or info.isdir()):
                     raise not_a_file(path, info.name)
@@ -156,7 +168,7 @@ def safe_path(archive: Path, name: str) -> PurePosixPath:
     """The path of a member.
 
     Raises:
-        ValueError: it is absolute, has a parent folder `..` or a drive, or is empty.
+        ValueError: it is absolute, or has a parent folder `..`, a backslash or a drive.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or PureWindowsPath(name).drive:

@@ -39,7 +39,7 @@ def from_marian_npz(
     Args:
         model: the file, or a folder with one such file.
         eos_token_id: the id of `</s>` in the target vocabulary, which the file does not contain.
-        unk_token_id: the id of `<unk>` in the target vocabulary. `generate()` does not return it, as Marian.
+        unk_token_id: the id of `<unk>` in the target vocabulary. `generate()` never returns it, as in Marian.
 
     Returns:
         The model, in evaluation mode, and the report.

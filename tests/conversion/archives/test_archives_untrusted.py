@@ -101,6 +101,17 @@ def test_limits(name, limit, value, message, tmp_path, monkeypatch):
     check_error(archive, message, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+def test_number_of_folders(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(members, "MAX_MEMBERS", 2)
+    folders = [f"{i}/" for i in range(3)]
+    if name == "a.zip":
+        archive = write_zip(tmp_path / name, *((folder, b"") for folder in folders))
+    else:
+        archive = write_tar(tmp_path / name, *((tar_info(folder, tarfile.DIRTYPE), b"") for folder in folders))
+    check_error(archive, "at most 2 members, got more", tmp_path)
+
+
 def test_size_of_a_tar_is_checked_before_it_is_decompressed(tmp_path):
     """The header claims more than the limit; the content does not exist."""
     info = tar_info("model.npz")
