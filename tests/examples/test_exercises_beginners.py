@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials.exercises import gradient_descent
+from modeling_random_transformer.tutorials.exercises import gradient_descent, patches
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +60,43 @@ def test_plot_of_gradient_descent(descents, tmp_path, capsys):
     gradient_descent.show_descents(descents, tmp_path)
     assert (tmp_path / "gradient_descent.png").read_bytes().startswith(b"\x89PNG")
     assert "two linear layers" in capsys.readouterr().out
+
+
+# 19. Pictures
+
+
+def test_patches_contain_each_pixel_once():
+    pixels = torch.arange(2.0 * patches.SIDE**2).view(2, patches.SIDE, patches.SIDE)
+    split = patches.split_patches(pixels)
+    assert split.shape == (2, patches.GRID**2, patches.PATCH**2)
+    assert torch.equal(split.flatten(1).sort().values, pixels.flatten(1))
+    row, column = divmod(6, patches.GRID)
+    top, left = row * patches.PATCH, column * patches.PATCH
+    part = pixels[:, top : top + patches.PATCH, left : left + patches.PATCH]
+    assert torch.equal(split[:, 6], part.flatten(1))
+
+
+def test_digits_are_complete_and_distinct():
+    pictures, digits = patches.draw_digits(200)
+    ink = {digit: pictures[digits == digit].sum(dim=(1, 2)).unique().tolist() for digit in range(10)}
+    cells = {digit: glyph.count("#") for digit, glyph in enumerate(patches.GLYPHS)}
+    assert ink == {digit: [count * patches.SCALE**2] for digit, count in cells.items()}
+    assert len(set(patches.GLYPHS)) == 10
+
+
+def test_embedding_is_a_linear_layer_of_one_hot_vectors():
+    assert patches.text_difference(patches.PatchTransformer().transformer.eval()) < 1e-4
+
+
+@pytest.mark.slow
+def test_transformer_recognizes_digits(tmp_path, capsys):
+    result = patches.examine_patches(seed=0)
+    recognized, shuffled, linear = result.accuracy.values()
+    assert recognized > 0.95
+    assert shuffled < 0.85
+    assert linear < 0.5
+    assert result.attention_ratio > 2
+    assert result.parameters["input layer"] < sum(result.parameters.values()) / 50
+    patches.show_patches(result, tmp_path)
+    assert (tmp_path / "patches.png").read_bytes().startswith(b"\x89PNG")
+    assert f"{recognized:.1%}" in capsys.readouterr().out

@@ -24,8 +24,10 @@ from ..training_helpers import check_seed, check_writable
 from .attention import compare_attentions, show_attentions
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
+from .gradient_descent import compare_descents, show_descents
 from .greedy import compare_searches, show_searches
 from .output import examine_output, show_output
+from .patches import examine_patches, show_patches
 from .positions import compare_positions, show_positions
 from .speed import compare_speeds, show_speeds
 from .width import compare_widths, show_widths
@@ -58,6 +60,10 @@ EXERCISES = {
     8: Exercise(
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
+    18: Exercise(
+        "How does a network learn, and why does it need an activation function?", compare_descents, show_descents
+    ),
+    19: Exercise("What changes if the input is a picture instead of a text?", examine_patches, show_patches),
 }
 
 
@@ -94,7 +100,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="random seed; default: %(default)s")
     args = parser.parse_args(argv)
     if args.exercise is not None and args.exercise not in EXERCISES:
-        parser.error(f"N must be from 1 to {len(EXERCISES)}, got {args.exercise}.")
+        parser.error(f"N must be from 1 to {max(EXERCISES)}, got {args.exercise}.")
     try:
         check_seed(args.seed)
         if args.exercise is not None:
