@@ -14,7 +14,8 @@
 # GPT. It runs in less than two minutes on two CPU cores.
 
 # %%
-import re
+import math
+import random
 import tempfile
 
 import matplotlib.pyplot as plt
@@ -31,7 +32,7 @@ from modeling_random_transformer import (
     RandomTransformerForSequenceClassification,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.tutorials.sample_data import NOUNS, english_plural, entries, held_out_sample
+from modeling_random_transformer.tutorials.sample_data import NOUNS, entries
 from modeling_random_transformer.tutorials.training_helpers import configure_libraries, short_training_arguments
 
 configure_libraries(seed=0)
@@ -39,15 +40,48 @@ configure_libraries(seed=0)
 # %% [markdown]
 # ## Sentences and a tokenizer
 #
-# The texts are the English half of the project's sample data: sentences from a small grammar. The tokenizer needs one
-# more token, `<mask>`, in place of a hidden word.
+# The texts are from a small grammar, so that we know what there is to learn. A sentence is either an action (*the king
+# eats the red apple*), whose verb fits the kind of the noun, or a description (*the apple is red*), which says nothing
+# about the kind. The model sees neither the grammar nor the kinds. The tokenizer needs one more token, `<mask>`, in
+# place of a hidden word.
 
 # %%
-train_pairs, test_pairs = held_out_sample(6300)
-train_texts, test_texts = [english for english, _ in train_pairs], [english for english, _ in test_pairs]
+LABELS = ["animal", "food", "text", "thing", "place"]
+VERBS = {
+    "animal": ["feeds", "calls"],
+    "food": ["eats", "cooks"],
+    "text": ["reads", "writes"],
+    "thing": ["uses", "repairs"],
+    "place": ["visits", "enters"],
+}
+ADJECTIVES = ["big", "small", "red", "old", "beautiful"]
+
+
+def nouns_of(kind):
+    return [english for gender in "mf" for english, _ in entries(NOUNS[f"{kind} {gender}"])]
+
+
+KIND = {noun: kind for kind in LABELS for noun in nouns_of(kind)}
+PERSONS = nouns_of("person")
+
+
+def describe(choice):
+    noun = choice(nouns_of(choice(LABELS)))
+    return f"The {noun} is {choice(ADJECTIVES)}."
+
+
+def act(choice):
+    kind = choice(LABELS)
+    adjective = choice(["", *(f"{word} " for word in ADJECTIVES)])
+    return f"The {choice(PERSONS)} {choice(VERBS[kind])} the {adjective}{choice(nouns_of(kind))}."
+
+
+choice = random.Random(0).choice
+sentences = [choice([describe, act, act, act])(choice) for _ in range(4600)]
+train_texts, test_texts = sentences[600:], sentences[:600]
 tokenizer = RandomTransformerTokenizer.train(train_texts, vocab_size=1000)
 tokenizer.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True)})
-print(*train_texts[:4], sep="\n")
+print(f"{len(KIND)} nouns of {len(LABELS)} kinds", *train_texts[:4], sep="\n")
 print(tokenizer.tokenize(train_texts[0]))
 
 # %% [markdown]
@@ -58,7 +92,7 @@ print(tokenizer.tokenize(train_texts[0]))
 
 # %%
 config = RandomTransformerConfig(
-    vocab_size=len(tokenizer), d_model=96, d_ff=192, num_heads=4, encoder_layers=2, decoder_layers=2, dropout=0.1,
+    vocab_size=len(tokenizer), d_model=64, d_ff=128, num_heads=4, encoder_layers=2, decoder_layers=2, dropout=0.0,
     attn_implementation="eager",  # which returns attention weights
 )  # fmt: skip
 encoder_only = RandomTransformerForMaskedLM(config)
@@ -104,19 +138,25 @@ for axes, model, title in zip(panels, (encoder_only, decoder_only), ("Encoder", 
 # %% [markdown]
 # ## Encoder-only: masked language modeling
 #
-# A random 15% of the tokens, the set $\mathcal{M}$, are hidden (most of them become `<mask>`). The model predicts them
+# A random part of the tokens, the set $\mathcal{M}$, are hidden (most of them become `<mask>`). The model predicts them
 # from all other tokens, on both sides:
 #
 # $$L = -\frac{1}{|\mathcal{M}|} \sum_{i \in \mathcal{M}} \log p(x_i \mid x_{\setminus \mathcal{M}})$$
 #
-# This needs texts without labels. transformers' collator hides the tokens; its `Trainer` does the rest.
+# This needs texts without labels. transformers' collator hides the tokens, here 30% because the sentences are short;
+# its `Trainer` does the rest.
 
 
 # %%
-def train(model, collator, examples, epochs, learning_rate=2e-3):
+def train(model, collator, examples, epochs, learning_rate=6e-3):
     """Train with transformers' `Trainer`. Returns the steps and the losses of its log."""
     arguments = short_training_arguments(
-        "outputs/notebooks", epochs, seed=0, learning_rate=learning_rate, disable_tqdm=True
+        "outputs/notebooks",
+        epochs,
+        seed=0,
+        learning_rate=learning_rate,
+        per_device_train_batch_size=64,
+        disable_tqdm=True,
     )
     trainer = Trainer(model, arguments, collator, Dataset.from_dict(dict(examples)), processing_class=tokenizer)
     trainer.remove_callback(PrinterCallback)
@@ -125,11 +165,12 @@ def train(model, collator, examples, epochs, learning_rate=2e-3):
     return zip(*((entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry), strict=True)
 
 
-masked_losses = train(encoder_only, DataCollatorForLanguageModeling(tokenizer), tokenizer(train_texts), epochs=8)
+masked_losses = train(
+    encoder_only, DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3), tokenizer(train_texts), epochs=12
+)
 
 # %% [markdown]
-# The trained model fills gaps. Both sides matter: the verb is before the gap in the first sentence and after it in the
-# third.
+# The trained model fills gaps, from the words on both sides: a noun from its verb, and a verb from the noun after it.
 
 
 # %%
@@ -144,38 +185,27 @@ def fill(text, count=5):
     }
 
 
-for text in ("The queen eats the red <mask>.", "She goes to the <mask>.", "Does she <mask> the newspaper?"):
+for text in ("The queen eats the red <mask>.", "The queen visits the <mask>.", "The queen <mask> the newspaper."):
     print(text, {word: round(probability, 2) for word, probability in fill(text).items()})
 
 # %% [markdown]
 # ## Fine-tuning with few labels
 #
-# The task: what is the sentence about, an animal, food, a text, a thing or a place? The noun tells, and so does the
-# verb in some sentences. Of 46 such nouns, a handful of labeled sentences contain only a few.
+# The task: what is described, an animal, food, a text, a thing or a place? In *The apple is red*, only the noun tells,
+# and a handful of labeled sentences contain only a few of the nouns.
+
 
 # %%
-KIND = {
-    form: place.split()[0]
-    for place, nouns in NOUNS.items()
-    for noun, _ in entries(nouns)
-    for form in (noun, english_plural(noun))
-}
-LABELS = ["animal", "food", "text", "thing", "place"]
+def label(description):
+    """The class of a description, whose second word is the noun."""
+    return LABELS.index(KIND[description.split()[1]])
 
 
-def topic(sentence):
-    """The label of the first noun that is not a person, or `None`."""
-    kinds = (KIND.get(word) for word in re.findall(r"\w+", sentence))
-    return next((LABELS.index(kind) for kind in kinds if kind in LABELS), None)
-
-
-def labeled(texts):
-    return [(text, topic(text)) for text in texts if topic(text) is not None]
-
-
-labeled_train, labeled_test = labeled(train_texts), labeled(test_texts)
-for text, label in labeled_train[:4]:
-    print(f"{LABELS[label]:7} {text}")
+labeled_train, labeled_test = (
+    [(text, label(text)) for text in texts if " is " in text] for texts in (train_texts, test_texts)
+)
+for text, index in labeled_train[:4]:
+    print(f"{LABELS[index]:7} {text}")
 
 
 # %% [markdown]
@@ -191,10 +221,10 @@ def accuracy(classifier):
     return (logits.argmax(dim=-1) == torch.tensor(labels)).float().mean().item()
 
 
-def fine_tune(classifier, count, steps=100):
+def fine_tune(classifier, count, steps=60):
     texts, labels = zip(*labeled_train[:count], strict=True)
     examples = {**tokenizer(list(texts)), "labels": list(labels)}
-    train(classifier, DataCollatorWithPadding(tokenizer), examples, epochs=steps / -(-count // 32), learning_rate=1e-3)
+    train(classifier, DataCollatorWithPadding(tokenizer), examples, epochs=steps / -(-count // 64), learning_rate=1e-3)
     return accuracy(classifier)
 
 
@@ -217,7 +247,7 @@ for name, shares in results.items():
 figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for name, shares in results.items():
     axes.plot(COUNTS, [100 * share for share in shares], marker="o", label=name)
-axes.set(xscale="log", ylim=(0, 103), xlabel="labeled sentences", ylabel="correct topics of new sentences, %")
+axes.set(xscale="log", ylim=(0, 103), xlabel="labeled sentences", ylabel="correct new sentences, %")
 axes.set_xticks(COUNTS, COUNTS)
 axes.minorticks_off()
 axes.legend(frameon=False, loc="lower right")
@@ -227,8 +257,8 @@ axes.legend(frameon=False, loc="lower right")
 # nouns of the same kind have similar embeddings. A label for one of them therefore says something about the others.
 
 # %%
-nouns = [word for word in KIND if KIND[word] in LABELS and len(tokenizer.tokenize(f" {word}")) == 1]
-rows = tokenizer.convert_tokens_to_ids([tokenizer.tokenize(f" {word}")[0] for word in nouns])
+nouns = list(KIND)
+rows = [tokenizer(f" {noun}", add_special_tokens=False)["input_ids"][0] for noun in nouns]
 vectors = torch.nn.functional.normalize(encoder_only.get_input_embeddings().weight.detach()[rows], dim=-1)
 similarity = vectors @ vectors.T
 same = torch.tensor([[KIND[one] == KIND[other] for other in nouns] for one in nouns])
@@ -243,8 +273,9 @@ print(f"mean cosine similarity of two nouns: {within:.2f} of the same kind, {bet
 #
 # $$L = -\frac{1}{n} \sum_{t=1}^{n} \log p(x_t \mid x_{<t})$$
 #
-# Every position of a sentence is a training example, not only the 15% that a mask hides. $e^L$ is the perplexity: the
-# number of equally probable tokens among which the model would be as uncertain.
+# Every position of a sentence is a training example, not only those that a mask hides. $e^L$ is the perplexity: the
+# number of equally probable tokens among which the model would be as uncertain. Even a perfect model cannot guess
+# random words, but we know their probabilities, and with them the lowest possible perplexity.
 
 
 # %%
@@ -262,15 +293,28 @@ def log_probability(text):
 
 def perplexity(texts):
     sums, tokens = map(sum, zip(*map(log_probability, texts), strict=True))
-    return torch.tensor(-sums / tokens).exp().item()
+    return math.exp(-sums / tokens)
 
 
+def true_log_probability(text):
+    """ln p(text) in the grammar: one factor for each random choice."""
+    words = text.rstrip(".").split()
+    kind = KIND[words[1] if "is" in words else words[-1]]
+    if "is" in words:
+        options = [4, len(LABELS), len(nouns_of(kind)), len(ADJECTIVES)]
+    else:
+        options = [4 / 3, len(PERSONS), len(LABELS), len(VERBS[kind]), len(ADJECTIVES) + 1, len(nouns_of(kind))]
+    return -math.log(math.prod(options))
+
+
+tokens = sum(log_probability(text)[1] for text in test_texts)
+lowest = math.exp(-sum(map(true_log_probability, test_texts)) / tokens)
 before = perplexity(test_texts)
 causal_losses = train(
-    decoder_only, DataCollatorForLanguageModeling(tokenizer, mlm=False), tokenizer(with_start(train_texts)), epochs=4
+    decoder_only, DataCollatorForLanguageModeling(tokenizer, mlm=False), tokenizer(with_start(train_texts)), epochs=10
 )
 after = perplexity(test_texts)
-print(f"perplexity of held-out sentences: {before:.0f} before training, {after:.1f} after")
+print(f"perplexity of held-out sentences: {before:.0f} before training, {after:.2f} after, {lowest:.2f} at best")
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
@@ -286,9 +330,9 @@ axes.legend(frameon=False)
 # probabilities. It can therefore judge sentences, and write them by sampling one token after the other.
 
 # %%
-for text in ("She eats the apple.", "She eats the table."):
-    print(f"{text:22} ln p = {log_probability(text)[0]:.1f}")
-margin = log_probability("She eats the apple.")[0] - log_probability("She eats the table.")[0]
+for text in ("The king eats the apple.", "The king eats the table."):
+    print(f"{text:25} ln p = {log_probability(text)[0]:.1f}")
+margin = log_probability("The king eats the apple.")[0] - log_probability("The king eats the table.")[0]
 
 
 def write(prompt, **options):
@@ -304,13 +348,12 @@ for temperature in (0.3, 1.0, 2.0):
     )
 
 # %% [markdown]
-# Most sentences at temperature 1 are new, and what is eaten is food: the model has learned the grammar that produced
-# the data, not the list of sentences.
+# At temperature 1 the sentences are like those of the grammar: what is eaten is food. Many are new. The model has
+# learned the grammar, not a list of sentences.
 
 # %%
-written = write("The king eats", num_return_sequences=200, top_k=0)
-written += write("My sister wants to eat", num_return_sequences=200, top_k=0)
-food = sum(topic(sentence) == LABELS.index("food") for sentence in written) / len(written)
+written = write("The king eats", num_return_sequences=300, top_k=0)
+food = sum(KIND.get(text.rstrip(".").split()[-1]) == "food" for text in written) / len(written)
 new = len(set(written) - set(train_texts)) / len(set(written))
 print(f"{len(written)} sentences about eating: {food:.1%} name food; of the different ones, {new:.1%} are new")
 
@@ -321,7 +364,7 @@ print(f"{len(written)} sentences about eating: {food:.1%} name food; of the diff
 assert sum(p for word, p in fill("The queen eats the red <mask>.").items() if KIND.get(word) == "food") > 0.5
 assert results["pretrained"][1] > results["random weights"][1] + 0.1
 assert within > between + 0.1
-assert after < 20 < before
+assert 0.95 * lowest < after < 1.15 * lowest < before  # below the minimum only by the chance of the test set
 assert margin > 2
-assert food > 0.9
-assert new > 0.5
+assert food > 0.8
+assert new > 0.2
