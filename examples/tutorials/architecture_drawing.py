@@ -398,7 +398,13 @@ def draw_header(drawing: Drawing, architecture: Architecture, top: float) -> Non
     drawing.text(x, y + 28, f"{architecture.count:,} parameters", "bold", 14)
     for line, fact in enumerate(architecture.facts):
         drawing.text(x, y + 50 + 20 * line, fact, "", 13)
-    drawing.text(x, y + 56 + 20 * len(architecture.facts), "Right of each name: number of parameters", "light", 11)
+    drawing.text(
+        x,
+        y + 56 + 20 * len(architecture.facts),
+        "Numbers on the right: parameters. Dashed lines: tied weights.",
+        "light",
+        11,
+    )
 
 
 def description(architecture: Architecture) -> str:
