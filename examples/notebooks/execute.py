@@ -71,7 +71,7 @@ def store(script: Path) -> Path:
         ValueError: see `check_outputs`.
     """
     notebook = read_script(script)
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # a warning of the debugger on stderr
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm without ipywidgets
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT,
