@@ -312,7 +312,7 @@ compare("probabilities", probabilities, post_value=BLOG["probabilities"])
 assert tokenizer.decode([int(probabilities.argmax())]) == BLOG["greedy_choice"] == "hola"
 
 figure, axes = plt.subplots(figsize=(6, 2.4), layout="constrained")
-axes.bar(BLOG["vocabulary"], probabilities)
+axes.bar(BLOG["vocabulary"], probabilities.numpy())
 _ = axes.set(ylabel="probability", title="Next word")
 # %% [markdown]
 # Generation repeats this: append the chosen word, run the decoder again, until it chooses EOS. `generate()` of

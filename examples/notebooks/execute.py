@@ -95,6 +95,7 @@ def read_script(script: Path) -> NotebookNode:
     notebook.metadata = nbformat.from_dict(METADATA)
     for index, cell in enumerate(notebook.cells):
         cell.id = f"cell-{index:02}"
+        cell.metadata = nbformat.NotebookNode()  # jupytext's number of blank lines
     return notebook
 
 
