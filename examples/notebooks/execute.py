@@ -71,7 +71,7 @@ def store(script: Path) -> Path:
         ValueError: see `check_outputs`.
     """
     notebook = read_script(script)
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # a warning of the debugger on stderr
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm without ipywidgets
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT,
@@ -95,6 +95,7 @@ def read_script(script: Path) -> NotebookNode:
     notebook.metadata = nbformat.from_dict(METADATA)
     for index, cell in enumerate(notebook.cells):
         cell.id = f"cell-{index:02}"
+        cell.metadata = nbformat.NotebookNode()  # jupytext's number of blank lines
     return notebook
 
 

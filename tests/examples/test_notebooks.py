@@ -89,7 +89,7 @@ print("two")
 
 # %%
 figure, axes = plt.subplots(figsize=(2, 1))
-axes.plot([1, 4, 9]);
+_ = axes.plot([1, 4, 9])
 """
 
 
