@@ -117,13 +117,12 @@ def build_network(name: str, units: int = 16) -> nn.Module:
 
 def fit_network(network: nn.Module, steps: int, rate: float = 0.1) -> tuple[float, Tensor]:
     """Gradient descent on all parameters. Returns the final loss and the predictions, `[101]`."""
-    network.double()
+    parameters = list(network.double().parameters())
     for _ in range(steps):
-        network.zero_grad()
-        loss_of(network(X[:, None])[:, 0], BENT).backward()
+        gradients = torch.autograd.grad(loss_of(network(X[:, None])[:, 0], BENT), parameters)
         with torch.no_grad():
-            for parameter in network.parameters():
-                parameter -= rate * parameter.grad
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= rate * gradient
     predictions = network(X[:, None])[:, 0].detach()
     return loss_of(predictions, BENT).item(), predictions
 

@@ -70,7 +70,7 @@ def examine_patches(seed: int, steps: int = 800) -> PatchResult:
         accuracy={name: (each.argmax(dim=-1) == digits).float().mean().item() for name, each in logits.items()},
         parameters={
             "input layer": count_parameters(model.input_layer),
-            "positions": count_parameters(model.transformer.model.encoder.embed_positions),
+            "positions": count_parameters(model.transformer.get_submodule("model.encoder.embed_positions")),
             "encoder layers": count_parameters(layers),
             "output layer": count_parameters(model.transformer.score),
         },
