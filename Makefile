@@ -15,7 +15,7 @@ PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 MATRIX ?= 5.17.0:2.11.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-fast test-lowest test-newest test-matrix coverage lint format docs clean
+.PHONY: help demo test pytest test-fast test-lowest test-newest test-matrix coverage lint format notebooks docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ lint: $(VENV)/.ready ## ruff and mypy
 format: $(VENV)/.ready ## fix what ruff can fix
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+notebooks: $(VENV)/.ready ## execute the notebooks of examples/notebooks and store their outputs
+	$(VENV)/bin/python examples/notebooks/execute.py
 
 docs: $(VENV)/.docs ## build the documentation site in outputs/site; warnings are errors
 	$(VENV)/bin/mkdocs build --strict
