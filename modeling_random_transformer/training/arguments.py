@@ -80,7 +80,7 @@ class DataArguments:
     )
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
     dataset_revision: str | None = field(
-        default=None, metadata={"help": "Branch, tag or commit of a dataset on the Hub, such as 'refs/convert/parquet'."}
+        default=None, metadata={"help": "Branch, tag or commit of the dataset, such as 'refs/convert/parquet'."}
     )
     train_split: str | None = field(default="train", metadata={"help": "Split of the dataset to train on."})
     validation_split: str | None = field(default=None, metadata={"help": "Split of the dataset to validate on."})

@@ -46,11 +46,12 @@ def test_long_pairs_are_skipped_or_raise_error(tokenizer, tmp_path):
 
 def test_pairs_of_unequal_length_are_skipped(tokenizer):
     rows = [("a b c", "a b"), ("a b", "a b c d"), ("b", "b"), ("a", "b " * 9)]
-    pairs = Dataset.from_list([{"line": i, "source": pair[0], "target": pair[1]} for i, pair in enumerate(rows, start=1)])
+    pairs = Dataset.from_list([{"line": i, "source": a, "target": b} for i, (a, b) in enumerate(rows, start=1)])
     lengths = lengths_of(tokenize_pairs(pairs, tokenizer)[0]) - 1
     ratios = lengths.max(axis=1) / lengths.min(axis=1)
     assert min(ratios[:2]) > 1
-    kept, report = tokenize_pairs(pairs, tokenizer, max_target_length=int(lengths[1, 1]) + 1, max_length_ratio=ratios[0])
+    longest = int(lengths[1, 1]) + 1
+    kept, report = tokenize_pairs(pairs, tokenizer, max_target_length=longest, max_length_ratio=ratios[0])
     assert (kept["line"][:], report.first) == ([1, 3], {TOO_LONG: [4], RATIO: [2]})
 
 
