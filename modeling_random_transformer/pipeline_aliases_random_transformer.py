@@ -57,7 +57,7 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
             return [answer[0] for answer in answers]
         return answers
 
-    def _sanitize_parameters(
+    def _sanitize_parameters(  # type: ignore[override]
         self,
         truncation: Any = None,
         return_tensors: bool | None = None,
@@ -83,7 +83,7 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
         if not isinstance(text, str) or text.strip():  # blank texts are valid
             super().check_text(text, place)
 
-    def postprocess(  # type: ignore[override]
+    def postprocess(
         self,
         model_outputs: dict[str, Tensor],
         return_key: str | None = None,
@@ -130,7 +130,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
             options["src_lang"], options["tgt_lang"] = languages.groups()
         super().__init__(model, *args, task=task, **options)
 
-    def _sanitize_parameters(
+    def _sanitize_parameters(  # type: ignore[override]
         self, src_lang: str | None = None, tgt_lang: str | None = None, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if tokenizer_languages(self.tokenizer):
@@ -151,12 +151,11 @@ def task_options(model: Any, task: str, given: Mapping[str, Any]) -> dict[str, A
     unset, config = GenerationConfig(), getattr(model, "generation_config", None)
     saved = [name for name in {*DEFAULTS, *LENGTHS} if getattr(config, name, None) not in (None, getattr(unset, name))]
     specific = (getattr(model.config, "task_specific_params", None) or {}).get(task, {})
-    options = {name: value for name, value in DEFAULTS.items() if name not in saved}
-    for overriding in (saved, specific, given):
+    options: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in saved}
+    for overriding, values in ((saved, {}), (specific, specific), (given, {})):
         if not set(LENGTHS).isdisjoint(overriding):
             options = {name: value for name, value in options.items() if name not in LENGTHS}
-        if overriding is specific:
-            options |= specific
+        options |= values
     return options
 
 

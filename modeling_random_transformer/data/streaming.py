@@ -129,7 +129,7 @@ class TokenBudgetStream(IterableDataset):
                 self.report.add(line.reason, line.number)
                 raise_if_invalid(self.report, self.on_invalid)
             lengths = np.array([chunk.columns.get(name, []) for name in ("source_length", "target_length")]).T
-            too_long = (lengths > self.limits).any(axis=1)
+            too_long = np.asarray((lengths > self.limits).any(axis=1))
             unequal = exceeds_ratio(lengths, self.max_length_ratio)
             for index, number in enumerate(chunk.numbers):
                 if too_long[index] or unequal[index]:  # skipped for any value of on_invalid
