@@ -5,8 +5,8 @@
     python examples/table3.py recipe.yaml --rows base A-1 A-32 --seeds 1 2 3
 
 Takes the arguments and recipes of `random-transformer train`. The architecture of each row is that of the paper with
-its widths and depths multiplied by a scale. Writes table3.md and table3.png to the output folder after each row. The
-same command resumes, also within a row, and does not train finished rows again.
+its widths and depths multiplied by a scale; the preset of a recipe is ignored. Writes table3.md and table3.png to the
+output folder after each row. The same command resumes, also within a row, and does not train finished rows again.
 
 Exit status: 0 on success, 2 for an invalid argument, 130 after Ctrl-C.
 """

@@ -21,6 +21,7 @@ from modeling_random_transformer.training import (
 from modeling_random_transformer.training.arguments import VOCAB_SIZE
 from modeling_random_transformer.training.checkpoints import save_atomically
 from modeling_random_transformer.utils.atomic_files import write_atomically
+from modeling_random_transformer.utils.distributed import call_on_main_process
 
 from .table3_rows import Row, scaled_overrides
 
@@ -46,7 +47,7 @@ class Experiment:
 
     Args:
         data: the training and the validation set.
-        model: the vocabulary; its `config_overrides` are those of all rows.
+        model: the vocabulary; its `config_overrides` are those of all rows, and its `preset` is ignored.
         args: the recipe; `output_dir` contains a folder per row and seed.
         width_scale: see `scaled_overrides`.
         depth_scale: see `scaled_overrides`.
@@ -73,8 +74,8 @@ class Experiment:
             raise ValueError("validation_source_file or another validation set must be given, got none.")
         if len(self.data.corpora("validation")) != 1 or self.data.source_lang:
             raise ValueError("the validation set must be one corpus without language tags, got others.")
-        if self.model.preset is not None or self.model.model_name_or_path is not None:
-            raise ValueError("preset and model_name_or_path must be unset, because the rows define the architecture.")
+        if (initial := self.model.model_name_or_path) is not None:
+            raise ValueError(f"model_name_or_path must be unset: rows are trained from scratch, got {initial!r}.")
         for row in rows:
             self.model_of(row).config(self.model.vocab_size or VOCAB_SIZE)
 
@@ -84,17 +85,21 @@ class Experiment:
         return replace(self.model, preset=row.preset, config_overrides=overrides)
 
     def tokenizer(self) -> str:
-        """The tokenizer of all rows: that of the arguments, or a new one in the output folder."""
-        if self.model.tokenizer is not None:
-            return self.model.tokenizer
+        """The tokenizer of all rows: that of the arguments, or one in the output folder, which is trained first."""
         folder = self.folder / "tokenizer"
-        if not (folder / "tokenizer.json").is_file():
+
+        def train() -> None:
+            if (folder / "tokenizer.json").is_file():
+                return
             texts = (text for corpus in self.data.corpora("train") for text in vocabulary_sample(corpus.text, None))
             tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=self.model.vocab_size or VOCAB_SIZE)
             folder.mkdir(parents=True, exist_ok=True)
             with save_atomically(folder) as temporary:
                 tokenizer.save_pretrained(temporary)
-        return str(folder)
+
+        if self.model.tokenizer is None:
+            call_on_main_process(train)
+        return self.model.tokenizer or str(folder)
 
     def run(self, row: Row, seed: int) -> Result:
         """Train a row and score it on the validation set; or resume, or return the result of an earlier call.

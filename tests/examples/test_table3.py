@@ -18,6 +18,7 @@ OPTIONS = {
     "depth_scale": 1 / 6,
     "max_steps": 2,
     "num_beams": 1,
+    "preset": "tiny",  # of a recipe, replaced
     "config_overrides": "max_position_embeddings=32,dropout=0.3",
 }
 RESULT = Result("base", seed=1, steps=9, parameters=1000, seconds=5.0, perplexity=8.0, bleu=20.0)
@@ -72,7 +73,6 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
         ({"width_scale": 0.01}, "width_scale must give a positive integer for d_model=512 of row base, got 0.01."),
         ({"depth_scale": 0.25}, "depth_scale must give a positive integer for encoder_layers=6 of row base"),
         ({"config_overrides": "d_ff=8"}, "config_overrides must not set sizes (use width_scale, depth_scale)"),
-        ({"preset": "tiny"}, "preset and model_name_or_path must be unset"),
     ],
 )
 def test_invalid_arguments(changes, message, tmp_path, capsys):
