@@ -1,5 +1,6 @@
 """Training of the rows of Table 3."""
 
+import copy
 import json
 import math
 from dataclasses import asdict, dataclass, replace
@@ -110,7 +111,8 @@ class Experiment:
         """
         folder = self.folder / row.name / f"seed-{seed}"
         smoothing = self.args.label_smoothing_factor if row.label_smoothing is None else row.label_smoothing
-        args = replace(self.args, output_dir=str(folder), seed=seed, label_smoothing_factor=smoothing)
+        args = copy.copy(self.args)
+        args.output_dir, args.seed, args.label_smoothing_factor = str(folder), seed, smoothing
         model = replace(self.model_of(row), tokenizer=self.tokenizer(), vocab_size=None)
         trained = train_translation(self.data, model, args)
         path = folder / RESULT

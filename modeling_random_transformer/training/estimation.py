@@ -83,7 +83,8 @@ class DryRun:
     def __str__(self) -> str:
         paper = ", ".join(f"{flops:.1e} for {name}" for name, flops in PAPER_FLOPS.items())
         lines = [
-            f"{STEPS} steps on {PAIRS:,} pairs, {self.parameters:,} parameters, {self.num_devices} × {self.device}:",
+            f"measured     {STEPS} steps on at most {PAIRS:,} pairs",
+            f"model        {self.parameters:,} parameters on {self.num_devices} × {self.device}",
             f"speed        {self.tokens_per_second:,.0f} tokens/s, {self.step_seconds:.3g} s per step",
             f"whole run    {self.steps:,} steps, {self.hours:,.3g} hours, without evaluation and checkpoints",
             f"memory       {self.memory / GIB:.3g} GiB per device",
@@ -271,7 +272,9 @@ def training_flops(config: PretrainedConfig, source_len: int, target_len: int) -
 
 
 def peak_memory(device: torch.device) -> int:
-    """The peak memory in bytes that PyTorch reserved on a device; on a CPU, the peak memory of the process."""
+    """The memory in bytes that PyTorch has reserved at most on a device; on a CPU, the peak memory of the process."""
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()
     if device.type != "cpu":
         return torch.get_device_module(device).max_memory_reserved(device)
     import resource  # not available on Windows
