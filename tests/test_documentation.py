@@ -263,7 +263,15 @@ def test_installed_command_has_these_verbs(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = [*COMMANDS.values(), "quickstart", "plot_training", "exercises", "compare_recurrent", "prune_heads"]
+    modules = [
+        *COMMANDS.values(),
+        "quickstart",
+        "plot_training",
+        "exercises",
+        "compare_recurrent",
+        "prune_heads",
+        "table3",
+    ]
     modules += ["classify_text", "language_model"]
     modules += ["convert_marian", "convert_marian_npz", "convert_torch_transformer", "convert_fairseq"]
     modules.remove(COMMANDS["convert"])
