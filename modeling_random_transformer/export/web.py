@@ -6,7 +6,6 @@ that the page needs are downloaded from npm when it is exported; the page itself
 
 import json
 import shutil
-from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ..pipeline_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, sourc
 from ..utils.atomic_files import check_free, new_folder
 from .engines import check_engine, check_exportable, engine_module
 from .npm import Package, default_cache, download, extract
-from .search import LENGTH_PENALTY
+from .search import LENGTH_PENALTY, end_tokens, start_token, suppressed_tokens
 
 PAGE = Path(__file__).parent / "page"
 INDEX = "index.html"
@@ -102,14 +101,8 @@ def page_settings(
     Raises:
         ValueError: the page does not support the tokenizer, or the generation config has no start token.
     """
-    config, options = model.config, model.generation_config
+    config = model.config
     check_web_tokenizer(tokenizer)
-    start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
-    if not isinstance(start, int):
-        raise ValueError(f"decoder_start_token_id must be one token id for the web page, got {start}.")
-    end = options.eos_token_id
-    ends = [] if end is None else end if isinstance(end, list) else [end]
-    words = [word for word in options.bad_words_ids or [] if len(word) == 1 and word[0] not in ends]
     positions = config.max_position_embeddings if config.position_embedding == "learned" else None
     limit, _ = source_limit(tokenizer, positions, None)
     return {
@@ -122,10 +115,10 @@ def page_settings(
         "d_k": config.d_k,
         "d_v": config.d_v,
         "vocab_size": config.vocab_size,
-        "start_token": start,
-        "end_tokens": ends,
-        "first_token": options.forced_bos_token_id,
-        "suppressed_tokens": sorted({*(options.suppress_tokens or []), *chain.from_iterable(words)}),
+        "start_token": start_token(model, "the web page"),
+        "end_tokens": end_tokens(model),
+        "first_token": model.generation_config.forced_bos_token_id,
+        "suppressed_tokens": suppressed_tokens(model),
         "prefix": getattr(config, "prefix", None) or "",
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "max_source_tokens": limit if limit < 10**6 else None,  # 10³⁰ means none

@@ -2,7 +2,7 @@
 // All texts are inserted as text, never as HTML.
 
 const byId = (id) => document.getElementById(id);
-const COLOR = [8, 48, 107]; // of weight 1; that of weight 0 is white
+const COLOR = [0, 64, 140]; // of weight 1; that of weight 0 is white
 const LINEAR = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
 
 let shown = null; // { source, target, attention }
