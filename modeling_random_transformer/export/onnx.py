@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -59,7 +59,7 @@ def save(
             else:
                 export_decoder(model, path, attentions=web)
             if dtype == "int8":
-                quantize(path, folder / name, embedding=web)
+                quantize(path, folder / name, web)
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -150,18 +150,21 @@ def export_graph(
     program.save(path)
 
 
-def quantize(path: Path, target: Path, embedding: bool = False) -> None:
+def quantize(path: Path, target: Path, web: bool = False) -> None:
     """Quantize the weights of a graph's matrix products to int8, with one scale per column.
 
     Args:
         path: a graph.
         target: the new file.
-        embedding: also quantize the tables that are indexed by tokens or positions, with one scale per row.
+        web: quantize for the web page: also the tables that are indexed by tokens or positions, with one scale per
+            row; and weights as unsigned integers, whose products no CPU saturates, so that results are the same on
+            the page and in Python. WebAssembly is as fast with them; x86 CPUs are faster with signed weights.
     """
     folded = path.with_suffix(".folded.onnx")  # transposed weights are folded into constants
     quant_pre_process(path, folded, skip_symbolic_shape=True)
-    quantize_dynamic(folded, target, op_types_to_quantize=QUANTIZED_OPS, per_channel=True)
-    if embedding:
+    weights = QuantType.QUInt8 if web else QuantType.QInt8
+    quantize_dynamic(folded, target, op_types_to_quantize=QUANTIZED_OPS, per_channel=True, weight_type=weights)
+    if web:
         graph = onnx.load(target)
         quantize_tables(graph.graph)
         onnx.save(graph, target)

@@ -36,7 +36,6 @@ TOKENIZERS = Package(
     ("dist/tokenizers.min.mjs", "LICENSE"),
 )
 PACKAGES = (RUNTIME, TOKENIZERS)
-TOKENIZER_MODELS = ("BPE", "Unigram")
 
 
 def export_web_page(
@@ -54,7 +53,7 @@ def export_web_page(
 
     Args:
         model: on any device, in any dtype.
-        tokenizer: its tokenizer, byte-level BPE or an imported SentencePiece model.
+        tokenizer: its tokenizer, with byte-level BPE.
         output: a new or empty folder.
         dtype: dtype of the weights: `"int8"` or `"float32"`.
         npm_cache: folder of the archives of JavaScript packages. Missing archives are downloaded with npm. `None` for
@@ -131,10 +130,13 @@ def page_settings(
 
 
 def check_web_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise a ValueError for a tokenizer that @huggingface/tokenizers does not load."""
+    """Raise a ValueError for a tokenizer that @huggingface/tokenizers does not compute exactly.
+
+    It splits some texts differently with imported SentencePiece models.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    kind = type(tokenizer).__name__ if backend is None else type(backend.model).__name__
-    if kind not in TOKENIZER_MODELS:
-        raise ValueError(
-            f"tokenizer must have a model of type {' or '.join(TOKENIZER_MODELS)} for the web page, got {kind}."
-        )
+    parts = {} if backend is None else json.loads(backend.to_str())
+    kinds = [(parts.get(part) or {}).get("type") for part in ("model", "pre_tokenizer", "decoder")]
+    if kinds != ["BPE", "ByteLevel", "ByteLevel"]:
+        found = type(tokenizer).__name__ if backend is None else f"{type(tokenizer).__name__} of type {kinds[0]}"
+        raise ValueError(f"tokenizer must be a byte-level BPE tokenizer for the web page, got a {found}.")
