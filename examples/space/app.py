@@ -1,0 +1,61 @@
+"""A page and an HTTP API for a translation model: translate, look inside, switch parts off.
+
+    python examples/space/app.py outputs/quickstart        # a folder with a saved model
+    python examples/space/app.py someone/a-model           # a model on the Hub
+
+Without an argument, the model is that of the environment variable MODEL, or the folder `model` beside this file. The
+environment variables GRADIO_SERVER_NAME and GRADIO_SERVER_PORT set the address.
+"""
+
+import argparse
+import html
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import gradio as gr
+import transformers
+from inference import Translator, find_model
+from tabs import inside_tab, intervene_tab, translate_tab
+from training import show_card, show_training
+from views import CSS
+
+from modeling_random_transformer.utils.command_line import Parser, exit_status, run_script
+
+MAX_QUEUE = 256  # waiting requests
+THEME = gr.themes.Default(primary_hue="blue")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser("app.py", __doc__)
+    default = os.environ.get("MODEL") or str(Path(__file__).parent / "model")
+    parser.add_argument("model", nargs="?", default=default, help="folder of a saved model, or its name on the Hub")
+    return exit_status("app.py", lambda: serve(parser.parse_args(argv)))
+
+
+def serve(args: argparse.Namespace) -> None:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    folder = find_model(args.model)
+    page = build_page(Translator(folder), folder)
+    page.launch(css=CSS, theme=THEME, footer_links=["api"], run_history=False, state_session_capacity=100)
+
+
+def build_page(translator: Translator, folder: Path) -> gr.Blocks:
+    with gr.Blocks(title="Random Transformer", analytics_enabled=False) as page:
+        gr.HTML(f"<h1>Translate with {html.escape(folder.resolve().name)}</h1>")
+        with gr.Tab("Translate"):
+            translate_tab(translator)
+        with gr.Tab("Inside"):
+            inside_tab(translator)
+        with gr.Tab("Intervene"):
+            intervene_tab(translator)
+        with gr.Tab("Training curve"):
+            show_training(folder)
+        with gr.Tab("Model card"):
+            show_card(folder)
+    return page.queue(max_size=MAX_QUEUE, api_open=False)
+
+
+if __name__ == "__main__":
+    run_script(main)
