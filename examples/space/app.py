@@ -23,7 +23,17 @@ from views import CSS
 from modeling_random_transformer.utils.command_line import Parser, exit_status, run_script
 
 MAX_QUEUE = 256  # waiting requests
-THEME = gr.themes.Default(primary_hue="blue")
+# System fonts, and colors whose contrast with the background is at least 4.5:1.
+THEME = gr.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["monospace"]).set(
+    button_primary_background_fill="*primary_700",
+    button_primary_background_fill_hover="*primary_800",
+    button_primary_background_fill_dark="*primary_700",
+    button_primary_background_fill_hover_dark="*primary_800",
+    body_text_color_subdued="*neutral_600",
+    body_text_color_subdued_dark="*neutral_300",
+    color_accent="*primary_700",
+    color_accent_soft="*primary_50",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
-from transformers import pipeline
 
 from modeling_random_transformer.loading import check_finite, load_translator
 from modeling_random_transformer.pipeline_random_transformer import (
@@ -98,7 +98,7 @@ class Translator:
     def __init__(self, folder: Path):
         model, tokenizer = load_translator(folder, argument="MODEL")
         check_finite(model)
-        self.pipe: Any = pipeline("seq2seq", model=model, tokenizer=tokenizer)
+        self.pipe: Any = transformers.pipeline("seq2seq", model=model, tokenizer=tokenizer)
         self.model, self.tokenizer = self.pipe.model, tokenizer
         self.languages = tokenizer_languages(tokenizer)
         self.max_tokens = min(MAX_TOKENS, source_limit(tokenizer, self.pipe.positions, None)[0])

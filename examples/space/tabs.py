@@ -45,7 +45,7 @@ def translate_tab(translator: Translator) -> None:
     with gr.Row() as of_both:
         n_best = slider("n_best", "Number of translations", 3, 1)
     button = gr.Button("Translate", variant="primary")
-    best = gr.Textbox(label="Translation", interactive=False, buttons=["copy"])
+    best = gr.Textbox(label="Translation", interactive=False)
     others = gr.HTML()
     with gr.Accordion("Answer of the HTTP API", open=False):
         answer = gr.JSON(label="Answer")

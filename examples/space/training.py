@@ -1,5 +1,6 @@
 """Training curve and model card, from the files of a saved model."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def show_training(folder: Path) -> None:
         with gr.Accordion("The same as a table", open=False):
             gr.Dataframe(frame, interactive=False)
     elif plots:
-        gr.Image(str(plots[0]), label=f"Training curve ({plots[0].name})", interactive=False, buttons=[])
+        data = base64.b64encode(plots[0].read_bytes()).decode()
+        gr.HTML(f'<img src="data:image/png;base64,{data}" alt="Loss by training step" style="max-width: 100%">')
     else:
         gr.HTML("<p>The folder of the model has neither trainer_state.json nor training.png.</p>")
 

@@ -8,25 +8,28 @@ from typing import Any
 from inference import Inside
 
 TOP_TOKENS = 10  # of a next-token distribution
+TRANSLATION_HEADING = '<td></td><th scope="col" class="text">translation</th><th scope="col">{}</th>'
 LIGHT, DARK = (255, 255, 255), (31, 90, 148)  # colors of the weights 0 and 1
 CSS = """
 .scroll {overflow-x: auto; max-width: 100%}
 .scroll table {border-collapse: collapse; width: auto}
-.scroll caption {text-align: left; padding: 4px 0}
+.scroll table, .scroll tr {border: 0 !important}
 .scroll th, .scroll td {padding: 4px 8px; text-align: right; white-space: nowrap; border: 0}
-.scroll th {font-weight: 600}
 .scroll .weight {min-width: 2.6em; text-align: center; border: 1px solid white}
-.scroll .current th, .scroll .current td {border-block: 3px solid #e3944a}
-.scroll .text {text-align: left; white-space: normal; overflow-wrap: anywhere}
-.scroll .bar {width: 40%; min-width: 6em; text-align: left}
+.scroll .current th, .scroll .current td {border-block: 3px solid #c2660a}
+.scroll .text {text-align: left; white-space: normal; min-width: 9em}
+.scroll .bar {width: 16em; text-align: left}
 .scroll .bar div {height: 1em; background: rgb(31, 90, 148); min-width: 1px; border: 1px solid white}
-.scroll mark {background: #ffe08a; color: black; padding: 0 2px}
+.scroll ins {background: #ffe08a; color: black; padding: 0 2px; text-decoration: none}
+.dark button[role=tab].selected {color: var(--primary-300)}
 """
 
 
-def scrollable(label: str, table: str) -> str:
-    """A table that the keyboard can scroll on a narrow screen."""
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{table}</div>'
+def scrollable(caption: str, heading: str, rows: str) -> str:
+    """A caption and a table that the keyboard can scroll on a narrow screen. `caption` must not be escaped."""
+    caption = escape(caption)
+    table = f"<table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<p>{caption}</p><div class="scroll" role="region" tabindex="0" aria-label="{caption}">{table}</div>'
 
 
 def attention_table(inside: Inside, layer: int, head: int | None, step: int) -> str:
@@ -46,9 +49,8 @@ def attention_table(inside: Inside, layer: int, head: int | None, step: int) -> 
         marked = ' class="current" aria-current="step"' if index == step else ""
         rows.append(f'<tr{marked}><th scope="row">{escape(token)}</th>{cells}</tr>')
     which = "mean of the heads" if head is None else f"head {head}"
-    caption = f"Cross-attention in percent, layer {layer}, {which}: rows are generated tokens, columns source tokens"
-    body = f"<thead><tr><td></td>{heading}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return scrollable("Cross-attention", f"<table><caption>{caption}</caption>{body}</table>")
+    caption = f"Cross-attention in percent, layer {layer}, {which}. Rows are generated tokens, columns source tokens."
+    return scrollable(caption, f"<td></td>{heading}", "".join(rows))
 
 
 def colors(weight: float) -> str:
@@ -63,19 +65,16 @@ def distribution_table(inside: Inside, step: int, temperature: float) -> str:
     rows = []
     listed = zip(found["ids"], found["tokens"], probabilities(found, temperature), strict=True)
     for token_id, token, probability in list(listed)[:TOP_TOKENS]:
-        chosen = " ← generated" if token_id == inside.chosen[step] else ""
-        bar = f'<div style="width: {100 * probability:.1f}%"></div>'
+        marked = ' class="current" aria-current="true"' if token_id == inside.chosen[step] else ""
         rows.append(
-            f'<tr><th scope="row">{escape(token)}</th><td>{100 * probability:.1f}%</td>'
-            f'<td class="bar">{bar}</td><td>{chosen}</td></tr>'
+            f'<tr{marked}><th scope="row">{escape(token)}</th><td>{100 * probability:.1f}%</td>'
+            f'<td class="bar"><div style="width: {100 * probability:.1f}%"></div></td></tr>'
         )
-    prefix = "".join(inside.target[:step]).replace("␣", " ").strip() or "the start"
-    caption = f"Next token after “{escape(prefix)}” at temperature {temperature:.1f}"
-    heading = "".join(f'<th scope="col">{name}</th>' for name in ("token", "probability", "", ""))
-    table = (
-        f"<table><caption>{caption}</caption><thead><tr>{heading}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    )
-    return scrollable("Next-token distribution", table)
+    prefix = "".join(inside.target[:step]).replace("␣", " ").strip()
+    place = f"Next token after “{prefix}”" if step else "First token"
+    caption = f"{place} at temperature {temperature:.1f}. The generated token is marked."
+    heading = '<th scope="col">token</th><th scope="col">probability</th><td></td>'
+    return scrollable(caption, heading, "".join(rows))
 
 
 def probabilities(found: dict[str, Any], temperature: float) -> list[float]:
@@ -92,12 +91,11 @@ def ranking(answer: dict[str, Any]) -> str:
         f'<tr><th scope="row">{rank}</th><td class="text">{escape(one["text"])}</td><td>{one["score"]:.3f}</td></tr>'
         for rank, one in enumerate(answer["translations"], 1)
     )
-    heading = '<td></td><th scope="col" class="text">translation</th><th scope="col">score</th>'
-    return scrollable("All translations", f"<table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table>")
+    return scrollable("All translations with their scores", TRANSLATION_HEADING.format("score"), rows)
 
 
 def comparison(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The best translations of two answers and their log-probabilities, with the changed words marked."""
+    """The best translations of two answers and their log-probabilities, with the changes marked."""
     first, second = (answer["translations"][0] for answer in (before, after))
     rows = [
         ("complete model", escape(first["text"]), first["score"]),
@@ -107,16 +105,18 @@ def comparison(before: dict[str, Any], after: dict[str, Any]) -> str:
         f'<tr><th scope="row">{name}</th><td class="text">{text}</td><td>{score:.2f}</td></tr>'
         for name, text, score in rows
     )
-    heading = '<td></td><th scope="col" class="text">translation</th><th scope="col">log-probability</th>'
-    return scrollable("Translations", f"<table><thead><tr>{heading}</tr></thead><tbody>{cells}</tbody></table>")
+    caption = "Translations and their log-probabilities"
+    return scrollable(caption, TRANSLATION_HEADING.format("log p"), cells)
 
 
 def changes(before: str, after: str) -> str:
-    """The second text with its words that the first does not have marked."""
-    words, others = after.split(), before.split()
+    """The second text with its new words marked, and the words of the first text that it lacks struck through."""
+    old, new = before.split(), after.split()
     parts = []
-    for kind, _, _, start, end in difflib.SequenceMatcher(None, others, words, autojunk=False).get_opcodes():
-        text = escape(" ".join(words[start:end]))
-        if text:
-            parts.append(text if kind == "equal" else f"<mark>{text}</mark>")
+    for kind, i, j, k, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        removed, added = escape(" ".join(old[i:j])), escape(" ".join(new[k:end]))
+        if kind == "equal":
+            parts.append(added)
+        else:
+            parts += [f"<del>{removed}</del>"] * bool(removed) + [f"<ins>{added}</ins>"] * bool(added)
     return " ".join(parts)
