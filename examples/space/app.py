@@ -7,11 +7,11 @@ Without an argument, the model is that of the environment variable MODEL, or the
 environment variables GRADIO_SERVER_NAME and GRADIO_SERVER_PORT set the address.
 """
 
-import argparse
 import html
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 import transformers
@@ -23,6 +23,7 @@ from views import CSS
 from modeling_random_transformer.utils.command_line import Parser, exit_status, run_script
 
 MAX_QUEUE = 256  # waiting requests
+MAX_SESSIONS = 100  # browser tabs whose traced sentence is kept
 # System fonts, and colors whose contrast with the background is at least 4.5:1.
 THEME = gr.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["monospace"]).set(
     button_primary_background_fill="*primary_700",
@@ -40,15 +41,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("app.py", __doc__)
     default = os.environ.get("MODEL") or str(Path(__file__).parent / "model")
     parser.add_argument("model", nargs="?", default=default, help="folder of a saved model, or its name on the Hub")
-    return exit_status("app.py", lambda: serve(parser.parse_args(argv)))
+    args = parser.parse_args(argv)
+    return exit_status("app.py", lambda: serve(args.model))
 
 
-def serve(args: argparse.Namespace) -> None:
+def serve(model: str) -> None:
+    """Serve the page of a model until the process is stopped.
+
+    Raises:
+        ValueError: the model cannot be loaded.
+        FloatingPointError: a weight is not finite.
+    """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    folder = find_model(args.model)
-    page = build_page(Translator(folder), folder)
-    page.launch(css=CSS, theme=THEME, footer_links=["api"], run_history=False, state_session_capacity=100)
+    folder = find_model(model)
+    launch(build_page(Translator(folder), folder))
+
+
+def launch(page: gr.Blocks, **options: Any) -> tuple[Any, str, Any]:
+    """Start the server, with more options of gradio's `launch`; returns the application, its address, and `None`."""
+    return page.launch(
+        css=CSS, theme=THEME, footer_links=["api"], run_history=False, state_session_capacity=MAX_SESSIONS, **options
+    )
 
 
 def build_page(translator: Translator, folder: Path) -> gr.Blocks:

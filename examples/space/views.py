@@ -17,6 +17,7 @@ CSS = """
 .scroll th, .scroll td {padding: 4px 8px; text-align: right; white-space: nowrap; border: 0}
 .scroll .weight {min-width: 2.6em; text-align: center; border: 1px solid white}
 .scroll .current th, .scroll .current td {border-block: 3px solid #c2660a}
+.scroll .name {white-space: normal}
 .scroll .text {text-align: left; white-space: normal; min-width: 9em}
 .scroll .bar {width: 16em; text-align: left}
 .scroll .bar div {height: 1em; background: rgb(31, 90, 148); min-width: 1px; border: 1px solid white}
@@ -98,11 +99,11 @@ def comparison(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The best translations of two answers and their log-probabilities, with the changes marked."""
     first, second = (answer["translations"][0] for answer in (before, after))
     rows = [
-        ("complete model", escape(first["text"]), first["score"]),
+        ("all parts on", escape(first["text"]), first["score"]),
         ("parts off", changes(first["text"], second["text"]), second["score"]),
     ]
     cells = "".join(
-        f'<tr><th scope="row">{name}</th><td class="text">{text}</td><td>{score:.2f}</td></tr>'
+        f'<tr><th scope="row" class="name">{name}</th><td class="text">{text}</td><td>{score:.2f}</td></tr>'
         for name, text, score in rows
     )
     caption = "Translations and their log-probabilities"
