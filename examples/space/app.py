@@ -16,8 +16,8 @@ from typing import Any
 import gradio as gr
 import transformers
 from inference import Translator, find_model
+from model_files import show_card, show_training
 from tabs import inside_tab, intervene_tab, translate_tab
-from training import show_card, show_training
 from views import CSS
 
 from modeling_random_transformer.utils.command_line import Parser, exit_status, run_script
