@@ -75,7 +75,7 @@ def translate_tab(translator: Translator) -> None:
     inputs = [text, method, num_beams, n_best, length_penalty, temperature, top_p, seed, source, target]
     batched = {"batch": True, "max_batch_size": MAX_BATCH_SIZE, "preprocess": False, **ONE_BY_ONE}
     started = gr.on([button.click, text.submit], translate, inputs, answer, api_name="translate", **batched)
-    started.success(show, answer, [best, others], queue=False, **PRIVATE)
+    started.success(show, answer, [best, others], **PRIVATE)
     rows = [of_beams, of_sampling, of_both]
     method.change(
         lambda name: [gr.Row(visible=name in shown) for shown in (METHODS[1:2], METHODS[2:], METHODS[1:])],
