@@ -41,7 +41,14 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     "top_p": (0.05, 1, False),
     "seed": (0, 2**31 - 1, True),
 }
-FILES = ["*.json", "*.safetensors", "README.md", "*.png"]  # of a model on the Hub; code is never downloaded
+FILES = [
+    "*.json",
+    "*.safetensors",
+    "*.spm",
+    "*.model",
+    "*.png",
+    "README.md",
+]  # of a model on the Hub; code is never downloaded
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ class Translator:
             chosen=ids[1:].tolist(),
         )
 
-    def ablate(self, text: Any, options: Options, paths: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def ablate(self, text: Any, options: Options, paths: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Translate a text with the complete model, and with the values at some paths set to 0.
 
         Args:
@@ -213,7 +220,9 @@ class Translator:
             ValueError: an argument is invalid.
         """
         self.check(text, options)
-        allowed = {path for choices in self.parts().values() for _, path in choices}
+        allowed = [path for choices in self.parts().values() for _, path in choices]
+        if not isinstance(paths, list):
+            raise ValueError(f"off must be a list, got {paths!r:.60}.")
         if unknown := [path for path in paths if path not in allowed]:
             raise ValueError(f"off must be paths of layers and heads that the page lists, got {unknown[0]!r:.60}.")
         with self.lock:
