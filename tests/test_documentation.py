@@ -59,7 +59,7 @@ COMMANDS = {
     "walkthrough": "walkthrough",
     "explore": "explorer",
 }
-OTHER_PROGRAMS = {"git", "pre-commit"}
+OTHER_PROGRAMS = {"curl", "git", "pre-commit"}
 OTHER_FLAGS = {"--config_file", "--multi_gpu", "--num_processes", "--nproc_per_node"}  # of other programs
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")

@@ -41,14 +41,8 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     "top_p": (0.05, 1, False),
     "seed": (0, 2**31 - 1, True),
 }
-FILES = [
-    "*.json",
-    "*.safetensors",
-    "*.spm",
-    "*.model",
-    "*.png",
-    "README.md",
-]  # of a model on the Hub; code is never downloaded
+# Files of a model on the Hub; code is never downloaded.
+FILES = ["*.json", "*.safetensors", "*.spm", "*.model", "*.png", "README.md"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +60,7 @@ class Options:
     tgt_lang: str | None = None
 
     def languages(self) -> dict[str, str]:
+        """The languages that are given, as arguments of the pipeline."""
         given = {"src_lang": self.src_lang, "tgt_lang": self.tgt_lang}
         return {name: code for name, code in given.items() if code is not None}
 

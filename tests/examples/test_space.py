@@ -166,6 +166,8 @@ def test_gradio_client(url, pipe):
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/translate", "/intervene"]
     with pytest.raises(AppError, match=r"off must be paths of layers and heads that the page lists, got &#x27;&lt;b"):
         client.predict("the cat", ["<b>"], api_name="/intervene")
+    with pytest.raises(AppError, match="off must be a list, got None"):
+        client.predict("the cat", None, api_name="/intervene")
 
 
 def test_intervention_equals_that_of_the_library(url, pipe):
