@@ -57,7 +57,7 @@ def attention_table(inside: Inside, layer: int, head: int | None, step: int) -> 
 def colors(weight: float) -> str:
     """Background and text of a cell, with a contrast of at least 4.5:1 for every weight."""
     red, green, blue = (round(light + (dark - light) * weight) for light, dark in zip(LIGHT, DARK, strict=True))
-    return f"background: rgb({red}, {green}, {blue}); color: {'white' if weight > 0.65 else 'black'}"
+    return f"background: rgb({red}, {green}, {blue}); color: {'white' if weight > 0.82 else 'black'}"
 
 
 def distribution_table(inside: Inside, step: int, temperature: float) -> str:

@@ -290,6 +290,21 @@ def test_texts_are_escaped():
     assert str(tabs.user_error("<b>").message) == "&lt;b&gt;"
 
 
+def luminance(color):
+    channels = (value / 255 for value in color)
+    linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_contrast_of_every_weight():
+    for percent in range(101):
+        style = views.colors(percent / 100)
+        text = 1.0 if style.endswith("white") else 0.0
+        background = luminance(map(int, re.findall(r"\d+", style)))
+        low, high = sorted((text, background))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, percent
+
+
 # Browser
 
 
