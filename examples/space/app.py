@@ -24,6 +24,8 @@ from modeling_random_transformer.utils.command_line import Parser, exit_status, 
 
 MAX_QUEUE = 256  # waiting requests
 MAX_SESSIONS = 100  # browser tabs whose traced sentence is kept
+# After each request, gradio would summarize all earlier ones for a page of statistics, in more time than a translation.
+os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
 # System fonts, and colors whose contrast with the background is at least 4.5:1.
 THEME = gr.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["monospace"]).set(
     button_primary_background_fill="*primary_700",
@@ -61,7 +63,13 @@ def serve(model: str) -> None:
 def launch(page: gr.Blocks, **options: Any) -> tuple[Any, str, Any]:
     """Start the server, with more options of gradio's `launch`; returns the application, its address, and `None`."""
     return page.launch(
-        css=CSS, theme=THEME, footer_links=["api"], run_history=False, state_session_capacity=MAX_SESSIONS, **options
+        css=CSS,
+        theme=THEME,
+        footer_links=["api"],
+        run_history=False,
+        enable_monitoring=False,
+        state_session_capacity=MAX_SESSIONS,
+        **options,
     )
 
 
