@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def run(options: argparse.Namespace) -> None:
                     answers = clients.translate(texts, of_api)
                     wrong = sum(found != text for found, text in zip(answers, expected, strict=True))
                     ratio = paired(
-                        lambda clients=clients, of_api=of_api: clients.translate(texts, of_api),
-                        lambda of_pipe=of_pipe: translate_alone(pipe, texts, of_pipe),
+                        partial(clients.translate, texts, of_api),
+                        partial(translate_alone, pipe, texts, of_pipe),
                         options.pairs,
                     )
                 speeds = f"{len(texts) / ratio.ours:.0f} sentences/s, the pipeline {len(texts) / ratio.theirs:.0f}"

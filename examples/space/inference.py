@@ -123,8 +123,8 @@ class Translator:
         if options.method == "beam search" and options.n_best > options.num_beams:
             raise ValueError(f"n_best must be at most num_beams, {options.num_beams}, got {options.n_best}.")
         for name in ("src_lang", "tgt_lang"):
-            code, codes = getattr(options, name), self.languages or [None]
-            if code not in codes:
+            codes: list[str | None] = [*self.languages] or [None]
+            if (code := getattr(options, name)) not in codes:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, codes))}, got {code!r:.60}.")
         self.check_text(text, options.src_lang)
 

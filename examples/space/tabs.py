@@ -20,10 +20,8 @@ def inputs_of_text(translator: Translator) -> list[Any]:
     text = gr.Textbox(label="Text", placeholder="a sentence", max_length=MAX_CHARACTERS, max_lines=6)
     codes = translator.languages
     with gr.Row(visible=bool(codes)):
-        source, target = (
-            gr.Dropdown(codes, value=value, label=label)
-            for label, value in zip(("From", "To"), ([*codes, *codes][:2] or [None, None]), strict=True)
-        )
+        source = gr.Dropdown(codes, value=codes[0] if codes else None, label="From")
+        target = gr.Dropdown(codes, value=codes[:2][-1] if codes else None, label="To")
     return [text, source, target]
 
 
@@ -122,7 +120,8 @@ def inside_tab(translator: Translator) -> None:
     def move(change: int, step: int, inside: Inside) -> int:
         return min(max(step + change, 1), len(inside.target))
 
-    controls, shown = [inside, step, temperature, layer, head], [distribution, attention]
+    controls: list[Any] = [step, temperature, layer, head]
+    shown = [distribution, attention]
     started = gr.on(
         [button.click, inputs[0].submit],
         inspect,
@@ -131,10 +130,10 @@ def inside_tab(translator: Translator) -> None:
         **ONE_BY_ONE,
         **PRIVATE,
     )
-    started.success(show, controls, shown, queue=False, **PRIVATE)
-    for control in controls[1:]:
+    started.success(show, [inside, *controls], shown, queue=False, **PRIVATE)
+    for control in controls:
         control.change(
-            show, controls, shown, queue=False, show_progress="hidden", trigger_mode="always_last", **PRIVATE
+            show, [inside, *controls], shown, queue=False, show_progress="hidden", trigger_mode="always_last", **PRIVATE
         )
     for side, change in ((previous, -1), (following, 1)):
         side.click(partial(move, change), [step, inside], step, queue=False, show_progress="hidden", **PRIVATE)
