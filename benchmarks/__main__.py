@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import corpus, generate, gpu, memory, scaling, scoring, serving, start, train, trainer, weights
+from . import corpus, generate, gpu, memory, scaling, scoring, serving, space, start, train, trainer, weights
 
 BENCHMARKS = {
     "generate": generate,
@@ -14,6 +14,7 @@ BENCHMARKS = {
     "scaling": scaling,
     "scoring": scoring,
     "serving": serving,
+    "space": space,
     "start": start,
     "corpus": corpus,
     "weights": weights,

@@ -60,7 +60,7 @@ COMMANDS = {
     "walkthrough": "walkthrough",
     "explore": "explorer",
 }
-OTHER_PROGRAMS = {"git", "pre-commit"}
+OTHER_PROGRAMS = {"curl", "git", "pre-commit"}
 OTHER_FLAGS = {  # of other programs
     *("--config_file", "--multi_gpu", "--num_processes"),
     *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),

@@ -58,7 +58,9 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
         "target": token_texts(tokenizer, best),
         "layers": {"encoder": model.config.encoder_layers, "decoder": model.config.decoder_layers},
         "heads": model.config.num_heads,
-        "maps": {name: attention_maps(recorded, *path, model.config) for name, path in MAPS.items()},
+        "maps": {
+            name: quantize(attention_maps(recorded, *path, model.config), 0.0, 1.0) for name, path in MAPS.items()
+        },
         "steps": [distribution(logits, tokenizer) for logits in recorded["logits"][0]],
         "chosen": best[1:].tolist(),
         "tree": recorder.tree(finished, tokenizer),
@@ -81,12 +83,12 @@ def quantize(values: Tensor, lowest: float, highest: float) -> dict[str, Any]:
     return {"shape": list(values.shape), "lowest": lowest, "highest": highest, "data": data}
 
 
-def attention_maps(recorded: Trace, stack: str, name: str, config: Any) -> dict[str, Any]:
-    """Weights `[layers, heads, query_len, key_len]`."""
+def attention_maps(recorded: Trace, stack: str, name: str, config: Any) -> Tensor:
+    """Weights of the first source, `[layers, heads, query_len, key_len]`."""
     layers = range(getattr(config, f"{stack}_layers"))
     path = f"{stack}.layers.{{}}.{name}.head.{{}}.weights"
     maps = [[recorded[path.format(layer, head)][0] for head in range(config.num_heads)] for layer in layers]
-    return quantize(torch.stack([torch.stack(heads) for heads in maps]), 0.0, 1.0)
+    return torch.stack([torch.stack(heads) for heads in maps])
 
 
 def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:

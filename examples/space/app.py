@@ -1,0 +1,93 @@
+"""A page and an HTTP API for a translation model: translate, look inside, switch parts off.
+
+    python examples/space/app.py outputs/quickstart        # a folder with a saved model
+    python examples/space/app.py someone/a-model           # a model on the Hub
+
+Without an argument, the model is that of the environment variable MODEL, or the folder `model` beside this file. The
+environment variables GRADIO_SERVER_NAME and GRADIO_SERVER_PORT set the address.
+"""
+
+import html
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import transformers
+from inference import Translator, find_model
+from model_files import show_card, show_training
+from tabs import inside_tab, intervene_tab, translate_tab
+from views import CSS
+
+from modeling_random_transformer.utils.command_line import Parser, exit_status, run_script
+
+MAX_QUEUE = 256  # waiting requests
+MAX_SESSIONS = 100  # browser tabs whose traced sentence is kept
+# After each request, gradio would summarize all earlier ones for a page of statistics, in more time than a translation.
+os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
+# System fonts, and colors whose contrast with the background is at least 4.5:1.
+THEME = gr.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["monospace"]).set(
+    button_primary_background_fill="*primary_700",
+    button_primary_background_fill_hover="*primary_800",
+    button_primary_background_fill_dark="*primary_700",
+    button_primary_background_fill_hover_dark="*primary_800",
+    body_text_color_subdued="*neutral_600",
+    body_text_color_subdued_dark="*neutral_300",
+    color_accent="*primary_700",
+    color_accent_soft="*primary_50",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser("app.py", __doc__)
+    default = os.environ.get("MODEL") or str(Path(__file__).parent / "model")
+    parser.add_argument("model", nargs="?", default=default, help="folder of a saved model, or its name on the Hub")
+    args = parser.parse_args(argv)
+    return exit_status("app.py", lambda: serve(args.model))
+
+
+def serve(model: str) -> None:
+    """Serve the page of a model until the process is stopped.
+
+    Raises:
+        ValueError: the model cannot be loaded.
+        FloatingPointError: a weight is not finite.
+    """
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    folder = find_model(model)
+    launch(build_page(Translator(folder), folder))
+
+
+def launch(page: gr.Blocks, **options: Any) -> tuple[Any, str, Any]:
+    """Start the server, with more options of gradio's `launch`; returns the application, its address, and `None`."""
+    return page.launch(
+        css=CSS,
+        theme=THEME,
+        footer_links=["api"],
+        run_history=False,
+        enable_monitoring=False,
+        state_session_capacity=MAX_SESSIONS,
+        **options,
+    )
+
+
+def build_page(translator: Translator, folder: Path) -> gr.Blocks:
+    with gr.Blocks(title="Random Transformer", analytics_enabled=False) as page:
+        gr.HTML(f"<h1>Translate with {html.escape(folder.resolve().name)}</h1>")
+        with gr.Tab("Translate"):
+            translate_tab(translator)
+        with gr.Tab("Inside"):
+            inside_tab(translator)
+        with gr.Tab("Intervene"):
+            intervene_tab(translator)
+        with gr.Tab("Training curve"):
+            show_training(folder)
+        with gr.Tab("Model card"):
+            show_card(folder)
+    return page.queue(max_size=MAX_QUEUE, api_open=False)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,275 @@
+"""What the page computes: translations in batches, attention and next-token distributions, ablations."""
+
+import argparse
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from torch import Tensor
+
+from modeling_random_transformer.loading import check_finite, load_translator
+from modeling_random_transformer.pipeline_random_transformer import (
+    check_text,
+    source_language,
+    source_limit,
+    tokenizer_languages,
+)
+from modeling_random_transformer.tracing import intervene, trace
+from modeling_random_transformer.tutorials.explorer_data import attention_maps, distribution, trim_padding
+from modeling_random_transformer.tutorials.token_text import token_texts
+from modeling_random_transformer.utils.command_line import require_random_transformer_folder
+from modeling_random_transformer.utils.errors import first_line
+
+MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text
+MAX_BEAMS = 10
+MAX_BATCH_TOKENS = 4096  # limits the memory of a batch: texts × beams × tokens of the longest text
+METHODS = ("greedy", "beam search", "sampling")
+# The allowed range of each number, and whether it must be an integer.
+RANGES: dict[str, tuple[float, float, bool]] = {
+    "num_beams": (1, MAX_BEAMS, True),
+    "n_best": (1, MAX_BEAMS, True),
+    "length_penalty": (0, 2, False),
+    "temperature": (0.1, 3, False),
+    "top_p": (0.05, 1, False),
+    "seed": (0, 2**31 - 1, True),
+}
+# Files of a model on the Hub; code is never downloaded.
+FILES = ["*.json", "*.safetensors", "*.spm", "*.model", "*.png", "README.md"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to translate a text. Values come from clients and are checked by `Translator.check`."""
+
+    method: str = "beam search"
+    num_beams: int = 4
+    n_best: int = 1
+    length_penalty: float = 0.6
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+
+    def languages(self) -> dict[str, str]:
+        """The languages that are given, as arguments of the pipeline."""
+        given = {"src_lang": self.src_lang, "tgt_lang": self.tgt_lang}
+        return {name: code for name, code in given.items() if code is not None}
+
+    def of_generate(self) -> dict[str, Any]:
+        """The options of `generate()` that the method uses."""
+        if self.method == "greedy":
+            return {"num_beams": 1, "do_sample": False}
+        if self.method == "sampling":
+            sampling = {"temperature": float(self.temperature), "top_p": float(self.top_p), "top_k": 0}
+            return {"do_sample": True, "num_beams": 1, "num_return_sequences": int(self.n_best), **sampling}
+        beams = {"num_beams": int(self.num_beams), "num_return_sequences": int(self.n_best)}
+        return {"do_sample": False, "length_penalty": float(self.length_penalty), **beams}
+
+
+@dataclass
+class Inside:
+    """A translation and what the model computed for it.
+
+    Attributes:
+        source: the tokens of the text.
+        target: the generated tokens, with the end token.
+        attention: cross-attention weights, `[layers, heads, target_len, source_len]`.
+        steps: the next-token distribution of each target token, from `explorer_data.distribution`.
+        chosen: the id of each target token.
+    """
+
+    source: list[str]
+    target: list[str]
+    attention: Tensor
+    steps: list[dict[str, Any]]
+    chosen: list[int]
+
+
+class Translator:
+    """A model, its pipeline, and a lock: tracing and interventions apply to every thread that uses the model."""
+
+    def __init__(self, folder: Path):
+        model, tokenizer = load_translator(folder, argument="MODEL")
+        check_finite(model)
+        self.pipe: Any = transformers.pipeline("seq2seq", model=model, tokenizer=tokenizer)
+        self.model, self.tokenizer = self.pipe.model, tokenizer
+        self.languages = tokenizer_languages(tokenizer)
+        self.max_tokens = min(MAX_TOKENS, source_limit(tokenizer, self.pipe.positions, None)[0])
+        self.lock = threading.RLock()  # reentrant: `ablate` holds it while `run` translates
+
+    def check(self, text: Any, options: Options) -> None:
+        """Check a text and its options.
+
+        Raises:
+            ValueError: one is invalid; the message is one line.
+        """
+        if options.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {options.method!r:.60}.")
+        for name, (lowest, highest, integer) in RANGES.items():
+            value = getattr(options, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and lowest <= value <= highest and (value == int(value) or not integer)):
+                kind = "an integer" if integer else "a number"
+                raise ValueError(f"{name} must be {kind} from {lowest} to {highest}, got {value!r:.60}.")
+        if options.method == "beam search" and options.n_best > options.num_beams:
+            raise ValueError(f"n_best must be at most num_beams, {options.num_beams}, got {options.n_best}.")
+        for name in ("src_lang", "tgt_lang"):
+            codes: list[str | None] = [*self.languages] or [None]
+            if (code := getattr(options, name)) not in codes:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, codes))}, got {code!r:.60}.")
+        self.check_text(text, options.src_lang)
+
+    def check_text(self, text: Any, src_lang: str | None) -> None:
+        """Check that a text is not blank and not too long."""
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError("the text must not be blank.")
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"the text must have at most {MAX_CHARACTERS} characters, got {len(text)}.")
+        check_text(text, "index 0")
+        with source_language(self.tokenizer, src_lang):
+            count = len(self.tokenizer(text, verbose=False)["input_ids"])
+        if count > self.max_tokens:
+            raise ValueError(f"the text must have at most {self.max_tokens} tokens, got {count}.")
+
+    def translate(self, texts: Sequence[Any], options: Sequence[Options]) -> list[dict[str, Any]]:
+        """Translate the texts of several clients, those with equal options in one batch.
+
+        Returns:
+            For each text either `{"translations": [{"text": …, "score": …}, …]}` or `{"error": …}`: an invalid text
+            does not affect the others.
+        """
+        answers: dict[int, dict[str, Any]] = {}
+        groups: dict[Any, list[int]] = defaultdict(list)
+        for i, (text, chosen) in enumerate(zip(texts, options, strict=True)):
+            try:
+                self.check(text, chosen)
+            except ValueError as error:
+                answers[i] = {"error": str(error)}
+            else:  # samples depend on the seed only, not on other texts of a batch
+                groups[chosen, i if chosen.method == "sampling" else None].append(i)
+        for (chosen, _), members in groups.items():
+            for i, candidates in zip(members, self.run([texts[i] for i in members], chosen), strict=True):
+                listed = candidates if isinstance(candidates, list) else [candidates]
+                found = [{"text": one["generated_text"], "score": one["score"]} for one in listed]
+                answers[i] = {"translations": found}
+        return [answers[i] for i in range(len(texts))]
+
+    def run(self, texts: list[str], options: Options) -> list[Any]:
+        """The answers of the pipeline to checked texts. The limit on the output depends on the text, not the batch."""
+        arguments = options.languages() | options.of_generate()
+        with self.lock, seeded(options):
+            return self.pipe(texts, max_batch_tokens=MAX_BATCH_TOKENS, return_scores=True, **arguments)
+
+    def inspect(self, text: Any, options: Options) -> Inside:
+        """Translate a text, and trace a forward pass over its translation.
+
+        Raises:
+            ValueError: the text or an option is invalid.
+        """
+        self.check(text, options)
+        inputs = self.pipe.preprocess(text, src_lang=options.src_lang)
+        with self.lock:
+            outputs = self.pipe.forward(
+                dict(inputs),
+                generate_options=options.of_generate(),
+                max_batch_tokens=MAX_BATCH_TOKENS,
+                tgt_lang=options.tgt_lang,
+            )
+            ends = torch.tensor(self.model.generation_config.eos_token_id).view(-1)
+            ids = trim_padding(outputs["sequences"][0, 0], ends)
+            device = self.model.device
+            with torch.inference_mode(), trace(self.model) as recorded:
+                self.model(
+                    **{name: value.to(device) for name, value in inputs.items()},
+                    decoder_input_ids=ids[None, :-1].to(device),
+                )
+        return Inside(
+            source=token_texts(self.tokenizer, inputs["input_ids"][0]),
+            target=token_texts(self.tokenizer, ids[1:]),
+            attention=attention_maps(recorded, "decoder", "encoder_attn", self.model.config).cpu(),
+            steps=[distribution(logits, self.tokenizer) for logits in recorded["logits"][0].cpu()],
+            chosen=ids[1:].tolist(),
+        )
+
+    def ablate(self, text: Any, options: Options, paths: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Translate a text with the complete model, and with the values at some paths set to 0.
+
+        Args:
+            text: the text.
+            options: how to translate it.
+            paths: some of the paths of `parts`.
+
+        Returns:
+            The answers of `translate` without and with the intervention.
+
+        Raises:
+            ValueError: an argument is invalid.
+        """
+        self.check(text, options)
+        allowed = [path for choices in self.parts().values() for _, path in choices]
+        if not isinstance(paths, list):
+            raise ValueError(f"off must be a list, got {paths!r:.60}.")
+        if unknown := [path for path in paths if path not in allowed]:
+            raise ValueError(f"off must be paths of layers and heads that the page lists, got {unknown[0]!r:.60}.")
+        with self.lock:
+            (before,) = self.translate([text], [options])
+            with intervene(self.model, dict.fromkeys(paths, 0)):
+                (after,) = self.translate([text], [options])
+        return before, after
+
+    def parts(self) -> dict[str, list[tuple[str, str]]]:
+        """The parts that can be switched off: for each layer, their labels and the paths of their outputs."""
+        config = self.model.config
+        found = {}
+        for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+            kinds = {"self-attention": "self_attn"} | (
+                {"cross-attention": "encoder_attn"} if stack == "decoder" else {}
+            )
+            for layer in range(count):
+                path = f"{stack}.layers.{layer}"
+                choices = []
+                for label, name in kinds.items():
+                    choices.append((label, f"{path}.{name}.output"))
+                    for head in range(config.num_heads):
+                        choices.append((f"{label} head {head}", f"{path}.{name}.head.{head}.output"))
+                found[f"{stack} layer {layer}"] = [*choices, ("feed-forward network", f"{path}.ffn.output")]
+        return found
+
+
+@contextmanager
+def seeded(options: Options) -> Iterator[None]:
+    """Sample with the seed of the options, without a change to torch's random number generator."""
+    if options.method != "sampling":
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(int(options.seed))
+        yield
+
+
+def find_model(name: str) -> Path:
+    """The folder of a saved model; a model on the Hub is downloaded.
+
+    Raises:
+        ValueError: there is no such model; the message is one line.
+    """
+    folder = Path(name)
+    if not folder.exists():
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=FILES))
+        except (OSError, ValueError, HfHubHTTPError) as error:
+            message = "MODEL must be a folder with a saved model or the name of a model on the Hub"
+            raise ValueError(f"{message}, got {name!r}: {first_line(error)}") from error
+    try:
+        return require_random_transformer_folder(str(folder))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"MODEL {error}") from error

@@ -1,0 +1,47 @@
+"""Training curve and model card, from the files of a saved model."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pandas as pd
+from huggingface_hub import ModelCard
+
+LOSSES = {"loss": "training", "eval_loss": "validation"}
+PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py
+
+
+def show_training(folder: Path) -> None:
+    """The losses in the newest `trainer_state.json`, or a plot that was saved with the model."""
+    points = losses(folder)
+    plots = [folder / name for name in PLOTS if (folder / name).is_file()]
+    if points:
+        frame = pd.DataFrame(points, columns=["step", "loss", "set"])
+        gr.LinePlot(frame, x="step", y="loss", color="set", title="Loss, nats per token", height=360)
+        with gr.Accordion("The same as a table", open=False):
+            gr.Dataframe(frame, interactive=False)
+    elif plots:
+        data = base64.b64encode(plots[0].read_bytes()).decode()
+        gr.HTML(f'<img src="data:image/png;base64,{data}" alt="Loss by training step" style="max-width: 100%">')
+    else:
+        gr.HTML("<p>The folder of the model has neither trainer_state.json nor training.png.</p>")
+
+
+def losses(folder: Path) -> list[tuple[int, float, str]]:
+    """Step, loss and set of each log entry; empty without a log."""
+    checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+    for path in (folder / "trainer_state.json", *reversed(checkpoints)):
+        if path.is_file():
+            log: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+            return [(entry["step"], entry[key], name) for key, name in LOSSES.items() for entry in log if key in entry]
+    return []
+
+
+def show_card(folder: Path) -> None:
+    """The model card of the folder. Its HTML is sanitized."""
+    if (folder / "README.md").is_file():
+        gr.Markdown(ModelCard.load(folder / "README.md").text, latex_delimiters=[])
+    else:
+        gr.HTML("<p>The folder of the model has no model card (README.md).</p>")

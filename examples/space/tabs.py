@@ -1,0 +1,178 @@
+"""The tabs of the page that use the model."""
+
+import html
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import gradio as gr
+from inference import MAX_CHARACTERS, METHODS, RANGES, Inside, Options, Translator
+from views import attention_table, comparison, distribution_table, ranking
+
+MAX_BATCH_SIZE = 32  # requests of one batch
+ONE_BY_ONE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}  # one event at a time uses the model
+PRIVATE: dict[str, Any] = {"api_visibility": "private"}
+
+
+def inputs_of_text(translator: Translator) -> list[Any]:
+    """The text and, for a model of several languages, its languages."""
+    text = gr.Textbox(label="Text", placeholder="a sentence", max_length=MAX_CHARACTERS, max_lines=6)
+    codes = translator.languages
+    with gr.Row(visible=bool(codes)):
+        source = gr.Dropdown(codes, value=codes[0] if codes else None, label="From")
+        target = gr.Dropdown(codes, value=codes[:2][-1] if codes else None, label="To")
+    return [text, source, target]
+
+
+def slider(name: str, label: str, value: float, step: float, **options: Any) -> gr.Slider:
+    lowest, highest, _ = RANGES[name]
+    return gr.Slider(lowest, highest, value=value, step=step, label=label, **options)
+
+
+def translate_tab(translator: Translator) -> None:
+    text, source, target = inputs_of_text(translator)
+    method = gr.Radio(list(METHODS), value="beam search", label="Method")
+    with gr.Row() as of_beams:
+        num_beams = slider("num_beams", "Beams", 4, 1)
+        length_penalty = slider("length_penalty", "Length penalty", 0.6, 0.1)
+    with gr.Row(visible=False) as of_sampling:
+        temperature = slider("temperature", "Temperature", 1.0, 0.1)
+        top_p = slider("top_p", "Top p", 1.0, 0.05)
+        seed = gr.Number(0, label="Seed", precision=0)
+    with gr.Row() as of_both:
+        n_best = slider("n_best", "Number of translations", 3, 1)
+    button = gr.Button("Translate", variant="primary")
+    best = gr.Textbox(label="Translation", interactive=False)
+    others = gr.HTML()
+    with gr.Accordion("Answer of the HTTP API", open=False):
+        answer = gr.JSON(label="Answer")
+
+    def translate(  # each argument has one value per request
+        text: Any,
+        method: Any,
+        num_beams: Any,
+        n_best: Any,
+        length_penalty: Any,
+        temperature: Any,
+        top_p: Any,
+        seed: Any,
+        src_lang: Any = None,
+        tgt_lang: Any = None,
+    ) -> tuple[list[dict[str, Any]]]:
+        """Translate a text; returns {"translations": [{"text": …, "score": …}, …]} or {"error": …}."""
+        columns = (method, num_beams, n_best, length_penalty, temperature, top_p, seed, src_lang, tgt_lang)
+        return (translator.translate(text, [Options(*row) for row in zip(*columns, strict=True)]),)
+
+    def show(answer: dict[str, Any]) -> tuple[str, str]:
+        if "error" in answer:
+            raise user_error(answer["error"])
+        return answer["translations"][0]["text"], ranking(answer)
+
+    # The values of components are checked by `translate`: gradio would fail the other requests of the batch too.
+    inputs = [text, method, num_beams, n_best, length_penalty, temperature, top_p, seed, source, target]
+    batched = {"batch": True, "max_batch_size": MAX_BATCH_SIZE, "preprocess": False, **ONE_BY_ONE}
+    started = gr.on([button.click, text.submit], translate, inputs, answer, api_name="translate", **batched)
+    started.success(show, answer, [best, others], **PRIVATE)
+    rows = [of_beams, of_sampling, of_both]
+    method.change(
+        lambda name: [gr.Row(visible=name in shown) for shown in (METHODS[1:2], METHODS[2:], METHODS[1:])],
+        method,
+        rows,
+        queue=False,
+        **PRIVATE,
+    )
+
+
+def inside_tab(translator: Translator) -> None:
+    inputs = inputs_of_text(translator)
+    num_beams = slider("num_beams", "Beams", 4, 1)
+    button = gr.Button("Translate and look inside", variant="primary")
+    config = translator.model.config
+    with gr.Column(visible=False) as results:
+        with gr.Row():
+            step = gr.Slider(1, 2, value=1, step=1, label="Generated token")
+            temperature = slider("temperature", "Temperature", 1.0, 0.1)
+        with gr.Row():
+            previous, following = gr.Button("Previous token"), gr.Button("Next token")
+        distribution = gr.HTML()
+        with gr.Row():
+            layer = gr.Dropdown(list(range(config.decoder_layers)), value=config.decoder_layers - 1, label="Layer")
+            heads = [("mean of the heads", -1), *((f"head {head}", head) for head in range(config.num_heads))]
+            head = gr.Dropdown(heads, value=-1, label="Head")
+        attention = gr.HTML()
+    inside = gr.State(time_to_live=3600)
+
+    def inspect(text: str, src_lang: str | None, tgt_lang: str | None, num_beams: int) -> list[Any]:
+        with errors_for_user():
+            found = translator.inspect(text, Options(num_beams=num_beams, src_lang=src_lang, tgt_lang=tgt_lang))
+        return [found, gr.Slider(maximum=max(2, len(found.target)), value=1), gr.Column(visible=True)]
+
+    def show(inside: Inside | None, step: int, temperature: float, layer: int, head: int) -> list[str]:
+        if inside is None:
+            return ["", ""]
+        index = min(step, len(inside.target)) - 1
+        return [
+            distribution_table(inside, index, temperature),
+            attention_table(inside, layer, None if head < 0 else head, index),
+        ]
+
+    def move(change: int, step: int, inside: Inside) -> int:
+        return min(max(step + change, 1), len(inside.target))
+
+    controls: list[Any] = [step, temperature, layer, head]
+    shown = [distribution, attention]
+    started = gr.on(
+        [button.click, inputs[0].submit],
+        inspect,
+        [*inputs, num_beams],
+        [inside, step, results],
+        **ONE_BY_ONE,
+        **PRIVATE,
+    )
+    started.success(show, [inside, *controls], shown, queue=False, **PRIVATE)
+    for control in controls:
+        control.change(
+            show, [inside, *controls], shown, queue=False, show_progress="hidden", trigger_mode="always_last", **PRIVATE
+        )
+    for side, change in ((previous, -1), (following, 1)):
+        side.click(partial(move, change), [step, inside], step, queue=False, show_progress="hidden", **PRIVATE)
+
+
+def intervene_tab(translator: Translator) -> None:
+    inputs = inputs_of_text(translator)
+    button = gr.Button("Translate", variant="primary")
+    result = gr.HTML()
+    groups = []
+    for number, (label, choices) in enumerate(translator.parts().items()):
+        with gr.Accordion(f"Switch off parts of {label}", open=number == 0):
+            groups.append(gr.CheckboxGroup(choices, label=label))
+
+    def intervene(text: str, off: list[str], src_lang: str | None = None, tgt_lang: str | None = None) -> list[dict]:
+        """Translate greedily with the complete model and with parts of it switched off."""
+        with errors_for_user():
+            return list(translator.ablate(text, Options("greedy", src_lang=src_lang, tgt_lang=tgt_lang), off))
+
+    def show(text: str, src_lang: str | None, tgt_lang: str | None, *off: list[str]) -> str:
+        return comparison(*intervene(text, [path for paths in off for path in paths], src_lang, tgt_lang))
+
+    def show_if_given(text: str, *arguments: Any) -> str:
+        return show(text, *arguments) if text and text.strip() else ""
+
+    gr.api(intervene, api_name="intervene", **ONE_BY_ONE)
+    gr.on([button.click, inputs[0].submit], show, [*inputs, *groups], result, **ONE_BY_ONE, **PRIVATE)
+    changed = [group.change for group in groups]
+    gr.on(changed, show_if_given, [*inputs, *groups], result, trigger_mode="always_last", **ONE_BY_ONE, **PRIVATE)
+
+
+@contextmanager
+def errors_for_user() -> Iterator[None]:
+    """Show the message of a `ValueError` on the page and to clients of the API."""
+    try:
+        yield
+    except ValueError as error:
+        raise user_error(str(error)) from error
+
+
+def user_error(message: str) -> gr.Error:
+    return gr.Error(html.escape(message), print_exception=False)  # the page renders messages as HTML

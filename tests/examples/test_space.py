@@ -1,0 +1,554 @@
+"""The live page: in a browser, as an HTTP API with concurrent clients, and its parts."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import app
+import httpx
+import inference
+import pytest
+import tabs
+import torch
+import views
+import yaml
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from inference import Options, Translator
+from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+from transformers import pipeline
+
+from modeling_random_transformer.tracing import intervene
+from tests.helpers.models import EOS, save_translator
+from tests.helpers.translation import multilingual_translator
+
+ROOT = Path(__file__).parents[2]
+SPACE = ROOT / "examples" / "space"
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --no-proxy-server"
+)
+AUDIT = (Path(__file__).parent / "space_audit.js").read_text(encoding="utf-8")
+SENTENCES = ["the cat sees the dog", "a dog sees a red car", "the red cat", "a car sees the dog and the cat"]
+HOSTILE = "<img src=x onerror='window.hacked=1'><script>hacked=1</script> **b** $x^2$ ${hacked=1} {{value}} &lt;"
+TABS = ["Translate", "Inside", "Intervene", "Training curve", "Model card"]
+PHONE, DESKTOP = (360, 740), (1200, 900)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("space") / "tiny"
+    model = save_translator(path, norm_order="pre", lm_head_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[EOS] = 8.0  # for short translations
+    model.save_pretrained(path)
+    log = [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}, {"step": 2, "eval_loss": 4.5}]
+    (path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    (path / "README.md").write_text(
+        "---\nlibrary_name: transformers\n---\n\n# Card of tiny\n\n<script>hacked=1</script>\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    return Translator(folder)
+
+
+@pytest.fixture(scope="module")
+def url(translator, folder):
+    """The address of the page, served by this process."""
+    page = app.build_page(translator, folder)
+    _, address, _ = app.launch(page, prevent_thread_lock=True, quiet=True, server_port=free_port())
+    yield address
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def pipe(translator):
+    """The pipeline without the page."""
+    return pipeline("seq2seq", model=translator.model, tokenizer=translator.tokenizer, device="cpu")
+
+
+def expected(pipe, text, **options):
+    answers = pipe(text, return_scores=True, max_batch_tokens=10_000, **options)
+    return [
+        (answer["generated_text"], answer["score"]) for answer in (answers if isinstance(answers, list) else [answers])
+    ]
+
+
+def found(answer):
+    return [(one["text"], pytest.approx(one["score"], abs=1e-4)) for one in answer["translations"]]
+
+
+# HTTP API
+
+
+def call(url, name, **arguments):
+    """One call of the HTTP API, as with curl: the last event and its data."""
+    with httpx.Client(base_url=f"{url}gradio_api/call/", timeout=60, trust_env=False) as client:
+        event = client.post(f"v2/{name}", json=arguments).raise_for_status().json()["event_id"]
+        lines = client.get(f"{name}/{event}").raise_for_status().text.strip().splitlines()
+    return lines[-2].removeprefix("event: "), json.loads(lines[-1].removeprefix("data: "))
+
+
+@pytest.mark.slow
+def test_32_concurrent_clients_get_their_own_answers(url, pipe):
+    """Texts, methods and errors are mixed, and interventions run between the batches."""
+    cases = [
+        {"method": "greedy"},
+        {"method": "beam search", "num_beams": 3, "n_best": 2},
+        {"method": "sampling", "seed": 5, "temperature": 1.5, "n_best": 2},
+        {"method": "beam search", "num_beams": 99},
+    ]
+    requests = [{"text": f"{SENTENCES[i % 4]} {SENTENCES[i % 3]}", **cases[i // 4 % 4]} for i in range(32)]
+    off = ["decoder.layers.0.encoder_attn.output"]
+
+    def send(request):
+        if request["method"] == "greedy":
+            call(url, "intervene", text="the cat", off=off)
+        return call(url, "translate", **request)
+
+    with ThreadPoolExecutor(32) as clients:
+        answers = list(clients.map(send, requests))
+    for request, (event, (answer,)) in zip(requests, answers, strict=True):
+        assert event == "complete"
+        if request.get("num_beams") == 99:
+            assert answer == {"error": "num_beams must be an integer from 1 to 10, got 99."}
+            continue
+        options = Options(**{name: value for name, value in request.items() if name != "text"})
+        with inference.seeded(options):
+            assert found(answer) == expected(pipe, request["text"], **options.of_generate())
+
+
+def test_requests_that_wait_are_translated_in_one_batch(url, translator, monkeypatch):
+    sizes = []
+    run = translator.run
+
+    def slow_run(texts, options):
+        sizes.append(len(texts))
+        time.sleep(0.5)
+        return run(texts, options)
+
+    monkeypatch.setattr(translator, "run", slow_run)
+    with ThreadPoolExecutor(12) as clients:
+        list(clients.map(lambda text: call(url, "translate", text=text, method="greedy"), SENTENCES * 3))
+    assert sum(sizes) == 12
+    assert max(sizes) > 1
+
+
+def test_gradio_client(url, pipe):
+    client = Client(url, verbose=False)
+    (text, _), *_ = expected(pipe, SENTENCES[0], num_beams=4, length_penalty=0.6)
+    assert client.predict(SENTENCES[0], api_name="/translate")["translations"][0]["text"] == text
+    assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/translate", "/intervene"]
+    with pytest.raises(AppError, match=r"off must be paths of layers and heads that the page lists, got &#x27;&lt;b"):
+        client.predict("the cat", ["<b>"], api_name="/intervene")
+    with pytest.raises(AppError, match="off must be a list, got None"):
+        client.predict("the cat", None, api_name="/intervene")
+
+
+def test_intervention_equals_that_of_the_library(url, pipe):
+    path = "decoder.layers.1.encoder_attn.head.1.output"
+    _, (answers,) = call(url, "intervene", text=SENTENCES[1], off=[path])
+    before = expected(pipe, SENTENCES[1], num_beams=1)
+    with intervene(pipe.model, {path: 0}):
+        after = expected(pipe, SENTENCES[1], num_beams=1)
+    assert [found(answer) for answer in answers] == [before, after]
+    assert before != after
+    assert expected(pipe, SENTENCES[1], num_beams=1) == before
+
+
+# Input
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (" \n", {}, "the text must not be blank."),
+        (None, {}, "the text must not be blank."),
+        (["the"], {}, "the text must not be blank."),
+        ("a" * 1001, {}, "the text must have at most 1000 characters, got 1001."),
+        ("a b " * 100, {}, "the text must have at most 128 tokens, got"),
+        ("\ud800", {}, "texts must be Unicode"),
+        ("a", {"method": "magic"}, "method must be one of greedy, beam search, sampling, got 'magic'."),
+        ("a", {"num_beams": 2.5}, "num_beams must be an integer from 1 to 10, got 2.5."),
+        ("a", {"num_beams": float("nan")}, "num_beams must be an integer from 1 to 10, got nan."),
+        ("a", {"num_beams": None}, "num_beams must be an integer from 1 to 10, got None."),
+        ("a", {"n_best": 5}, "n_best must be at most num_beams, 4, got 5."),
+        ("a", {"temperature": 0}, "temperature must be a number from 0.1 to 3, got 0."),
+        ("a", {"seed": -1}, "seed must be an integer from 0 to 2147483647, got -1."),
+        ("a", {"src_lang": "en"}, "src_lang must be one of None, got 'en'."),
+    ],
+)
+def test_invalid_requests_do_not_affect_others(translator, text, options, message):
+    error, answer = translator.translate([text, "the cat"], [Options(**options), Options()])
+    assert error["error"].startswith(message)
+    assert "\n" not in error["error"]
+    assert len(answer["translations"]) == 1
+
+
+def test_samples_depend_on_the_seed_only(translator):
+    sampling = Options("sampling", temperature=2.0, seed=3)
+    state = torch.get_rng_state()
+    alone = translator.translate(["the cat"], [sampling])[0]
+    assert torch.equal(torch.get_rng_state(), state)
+    others = [Options("sampling", temperature=2.0, seed=seed) for seed in (1, 3, 3)]
+    assert translator.translate(["a dog", "the cat", "the cat"], others)[1:] == [alone, alone]
+    assert translator.translate(["the cat"], [others[0]])[0] != alone
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("nowhere/at-all", "MODEL must be a folder with a saved model or the name of a model on the Hub, got 'nowhere"),
+        ("EMPTY", "MODEL must be a folder with a saved model and its tokenizer, got"),
+        ("../x y", "MODEL must be a folder with a saved model or the name of a model on the Hub, got '../x y'"),
+    ],
+)
+def test_invalid_models(model, message, tmp_path, capsys):
+    assert app.main([str(tmp_path) if model == "EMPTY" else model]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_several_languages(tmp_path):
+    model, tokenizer = multilingual_translator()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    translator = Translator(tmp_path)
+    pairs = [("en", "es"), ("en", "fr"), ("es", "en")]
+    options = [Options("greedy", src_lang=source, tgt_lang=target) for source, target in pairs]
+    answers = translator.translate(["the cat"] * 3, options)
+    alone = pipeline("seq2seq", model=translator.model, tokenizer=translator.tokenizer, device="cpu")
+    for (source, target), answer in zip(pairs, answers, strict=True):
+        assert found(answer) == expected(alone, "the cat", src_lang=source, tgt_lang=target, num_beams=1)
+    with pytest.raises(ValueError, match="tgt_lang must be one of en, es, fr, got None"):
+        translator.check("the cat", Options(src_lang="en"))
+    assert len(translator.inspect("the cat", options[0]).source) > 2
+    components = app.build_page(translator, tmp_path).config["components"]
+    choices = [each["props"] for each in components if each["props"].get("label") in ("From", "To")]
+    assert [each["value"] for each in choices] == ["en", "es"] * 3
+    assert all([code for _, code in each["choices"]] == ["en", "es", "fr"] for each in choices)
+
+
+# Values
+
+
+def test_inside_equals_the_model(translator):
+    inside = translator.inspect(SENTENCES[0], Options(num_beams=2))
+    inputs = translator.tokenizer(SENTENCES[0], return_tensors="pt")
+    ids = torch.tensor([[1, *inside.chosen]])
+    with torch.no_grad():
+        outputs = translator.model(**inputs, decoder_input_ids=ids[:, :-1])
+    for step, row in enumerate(outputs.logits[0]):
+        for temperature, tolerance in ((1.0, 1e-4), (0.3, 1e-2), (3.0, 1e-2)):
+            shown = torch.tensor(views.probabilities(inside.steps[step], temperature))
+            exact = (row / temperature).softmax(-1)[inside.steps[step]["ids"]]
+            torch.testing.assert_close(shown, exact, rtol=tolerance, atol=1e-5)
+    assert inside.attention.shape == (3, 2, len(inside.target), len(inside.source))
+    torch.testing.assert_close(inside.attention.sum(-1), torch.ones(inside.attention.shape[:-1]))
+
+
+def test_texts_are_escaped():
+    answer = {"translations": [{"text": HOSTILE, "score": -1.0}]}
+    other = {"translations": [{"text": f"<b> {HOSTILE}", "score": -1.0}]}
+    inside = inference.Inside(
+        [HOSTILE],
+        [HOSTILE, "x"],
+        torch.full((1, 1, 2, 1), 0.5),
+        [{"ids": [5], "tokens": [HOSTILE], "logits": [0.0], "others": []}] * 2,
+        [5, 5],
+    )
+    tables = [views.ranking(answer), views.comparison(other, answer), views.comparison(answer, other)]
+    tables += [views.attention_table(inside, 0, None, 0), views.distribution_table(inside, 1, 0.5)]
+    for table in tables:
+        assert not re.search(r"<(img|script|b)\b", table)
+    assert str(tabs.user_error("<b>").message) == "&lt;b&gt;"
+
+
+def luminance(color):
+    channels = (value / 255 for value in color)
+    linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_contrast_of_every_weight():
+    for percent in range(101):
+        style = views.colors(percent / 100)
+        text = 1.0 if style.endswith("white") else 0.0
+        background = luminance(map(int, re.findall(r"\d+", style)))
+        low, high = sorted((text, background))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, percent
+
+
+# Browser
+
+
+@pytest.fixture(scope="module")
+def started_browser(tmp_path_factory):
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("no chromium with its chromedriver is installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+class User:
+    """Acts on the page in the browser."""
+
+    def __init__(self, driver, url):
+        self.driver, self.url = driver, url
+        self.load(DESKTOP)
+
+    def load(self, size, theme="light"):
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        self.driver.get(f"{self.url}?__theme={theme}")
+        self.wait(lambda: self.visible("textarea"))
+
+    def wait(self, condition):
+        return WebDriverWait(self.driver, 60, 0.05, ignored_exceptions=(Exception,)).until(lambda _: condition())
+
+    def visible(self, selector):
+        return [element for element in self.driver.find_elements(By.CSS_SELECTOR, selector) if element.is_displayed()]
+
+    def button(self, text):
+        return next(button for button in self.visible("button:not([tabindex='-1'])") if button.text.strip() == text)
+
+    def open_tab(self, name):
+        tab = next((tab for tab in self.visible("button[role=tab]") if tab.text == name), None)
+        if tab is None:
+            self.visible("button[aria-label='More tabs']")[0].click()
+            tab = self.wait(lambda: self.button(name))
+        tab.click()
+        self.wait(lambda: self.visible("button[role=tab][aria-selected=true]")[0].text == name)
+
+    def submit(self, text):
+        box = self.visible("textarea")[0]
+        box.clear()
+        box.send_keys(text, Keys.ENTER)
+
+    def slide(self, label, keys):
+        slider = next(each for each in self.visible("input[type=range]") if label in each.get_attribute("aria-label"))
+        slider.send_keys(*keys)
+
+    def caption(self, start):
+        return next((each.text for each in self.visible(".prose p, p") if each.text.startswith(start)), None)
+
+    def cells(self, table, row):
+        """The texts of a row of a visible table."""
+        rows = self.visible(".scroll table")[table].find_elements(By.CSS_SELECTOR, "tbody tr")
+        return [cell.get_property("textContent") for cell in rows[row].find_elements(By.CSS_SELECTOR, "th, td")]
+
+    def active(self):
+        return self.driver.switch_to.active_element
+
+    def problems(self):
+        """What `AUDIT` finds after transitions, during which texts are transparent."""
+        with suppress(TimeoutException):
+            WebDriverWait(self.driver, 10).until(lambda driver: not driver.execute_script(AUDIT))
+        return self.driver.execute_script(AUDIT)
+
+    def is_hacked(self):
+        return self.driver.execute_script("return window.hacked !== undefined")
+
+
+@pytest.fixture
+def user(started_browser, url):
+    started_browser.get("about:blank")
+    for log in ("browser", "performance"):
+        started_browser.get_log(log)
+    return User(started_browser, url)
+
+
+def test_translating(user, pipe, url):
+    user.submit(SENTENCES[0])
+    user.wait(lambda: user.visible(".scroll table"))
+    translations = expected(pipe, SENTENCES[0], num_beams=4, num_return_sequences=3, length_penalty=0.6)
+    assert user.visible("textarea")[1].get_property("value") == translations[0][0]
+    for rank, (text, score) in enumerate(translations):
+        assert user.cells(0, rank) == [str(rank + 1), text, f"{score:.3f}"]
+    messages = [json.loads(entry["message"])["message"] for entry in user.driver.get_log("performance")]
+    requests = {
+        message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"
+    }
+    assert all(request.startswith((url, "data:", "blob:", "about:")) for request in requests)
+    assert [entry for entry in user.driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_sampling_by_keyboard_only(user, pipe):
+    user.visible("textarea")[0].send_keys(SENTENCES[1], Keys.TAB)
+    while user.active().get_attribute("value") != "sampling":
+        assert user.active().get_attribute("type") == "radio"
+        user.active().send_keys(Keys.TAB)
+    user.active().send_keys(Keys.SPACE)
+    user.wait(lambda: any(each.text == "Temperature" for each in user.visible("label, span")))
+    names = []
+    while user.active().text != "Translate":
+        user.active().send_keys(Keys.TAB)
+        names.append(user.active().get_attribute("aria-label") or user.active().text)
+        assert len(names) < 30
+    assert any("Temperature" in name for name in names)
+    user.active().send_keys(Keys.ENTER)
+    user.wait(lambda: user.visible(".scroll table"))
+    options = Options("sampling", n_best=3)
+    with inference.seeded(options):
+        translations = expected(pipe, SENTENCES[1], **options.of_generate())
+    assert user.visible("textarea")[1].get_property("value") == translations[0][0]
+
+
+def test_stepping_through_a_translation(user, translator):
+    inside = translator.inspect(SENTENCES[0], Options())
+    user.open_tab("Inside")
+    user.submit(SENTENCES[0])
+    user.wait(lambda: user.caption("First token at temperature 1.0"))
+    first = user.cells(0, 0)
+    assert first[1] == f"{100 * views.probabilities(inside.steps[0], 1.0)[0]:.1f}%"
+    user.button("Next token").click()
+    user.wait(lambda: user.caption("Next token after"))
+    assert user.cells(0, 0)[1] == f"{100 * views.probabilities(inside.steps[1], 1.0)[0]:.1f}%"
+    user.button("Previous token").click()
+    user.wait(lambda: user.caption("First token at temperature 1.0"))
+    user.slide("Temperature", [Keys.END])
+    user.wait(lambda: user.caption("First token at temperature 3.0"))
+    assert user.cells(0, 0)[1] == f"{100 * views.probabilities(inside.steps[0], 3.0)[0]:.1f}%"
+    weights = inside.attention[-1].mean(0)[0]
+    assert user.cells(1, 0)[1:] == [f"{100 * weight:.0f}" for weight in weights.tolist()]
+
+
+def test_switching_parts_off(user, translator):
+    path = "encoder.layers.0.self_attn.output"
+    before, after = (answer["translations"][0] for answer in translator.ablate(SENTENCES[0], Options("greedy"), [path]))
+    user.open_tab("Intervene")
+    user.submit(SENTENCES[0])
+    user.wait(lambda: user.cells(0, 1)[2] == f"{before['score']:.2f}")
+    user.visible("input[type=checkbox]")[0].click()
+    user.wait(lambda: user.cells(0, 1)[2] == f"{after['score']:.2f}")
+    kept = user.driver.execute_script(
+        "const cell = document.querySelectorAll('.scroll tbody tr')[arguments[0]].cells[1].cloneNode(true);"
+        "cell.querySelectorAll('del').forEach((node) => node.remove()); return cell.textContent;",
+        len(user.driver.find_elements(By.CSS_SELECTOR, ".scroll tbody tr")) - 1,
+    )
+    assert kept.split() == after["text"].split()
+
+
+def test_errors_are_shown_in_one_line(user):
+    user.submit(" ")
+    user.wait(lambda: any("the text must not be blank." in each.text for each in user.visible(".toast-body")))
+    user.submit("a b " * 100)
+    user.wait(lambda: any("must have at most 128 tokens" in each.text for each in user.visible(".toast-body")))
+
+
+@pytest.mark.slow
+def test_texts_are_not_executed(user, translator, monkeypatch):
+    """The model returns the text itself."""
+    monkeypatch.setattr(translator, "run", lambda texts, _: [{"generated_text": text, "score": -1.0} for text in texts])
+    user.submit(HOSTILE)
+    user.wait(lambda: user.visible(".scroll table"))
+    assert user.cells(0, 0)[1] == HOSTILE
+    user.open_tab("Intervene")
+    user.submit(HOSTILE)
+    user.wait(lambda: user.visible(".scroll table"))
+    assert user.cells(0, 0)[1] == HOSTILE
+    user.open_tab("Inside")
+    user.submit(HOSTILE)
+    user.wait(lambda: len(user.visible(".scroll table")) == 2)
+    heading = user.visible(".scroll table")[1].find_elements(By.CSS_SELECTOR, "thead th")
+    shown = "".join(each.get_property("textContent") for each in heading)
+    assert shown.replace("␣", " ") == f"{HOSTILE}</s>"
+    user.open_tab("Model card")
+    assert "Card of tiny" in user.driver.find_element(By.TAG_NAME, "body").text
+    assert not user.is_hacked()
+
+
+@pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "dark"), (PHONE, "light")], ids=["desktop", "phone"])
+def test_width_contrast_and_labels(user, size, theme):
+    user.load(size, theme)
+    for name in TABS:
+        user.open_tab(name)
+        if name in TABS[:3]:
+            user.submit(SENTENCES[3])
+            user.wait(lambda: user.visible(".scroll table"))
+        else:
+            user.wait(lambda: not user.visible("textarea"))
+        assert user.problems() == [], name
+        assert user.driver.execute_script("return document.documentElement.scrollWidth") <= size[0], name
+
+
+# Upload
+
+
+def test_front_matter_and_requirements():
+    _, front, _ = (SPACE / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    settings = yaml.safe_load(front)
+    pins = (ROOT / "constraints.txt").read_text()
+    assert settings["sdk"] == "gradio"
+    assert f"gradio=={settings['sdk_version']}\n" in pins
+    assert (SPACE / settings["app_file"]).is_file()
+    assert len(settings["short_description"]) <= 60
+    assert len((SPACE / "app.py").read_text().splitlines()) <= 200
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = (SPACE / "requirements.txt").read_text().splitlines()[1:]
+    assert sorted(required) == sorted([*project["dependencies"], *project["optional-dependencies"]["space"]])
+
+
+@pytest.mark.slow
+def test_uploaded_files_are_sufficient(folder, tmp_path):
+    """The files of the upload commands, without the repository."""
+    shutil.copytree(SPACE, tmp_path, dirs_exist_ok=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("modeling_random_transformer", "examples/tutorials"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    shutil.copytree(folder, tmp_path / "model")
+    port = free_port()
+    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
+    server = subprocess.Popen(
+        [sys.executable, "app.py"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        lines = []
+        for line in server.stdout:
+            lines.append(line)
+            if "Running on local URL" in line:
+                break
+        assert server.poll() is None, "".join(lines)
+        _, (answer,) = call(f"http://127.0.0.1:{port}/", "translate", text="the cat")
+        assert len(answer["translations"]) == 3
+        assert len(lines) == 1, lines
+    finally:
+        server.terminate()
+        server.wait(30)
