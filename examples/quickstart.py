@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trainer = build_trainer(model, tokenizer, args)
     seconds = trainer.train().metrics["train_runtime"]
     trainer.save_model()
+    trainer.save_state()
 
     console.rule("Trained model")
     model, tokenizer = load(args.output_dir)
