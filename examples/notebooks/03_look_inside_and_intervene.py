@@ -11,6 +11,7 @@
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 
 from modeling_random_transformer.loading import load_translator
@@ -111,6 +112,13 @@ batch = tokenizer(sources, text_target=references, padding=True, return_tensors=
 batch["labels"] = batch["labels"].masked_fill(batch["labels"] == tokenizer.pad_token_id, -100)
 
 
+def label_cells(axes, values):
+    """Write each value into its cell of a heat map."""
+    for (row, column), value in np.ndenumerate(values.numpy()):
+        color = "white" if abs(value) > 0.6 * values.abs().max() else "black"
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color)
+
+
 def loss_with(replacements):
     """The loss on the test sentences while values are replaced."""
     with torch.no_grad(), intervene(model, replacements):
@@ -129,10 +137,7 @@ increase = torch.tensor(
 
 figure, axes = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
 image = axes.imshow(increase, cmap="Oranges", vmin=0, aspect="auto")
-for (row, head), value in zip(
-    torch.cartesian_prod(*map(torch.arange, increase.shape)), increase.flatten(), strict=True
-):
-    axes.text(head, row, f"{value:.2f}", ha="center", va="center")
+label_cells(axes, increase)
 axes.set_xticks(range(heads))
 axes.set_yticks(range(len(rows)), rows)
 axes.set(xlabel="head", title=f"Increase of the loss without a head (intact: {intact:.2f})")
@@ -226,8 +231,7 @@ shift = torch.tensor(
 # %%
 figure, axes = plt.subplots(figsize=(6.5, 2.6), layout="constrained")
 image = axes.imshow(shift, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
-for (row, column), value in zip(torch.cartesian_prod(*map(torch.arange, shift.shape)), shift.flatten(), strict=True):
-    axes.text(column, row, f"{value:.2f}", ha="center", va="center")
+label_cells(axes, shift)
 axes.set_xticks(range(len(tokens)), tokens)
 axes.set_yticks(range(len(states)), ["embedding", *(f"layer {n}" for n in range(len(states) - 1))])
 axes.set(title="Share of the change by patching one token")
@@ -236,22 +240,27 @@ _ = figure.colorbar(image, ax=axes)
 others = [position for position in range(len(tokens)) if position != different]
 assert abs(shift[0, different].item() - 1) < 1e-3  # only the noun differs in the input
 assert shift[0, others].abs().max() < 1e-3
-assert shift[-1, others].abs().max() > 0.02  # attention has moved some of it to other tokens
+assert shift[-1, different] < 0.8  # attention has moved a part to other tokens
 
 # %% [markdown]
-# In the embeddings, only the noun differs, so patching it changes everything and patching another token nothing. After
-# the encoder's layers, other tokens carry a part: self-attention has told them about the noun.
+# In the embeddings, only the noun differs, so patching it changes everything and patching another token nothing. In the
+# last layer, the noun carries only a part of the information. Self-attention has copied it to other tokens, first of
+# all to the article.
 #
-# The same replacement works in `generate()`, also with beams. Patching the noun's final state changes the translation:
+# The same replacement works in `generate()`, also with beams. Patching the embedding gives the other translation.
+# Patching the final state of the noun changes the noun, but not necessarily the words that agree with it:
 
 # %%
-print(translate(model, tokenizer, [clean, other]))
-with intervene(model, patch("encoder.layers.1.ffn.layer_norm", int(different))) as counts:
-    (patched,) = translate(model, tokenizer, [clean], num_beams=4)
-print(f"{clean!r} with the state of 'book':", patched)
-assert patched != translate(model, tokenizer, [clean])[0]
-assert "libro" in patched
-assert set(counts.values()) == {1}  # the encoder runs once, for all steps and beams
+for text in (clean, other):
+    print(f"{text:40} {translate(model, tokenizer, [text], num_beams=4)[0]}")
+patched = []
+for path in (states[0], states[-1]):
+    with intervene(model, patch(path, int(different))) as counts:
+        patched += translate(model, tokenizer, [clean], num_beams=4)
+    print(f"book in {path:32} {patched[-1]}")
+    assert counts == {path: 1}  # the encoder runs once, for all steps and beams
+assert patched[0] == translate(model, tokenizer, [other], num_beams=4)[0]
+assert "libro" in patched[1]
 
 # %% [markdown]
 # ## What next
