@@ -193,7 +193,7 @@ for source, translation, reference in zip(sources, translations, references, str
 # beams and the three after it, with their scores (log-probabilities divided by the length):
 
 # %%
-sentence = "The old king sees the red houses."
+sentence = "The old king visits the white houses."
 outputs = model.generate(
     **tokenizer(sentence, return_tensors="pt"),
     num_beams=4,

@@ -27,7 +27,7 @@ configure_libraries(seed=0)
 model, tokenizer = load_translator(FOLDER)
 layers, heads = model.config.decoder_layers, model.config.num_heads
 
-sentence = "The old king sees the red houses."
+sentence = "The old king visits the white houses."
 (translation,) = translate(model, tokenizer, [sentence])
 print(f"{sentence}  →  {translation}")
 
