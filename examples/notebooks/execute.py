@@ -18,7 +18,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 
 from modeling_random_transformer.utils.atomic_files import write_atomically
@@ -32,7 +32,7 @@ METADATA = {
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 MAX_BYTES = 300_000
-CELL_TIMEOUT = 600  # seconds
+CELL_TIMEOUT = 3600  # seconds; each takes less than one minute unless the machine is busy
 # Absolute paths and addresses of objects differ between machines and runs.
 LOCAL = re.compile(r"(?<![\w./:<])/\w+/[\w./-]+|\b0x[0-9a-f]{6,}")
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in numbers or scripts:
         try:
             stored = store(scripts[number])
-        except (CellExecutionError, ValueError) as error:
+        except (CellExecutionError, DeadKernelError, ValueError) as error:
             print_error(SCRIPT, f"{scripts[number].name}: {error}")
             return 1
         print(f"Wrote {stored.name} ({stored.stat().st_size / 1000:.0f} kB).")

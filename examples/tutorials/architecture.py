@@ -220,10 +220,10 @@ def describe_sub_layers(layer: Any, path: str) -> Iterable[SubLayer]:
     """The sub-layers of a layer in the order of its `forward`."""
     for name in ("self_attn", "encoder_attn"):
         if hasattr(layer, name):
-            attention, norm = getattr(layer, name), f"{name}_layer_norm"
+            norm_name = f"{name}_layer_norm"
             yield SubLayer(
-                describe_attention(attention, name, f"{path}.{name}"),
-                describe_norm(getattr(layer, norm), norm, f"{path}.{norm}"),
+                describe_attention(getattr(layer, name), name, f"{path}.{name}"),
+                describe_norm(getattr(layer, norm_name), norm_name, f"{path}.{norm_name}"),
                 from_encoder=name == "encoder_attn",
             )
     activation = type(layer.activation_fn).__name__

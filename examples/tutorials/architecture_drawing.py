@@ -45,7 +45,7 @@ def draw(architecture: Architecture) -> str:
     for column in columns:
         column.draw_stack()
     if two:
-        connect(drawing, *columns, architecture)
+        connect(drawing, columns[0], columns[1], architecture)
     columns[-1].draw_head()
     if architecture.shared:
         draw_shared(drawing, columns, architecture.shared)
