@@ -22,6 +22,7 @@ from modeling_random_transformer.utils.command_line import Parser, require_rando
 from ..report import console
 from ..training_helpers import check_seed, check_writable
 from .attention import compare_attentions, show_attentions
+from .complexity import compare_complexity, show_complexity
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .greedy import compare_searches, show_searches
@@ -58,6 +59,7 @@ EXERCISES = {
     8: Exercise(
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
+    9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
 }
 
 
