@@ -28,6 +28,7 @@ from .feed_forward import examine_feed_forward, show_feed_forward
 from .greedy import compare_searches, show_searches
 from .output import examine_output, show_output
 from .positions import compare_positions, show_positions
+from .sinusoids import compare_encodings, show_encodings
 from .speed import compare_speeds, show_speeds
 from .width import compare_widths, show_widths
 
@@ -60,6 +61,7 @@ EXERCISES = {
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
     9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
+    15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
 }
 
 
