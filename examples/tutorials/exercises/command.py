@@ -21,11 +21,13 @@ from modeling_random_transformer.utils.command_line import Parser, print_error, 
 
 from ..report import console
 from ..training_helpers import check_seed, check_writable
+from .ablations import compare_ablations, show_ablations
 from .attention import compare_attentions, show_attentions
 from .complexity import compare_complexity, show_complexity
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .greedy import compare_searches, show_searches
+from .head_roles import examine_heads, show_roles
 from .key_value_memory import examine_memories, show_memories
 from .output import examine_output, show_output
 from .positions import compare_positions, show_positions
@@ -62,6 +64,13 @@ EXERCISES = {
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
     9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
+    10: Exercise("What do the heads do, and why several?", examine_heads, show_roles, needs_model=True),
+    11: Exercise(
+        "What happens without feed-forward networks, residual connections, positions or soft attention?",
+        compare_ablations,
+        show_ablations,
+        needs_model=True,
+    ),
     12: Exercise(
         "Which inputs excite a unit of the feed-forward network, and what does it add?",
         examine_memories,
