@@ -139,8 +139,8 @@ def determiner_links(tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Positions of a determiner and of its noun, one or two tokens later."""
     for position, token in enumerate(tokens):
         if token.lower() in DETERMINERS:
-            following = [later for later in (position + 1, position + 2) if later < len(tokens)]
-            yield from ((position, later) for later in following[:2] if tokens[later] in NOUNS)
+            nouns = [later for later in range(position + 1, min(position + 3, len(tokens))) if tokens[later] in NOUNS]
+            yield from ((position, noun) for noun in nouns[:1])
 
 
 def best_head(shares: dict[Head, dict[str, float]], role: str) -> Head:
