@@ -145,8 +145,8 @@ def show_ablations(result: AblationResult, folder: Path) -> None:
 def draw_ablations(result: AblationResult, path: Path) -> None:
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     panels = {
-        "Translator: part removed after training": (result.removed, BLUE),
-        "Reversal: trained without the part": (result.trained, ORANGE),
+        "Translator without the part": (result.removed, BLUE),
+        "Trained without the part": (result.trained, ORANGE),
     }
     for axes, (title, (shares, color)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         bars = axes.barh(list(shares), [100 * share for share in shares.values()], color=color)
