@@ -24,6 +24,7 @@ SENTENCES = 1000
 TRIGGERS = 30  # inputs with the largest activations of a unit
 EXAMPLES = 6  # printed units per layer
 SWITCHED_OFF = 12  # units
+OTHERS = 20  # active units at the same inputs, of which one is switched off for comparison
 
 
 @dataclass
@@ -195,7 +196,7 @@ def switch_off(translator: Translator, recording: Recording, unit: Unit, seed: i
     activations = recording.activations[last]
     triggers = activations[:, unit.index].topk(TRIGGERS).indices
     token = promoted_logits(translator.model, last)[:, unit.index].argmax()
-    active = (activations[triggers] > 0).all(dim=0).nonzero().flatten().tolist()
+    active = (activations[triggers] > 0).sum(dim=0).topk(OTHERS + 1).indices.tolist()  # most often
     other = random.Random(seed).choice([index for index in active if index != unit.index])
     sentences = translator.train[-int(recording.sentence.max()) - 1 :]
     inputs = translator.encode([sentences[index] for index in recording.sentence[triggers].tolist()])
