@@ -97,7 +97,7 @@ def test_heads_of_the_last_layer_align(translator):
     assert max(aligned[1]) > 0.9
     assert sum(aligned[1]) > sum(aligned[0])
     # A head without this role would find the noun of a sentence of about ten tokens in a tenth of the cases.
-    assert shares[head_roles.best_head(shares, head_roles.SYNTAX)][head_roles.SYNTAX] > 0.6
+    assert shares[head_roles.best_head(shares, head_roles.SYNTAX)][head_roles.SYNTAX] > 0.4
 
 
 def test_links_of_nouns_and_determiners():
