@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(argv)
     if args.exercise is None:
         for number, exercise in EXERCISES.items():
-            console.print(f"{number}. {exercise.question}")
+            console.print(f"{number}. {exercise.question}", soft_wrap=True)
         return 0
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)  # more threads do not speed up models this small
