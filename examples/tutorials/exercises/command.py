@@ -139,7 +139,7 @@ def check_model(exercise: int, folder: Path) -> None:
     """Raise a ValueError if the exercise needs a trained model and the folder has none."""
     if not EXERCISES[exercise].needs_model:
         return
-    if not folder.exists():
+    if not (folder / "config.json").is_file():
         raise ValueError(
             f"--model must be a folder with a trained model, got {folder}: `python examples/quickstart.py` trains one."
         )
