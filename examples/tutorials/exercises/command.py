@@ -17,18 +17,23 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 
-from modeling_random_transformer.utils.command_line import Parser, require_random_transformer_folder
+from modeling_random_transformer.utils.command_line import Parser, print_error, require_random_transformer_folder
 
 from ..report import console
 from ..training_helpers import check_seed, check_writable
+from .ablations import compare_ablations, show_ablations
 from .attention import compare_attentions, show_attentions
+from .complexity import compare_complexity, show_complexity
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .gradient_descent import compare_descents, show_descents
 from .greedy import compare_searches, show_searches
+from .head_roles import examine_heads, show_roles
+from .key_value_memory import examine_memories, show_memories
 from .output import examine_output, show_output
 from .patches import examine_patches, show_patches
 from .positions import compare_positions, show_positions
+from .sinusoids import compare_encodings, show_encodings
 from .speed import compare_speeds, show_speeds
 from .width import compare_widths, show_widths
 
@@ -60,6 +65,21 @@ EXERCISES = {
     8: Exercise(
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
+    9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
+    10: Exercise("What do the heads do, and why several?", examine_heads, show_roles, needs_model=True),
+    11: Exercise(
+        "What happens without feed-forward networks, residual connections, positions or soft attention?",
+        compare_ablations,
+        show_ablations,
+        needs_model=True,
+    ),
+    12: Exercise(
+        "Which inputs excite a unit of the feed-forward network, and what does it add?",
+        examine_memories,
+        show_memories,
+        needs_model=True,
+    ),
+    15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
     18: Exercise(
         "How does a network learn, and why does it need an activation function?", compare_descents, show_descents
     ),
@@ -71,13 +91,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(argv)
     if args.exercise is None:
         for number, exercise in EXERCISES.items():
-            console.print(f"{number}. {exercise.question}")
+            console.print(f"{number}. {exercise.question}", soft_wrap=True)
         return 0
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)  # more threads do not speed up models this small
     exercise = EXERCISES[args.exercise]
     console.print(f"{args.exercise}. {exercise.question}", style="bold", end="\n\n", soft_wrap=True)
-    result = exercise.run(args.seed, args.model) if exercise.needs_model else exercise.run(args.seed)
+    try:
+        result = exercise.run(args.seed, args.model) if exercise.needs_model else exercise.run(args.seed)
+    except ValueError as error:  # a folder without the quickstart's model and data
+        print_error("exercises.py", str(error))
+        return 2
     exercise.show(result, args.output_dir)
     return 0
 
@@ -115,7 +139,7 @@ def check_model(exercise: int, folder: Path) -> None:
     """Raise a ValueError if the exercise needs a trained model and the folder has none."""
     if not EXERCISES[exercise].needs_model:
         return
-    if not folder.exists():
+    if not (folder / "config.json").is_file():
         raise ValueError(
             f"--model must be a folder with a trained model, got {folder}: `python examples/quickstart.py` trains one."
         )
