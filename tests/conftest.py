@@ -24,6 +24,7 @@ from transformers import logging
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXPORT = Path(__file__).parent / "export"
+QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("deterministic")
@@ -55,10 +56,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files that have slow tests, so that parallel workers finish at about the same time.
 
     The export engines start thread pools, which is unsafe in a process that forks: their tests are the last of each
-    worker.
+    worker. The tests of the quickstart are the first, since they train the model of `quickstart_folder`. Other files
+    with this fixture are the last of the slow ones, so that no worker waits for the training.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (EXPORT in item.path.parents, item.path not in slow))
+    trained = {item.path for item in items if "quickstart_folder" in getattr(item, "fixturenames", ())} - {QUICKSTART}
+
+    def order(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
+        return EXPORT in item.path.parents, item.path not in slow, item.path in trained, item.path != QUICKSTART
+
+    items.sort(key=order)
 
 
 def pytest_collection_finish() -> None:

@@ -1,15 +1,60 @@
-"""The trace, and the recorder that fills it."""
+"""Records intermediate values: `trace`, the trace, and the recorder that fills it."""
 
 import difflib
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from accelerate.utils import convert_file_size_to_int
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from .hooks import instrument
+from .observers import Observer, find_stacks, layer_and_head, step_and_path
 from .steps import Step, describe
+
+
+@contextmanager
+def trace(
+    model: PreTrainedModel,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    steps: Collection[int] | None = None,
+    max_memory: int | str = "1GiB",
+) -> Iterator["Trace"]:
+    """Record what the model computes within the `with` block, using eager attention.
+
+    All indices start at 0. Paths of the decoder's first pass have no step prefix. Paths of later passes, such as the
+    next tokens of `generate()`, start with `step.1.`, `step.2.` and so on. Values are detached copies with the batch
+    dimension first: `[batch, length, width]`, and per head `[batch, query_len, key_len]` for scores and weights.
+
+    Args:
+        model: a model of this package.
+        layers: layers to record, in both stacks; embeddings and outputs are always recorded.
+        heads: attention heads to record.
+        steps: decoder passes to record; the encoder belongs to the first one.
+        max_memory: limit in bytes, or a string such as `"500MB"`. Values beyond it are skipped, with a warning.
+
+    Raises:
+        ValueError: the model is not a Random Transformer, is compiled or already traced, or an index is out of range.
+    """
+    check_indices("layers", layers, max(len(stack.layers) for stack in find_stacks(model).values()))
+    check_indices("heads", heads, model.config.num_heads)
+    check_indices("steps", steps, None)
+    recorded = Trace(model.config)
+    recorder = Recorder(recorded, Selection(layers, heads, steps), convert_file_size_to_int(max_memory))
+    with instrument(model, recorder):
+        yield recorded
+
+
+def check_indices(name: str, numbers: Collection[int] | None, count: int | None) -> None:
+    """Raise a ValueError for indices outside 0 to `count - 1`; `None` means no limit."""
+    allowed = "0 or more" if count is None else f"from 0 to {count - 1}"
+    if numbers is not None and not all(number >= 0 and (count is None or number < count) for number in numbers):
+        raise ValueError(f"{name} must be {allowed}, got {list(numbers)}.")
 
 
 class Trace(Mapping[str, Tensor]):
@@ -51,9 +96,9 @@ class Trace(Mapping[str, Tensor]):
             KeyError: there was no such pass.
         """
         paths = {path: step_and_path(path) for path in self}
-        found = {paths[path][1]: value for path, value in self.items() if paths[path][0] == index}
+        found = {paths[path][1]: value for path, value in self.items() if (paths[path][0] or 0) == index}
         if not found:
-            steps = sorted({step for step, _ in paths.values()})
+            steps = sorted({step or 0 for step, _ in paths.values()})
             raise KeyError(f"step must be one of {steps}, got {index!r}.")
         return Trace(self.config, found)
 
@@ -73,14 +118,6 @@ class Trace(Mapping[str, Tensor]):
         return f"<Trace of {len(self)} values>"
 
 
-def step_and_path(path: str) -> tuple[int, str]:
-    """The index of the decoder's pass that a path belongs to, and the path within it."""
-    if not path.startswith("step."):
-        return 0, path
-    _, index, inner_path = path.split(".", maxsplit=2)
-    return int(index), inner_path
-
-
 @dataclass
 class Selection:
     """Layers, heads and decoder passes to record; `None` selects all."""
@@ -90,33 +127,26 @@ class Selection:
     steps: Collection[int] | None
 
 
-class Recorder:
+class Recorder(Observer):
     """Fills a trace. Paths of the decoder's second and later passes start with `step.N.`."""
 
+    only_one = True
+
     def __init__(self, trace: Trace, selection: Selection, max_bytes: int):
+        super().__init__()
         self.trace, self.selection = trace, selection
-        self.step = 0
         self.bytes_left = max_bytes
         self.max_bytes = max_bytes
-        self.started: set[str] = set()
 
-    def start(self, stack: str) -> None:
-        """Start a pass of a stack. A repeated pass, or an encoder pass after its decoder, starts a new step."""
-        if stack in self.started or "decoder" in self.started:
-            self.step += 1
-            self.started.clear()
-        self.started.add(stack)
+    def selects(self, path: str) -> bool:
+        """Whether the value at this path is recorded at this step."""
+        chosen = (self.selection.steps, self.selection.layers, self.selection.heads)
+        indices = (self.step, *layer_and_head(path))
+        return all(
+            numbers is None or index is None or index in numbers for numbers, index in zip(chosen, indices, strict=True)
+        )
 
-    def wants(self, layer: int | None = None) -> bool:
-        """Whether a layer, or a value outside the layers, is recorded at this step."""
-        this_step = self.selection.steps is None or self.step in self.selection.steps
-        return this_step and (layer is None or self.selection.layers is None or layer in self.selection.layers)
-
-    def heads(self, count: int) -> list[int]:
-        """The indices of the selected heads, of `count` heads."""
-        return [head for head in range(count) if self.selection.heads is None or head in self.selection.heads]
-
-    def __call__(self, path: str, value: Tensor) -> None:
+    def record(self, path: str, value: Tensor) -> None:
         """Store a copy of a value if the memory limit allows it."""
         size = value.numel() * value.element_size()
         if size > self.bytes_left:

@@ -40,8 +40,8 @@ def translate_file(
     processes, which need a shared file system. When any of them returns, the output is complete.
 
     After an interruption, the same call resumes with the unfinished chunks, with any number of processes, and produces
-    the same output. Input, model, tokenizer and options must be the same; `max_batch_tokens` and the device may
-    differ. Two calls must not write the same output concurrently.
+    the same output. Input, model, tokenizer and options must be the same; the device and, unless sampling,
+    `max_batch_tokens` may differ. Two calls must not write the same output concurrently.
 
     Args:
         input_file: the file to translate, which may be compressed (`.gz`, `.zst`); only a line feed ends a line.
@@ -189,6 +189,8 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
         "max_source_tokens": limit,
         "seed": options.seed,
     }
+    if pipe.option(options.generate_options, "do_sample"):
+        values["max_batch_tokens"] = options.max_batch_tokens  # the texts of a batch share random numbers
     for name, value in values.items():
         try:
             json.dumps(value)

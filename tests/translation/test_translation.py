@@ -505,6 +505,12 @@ class TestResume:
         resumed = resume(model=reloaded, max_batch_tokens=50)
         assert resumed == resume()
 
+    def test_batch_size_must_be_the_same_when_sampling(self, resume, tmp_path):
+        sampling = {"do_sample": True, "seed": 1}
+        assert killed_after(20, functools.partial(resume, **sampling, restart=True), tmp_path)
+        with pytest.raises(ValueError, match="differs in max_batch_tokens:"):
+            resume(**sampling, max_batch_tokens=50)
+
     def test_options_must_be_serializable(self, resume):
         with pytest.raises(ValueError, match="stopping_criteria must be a plain value for translate_file"):
             resume(stopping_criteria=[len], restart=True)

@@ -1,10 +1,10 @@
-"""Answer the eight exercises of the blog post "The Random Transformer" by experiments.
+"""Answer questions about the Transformer by experiments: the exercises of "The Random Transformer", and others.
 
     python examples/exercises.py      # list the questions
     python examples/exercises.py 3    # run the third experiment
 
 Each experiment takes less than a minute on two CPU cores. Plots are saved in --output_dir. The answers are in
-docs/explanation/exercises.md.
+docs/explanation/exercises.md. Some experiments examine the model of `python examples/quickstart.py`.
 
 Exit status: 0 on success; 2 if an argument is invalid.
 """
@@ -17,26 +17,34 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 
-from modeling_random_transformer.utils.command_line import Parser
+from modeling_random_transformer.utils.command_line import Parser, require_random_transformer_folder
 
 from ..report import console
 from ..training_helpers import check_seed, check_writable
 from .attention import compare_attentions, show_attentions
+from .complexity import compare_complexity, show_complexity
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .greedy import compare_searches, show_searches
 from .output import examine_output, show_output
 from .positions import compare_positions, show_positions
+from .sinusoids import compare_encodings, show_encodings
 from .speed import compare_speeds, show_speeds
 from .width import compare_widths, show_widths
 
 
 class Exercise(NamedTuple):
-    """A question of the blog post, the experiment that answers it (for a random seed), and the output of its result."""
+    """A question, the experiment that answers it, and the output of its result.
+
+    Attributes:
+        run: the experiment, for a random seed and, if `needs_model`, the folder of the quickstart's model.
+        show: prints the result and saves plots in a folder.
+    """
 
     question: str
-    run: Callable[[int], Any]
+    run: Callable[..., Any]
     show: Callable[[Any, Path], None]
+    needs_model: bool = False
 
 
 EXERCISES = {
@@ -52,6 +60,8 @@ EXERCISES = {
     8: Exercise(
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
+    9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
+    15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
 }
 
 
@@ -63,16 +73,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)  # more threads do not speed up models this small
-    question, run, show = EXERCISES[args.exercise]
-    console.print(f"{args.exercise}. {question}", style="bold", end="\n\n", soft_wrap=True)
-    show(run(args.seed), args.output_dir)
+    exercise = EXERCISES[args.exercise]
+    console.print(f"{args.exercise}. {exercise.question}", style="bold", end="\n\n", soft_wrap=True)
+    result = exercise.run(args.seed, args.model) if exercise.needs_model else exercise.run(args.seed)
+    exercise.show(result, args.output_dir)
     return 0
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("exercises.py", __doc__)
     parser.add_argument(
-        "exercise", nargs="?", type=int, metavar="N", help="exercise, from 1 to 8; default: list the questions"
+        "exercise", nargs="?", type=int, metavar="N", help="number of an exercise; default: list the questions"
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=Path("outputs/quickstart"),
+        metavar="FOLDER",
+        help="the trained model that some exercises examine; default: %(default)s",
     )
     parser.add_argument(
         "--output_dir", type=Path, default=Path("outputs/exercises"), help="folder of the plots; default: %(default)s"
@@ -84,7 +102,22 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     try:
         check_seed(args.seed)
         if args.exercise is not None:
+            check_model(args.exercise, args.model)
             check_writable(args.output_dir)
     except ValueError as error:
         parser.error(str(error))
     return args
+
+
+def check_model(exercise: int, folder: Path) -> None:
+    """Raise a ValueError if the exercise needs a trained model and the folder has none."""
+    if not EXERCISES[exercise].needs_model:
+        return
+    if not folder.exists():
+        raise ValueError(
+            f"--model must be a folder with a trained model, got {folder}: `python examples/quickstart.py` trains one."
+        )
+    try:
+        require_random_transformer_folder(str(folder))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"--model {error}") from error

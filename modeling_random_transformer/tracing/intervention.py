@@ -1,0 +1,114 @@
+"""Replaces intermediate values: the counterpart of `trace`, by the same paths."""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .hooks import instrument
+from .observers import Observer, step_and_path, value_paths
+
+Replacement = float | Tensor | Callable[[Tensor], Tensor | float]
+
+
+@contextmanager
+def intervene(model: PreTrainedModel, replacements: Mapping[str, Replacement]) -> Iterator[dict[str, int]]:
+    """Replace values that the model computes within the `with` block, using eager attention.
+
+        with intervene(model, {"decoder.layers.1.encoder_attn.head.3.output": 0}):
+            model.generate(**inputs, num_beams=4)  # without this head
+
+    Later computations use the new values, and gradients flow through them. Blocks can be nested, also with `trace`,
+    which records the new values.
+
+    Args:
+        model: a model of this package.
+        replacements: by path, as in `trace`, with the wildcards `*`, `?` and `[…]`. A value is replaced in every pass
+            of the decoder, or only in pass N if its path starts with `step.N.`. A replacement is a number or a tensor,
+            which is broadcast to the value's shape, or a function of the value that returns one. Several replacements
+            of a value are applied in their order. With a KV cache, the values of a pass are those of its new tokens,
+            except keys, values, scores, masks and weights, which include the earlier tokens.
+
+    Yields:
+        The number of replaced values for each path of `replacements`.
+
+    Raises:
+        ValueError: the model is not a Random Transformer or is compiled, a path matches no value, or a replacement
+            does not have the shape of its value.
+    """
+    intervention = Intervention(replacements, list(value_paths(model)))
+    with instrument(model, intervention):
+        yield intervention.counts
+
+
+class Rule(NamedTuple):
+    """A replacement of one value, in one step or (`None`) in all."""
+
+    key: str
+    step: int | None
+    replacement: Replacement
+
+
+class Intervention(Observer):
+    """Replaces values by their paths.
+
+    Attributes:
+        counts: number of replaced values for each key of the replacements.
+    """
+
+    def __init__(self, replacements: Mapping[str, Replacement], paths: list[str]):
+        super().__init__()
+        self.counts = dict.fromkeys(replacements, 0)
+        self._rules: dict[str, list[Rule]] = {}
+        for key, replacement in replacements.items():
+            if not (callable(replacement) or isinstance(replacement, (int, float, Tensor))):
+                kind = type(replacement).__name__
+                raise ValueError(f"replacements[{key!r}] must be a number, a tensor or a function, got {kind}.")
+            step, pattern = step_and_path(key)
+            for path in matching_paths(pattern, paths):
+                self._rules.setdefault(path, []).append(Rule(key, step, replacement))
+
+    def replaces(self, path: str) -> bool:
+        """Whether the value at this path is replaced at this step."""
+        return any(rule.step in (None, self.step) for rule in self._rules.get(path, ()))
+
+    def replace(self, path: str, value: Tensor) -> Tensor:
+        """The new value."""
+        for rule in self._rules[path]:
+            if rule.step in (None, self.step):
+                value = new_value(rule, path, value)
+                self.counts[rule.key] += 1
+        return value
+
+
+def matching_paths(pattern: str, paths: list[str]) -> list[str]:
+    """The paths that match a pattern.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if found := [path for path in paths if fnmatchcase(path, pattern)]:
+        return found
+    near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0)
+    raise ValueError(f"replacements must have paths of this model, such as {', '.join(near)}, got {pattern!r}.")
+
+
+def new_value(rule: Rule, path: str, value: Tensor) -> Tensor:
+    """The replacement in the shape, dtype and device of the value.
+
+    Raises:
+        ValueError: it cannot be broadcast to this shape.
+    """
+    new = rule.replacement(value) if callable(rule.replacement) else rule.replacement
+    if not isinstance(new, (int, float, Tensor)):
+        raise ValueError(f"the function for {path!r} must return a tensor or a number, got {type(new).__name__}.")
+    new = torch.as_tensor(new).to(value)
+    try:
+        return new.expand(value.shape)
+    except RuntimeError as error:
+        raise ValueError(f"the value of {path!r} must have shape {[*value.shape]}, got {[*new.shape]}.") from error
