@@ -7,10 +7,11 @@ Importing this module registers three attention implementations with transformer
     model.set_attn_implementation("local_attention")  # or "strided_attention", "linear_attention"
 
 They replace self-attention in the encoder and the decoder, with padding masks and KV caches. Cross-attention remains
-SDPA. `register` adds implementations with other parameters under another name. Source, target and batch are as in
-`eager_attention_forward`: `query` `[batch, heads, query_len, d_k]`, `key` `[batch, heads, key_len, d_k]`, `value`
-`[batch, heads, key_len, d_v]`; the queries are those of the last `query_len` keys. Each function returns outputs
-`[batch, query_len, heads, d_v]` and `None` instead of the weights, which are never computed as one matrix.
+SDPA. `register` adds implementations with other parameters under another name.
+
+Shapes are those of `eager_attention_forward`: `query` `[batch, heads, query_len, d_k]`, `key` `[batch, heads, key_len,
+d_k]`, `value` `[batch, heads, key_len, d_v]`. The queries are those of the last `query_len` keys. Each function returns
+outputs `[batch, query_len, heads, d_v]` and `None` instead of the weights, which are never computed as one matrix.
 """
 
 from collections.abc import Callable
@@ -36,8 +37,9 @@ def register(name: str, attention: Callable[..., Attended], **options: int) -> N
 
 def padding_mask(
     batch_size: int,
+    q_length: int,
     kv_length: int,
-    q_offset: int = 0,
+    q_offset: int | Tensor = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Tensor | None = None,
     device: torch.device | str = "cpu",
@@ -53,7 +55,8 @@ def padding_mask(
     """
     if mask_function not in (causal_mask_function, bidirectional_mask_function):
         raise ValueError(f"the mask must be causal or bidirectional for this attention, got {mask_function.__name__}.")
-    if isinstance(q_offset, Tensor):
+    is_causal = mask_function is causal_mask_function
+    if isinstance(q_offset, Tensor) or (is_causal and q_offset + q_length != kv_length):
         raise ValueError("cache_implementation must be 'dynamic' for this attention, got a static cache.")
     if attention_mask is None:
         return torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)

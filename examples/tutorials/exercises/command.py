@@ -26,6 +26,7 @@ from .complexity import compare_complexity, show_complexity
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .greedy import compare_searches, show_searches
+from .long_inputs import compare_long_attentions, show_long_attentions
 from .output import examine_output, show_output
 from .positions import compare_positions, show_positions
 from .sinusoids import compare_encodings, show_encodings
@@ -62,6 +63,7 @@ EXERCISES = {
     ),
     9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
     15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
+    16: Exercise("How can attention process long inputs?", compare_long_attentions, show_long_attentions),
 }
 
 

@@ -140,7 +140,7 @@ class PeakMemory(TorchDispatchMode):
         self.users: Counter[int] = Counter()  # number of tensors by storage: views share one
         self.total = self.peak = 0  # bytes
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(outputs):
             if isinstance(tensor, Tensor):
