@@ -1,9 +1,12 @@
 """Exercises 13, 14, 16 and 17: word vectors, subwords, long inputs, compression."""
 
+from itertools import chain
+
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials.exercises import long_inputs
+from modeling_random_transformer.tutorials.exercises import long_inputs, subwords, word_vectors
+from modeling_random_transformer.tutorials.sample_data import held_out_sample
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +15,70 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+# 13. Word vectors
+
+
+@pytest.mark.slow
+def test_embeddings_of_nouns_know_gender_and_number(quickstart_folder, tmp_path, capsys):
+    result = word_vectors.examine_word_vectors(seed=0, folder=quickstart_folder)
+    assert result.one_hot_similarity == 0
+    assert result.lookup_difference == 0
+    assert abs(result.translations) < 0.15
+    assert "roja" in dict(result.neighbors["rojo"])
+    for nouns in result.languages.values():
+        assert len(nouns.nouns) == 114
+        assert min(nouns.accuracy.values()) > 0.8
+        assert max(nouns.random.values()) < 0.7
+        assert nouns.similarity["same kind"] > nouns.similarity["different kind"]
+        assert nouns.analogies < 0.5  # nothing in the task requires a relation of singular and plural
+    word_vectors.show_word_vectors(result, tmp_path)
+    assert (tmp_path / "word_vectors.png").read_bytes().startswith(b"\x89PNG")
+    assert "Spanish" in capsys.readouterr().out
+
+
+def test_held_out_projections_of_separated_vectors():
+    nouns = word_vectors.read_nouns("Spanish")
+    genders = torch.tensor([[1.0 if noun.gender == "f" else -1.0] for noun in nouns])
+    vectors = torch.cat([3 * genders, torch.zeros(len(nouns), 1)], dim=1)
+    projections = word_vectors.held_out_projections(nouns, vectors, "gender")
+    assert projections == pytest.approx(genders[:, 0].tolist())
+    assert word_vectors.accuracy(nouns, projections, "gender") == 1
+
+
+# 14. Subwords
+
+
+@pytest.fixture(scope="module")
+def texts():
+    train, test = held_out_sample(subwords.PAIRS)
+    return [*chain(*train)], [*chain(*test)]
+
+
+def test_subwords_are_shorter_than_characters_and_have_no_unknown_words(texts):
+    train, test = texts
+    tokenizers = {kind: subwords.train_tokenizer(kind, train) for kind in subwords.COLORS}
+    results = {kind: subwords.measure(tokenizer, test, bleu=0.0) for kind, tokenizer in tokenizers.items()}
+    assert results["word"].unknown > 0.1
+    assert "<unk>" in results["word"].sentence
+    for kind in ("WordPiece", "BPE", "unigram"):
+        assert results["word"].length < results[kind].length < results["character"].length / 2
+    for kind in set(subwords.COLORS) - {"word"}:
+        assert results[kind].unknown == 0
+        assert "".join(results[kind].sentence).replace("##", "") == "▁" + subwords.SENTENCE.replace(" ", "▁")
+        ids = tokenizers[kind](test)["input_ids"]
+        assert tokenizers[kind].batch_decode(ids, skip_special_tokens=True) == test
+
+
+@pytest.mark.slow
+def test_translators_of_words_and_characters_are_worse(tmp_path):
+    result = subwords.compare_tokenizers(seed=0, kinds=("word", "character", "BPE"))
+    bleu = {kind: of.bleu for kind, of in result.kinds.items()}
+    assert bleu["BPE"] > bleu["word"] + 3
+    assert bleu["BPE"] > 2 * bleu["character"]
+    subwords.show_tokenizers(result, tmp_path)
+    assert (tmp_path / "subwords.png").read_bytes().startswith(b"\x89PNG")
 
 
 # 16. Long inputs

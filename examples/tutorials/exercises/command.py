@@ -31,7 +31,9 @@ from .output import examine_output, show_output
 from .positions import compare_positions, show_positions
 from .sinusoids import compare_encodings, show_encodings
 from .speed import compare_speeds, show_speeds
+from .subwords import compare_tokenizers, show_tokenizers
 from .width import compare_widths, show_widths
+from .word_vectors import examine_word_vectors, show_word_vectors
 
 
 class Exercise(NamedTuple):
@@ -62,6 +64,10 @@ EXERCISES = {
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
     9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
+    13: Exercise(
+        "How do words become numbers, and what do embeddings know?", examine_word_vectors, show_word_vectors, True
+    ),
+    14: Exercise("Words, characters or subwords?", compare_tokenizers, show_tokenizers),
     15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
     16: Exercise("How can attention process long inputs?", compare_long_attentions, show_long_attentions),
 }
