@@ -12,7 +12,7 @@ QUIET := --quiet --no-compile --disable-pip-version-check
 PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-fast test-lowest test-newest coverage lint format docs clean
+.PHONY: help demo test pytest test-fast test-lowest test-newest coverage lint format notebooks docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ lint: $(VENV)/.ready ## ruff and mypy
 format: $(VENV)/.ready ## fix what ruff can fix
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+notebooks: $(VENV)/.ready ## execute the notebooks of examples/notebooks and store their outputs
+	$(VENV)/bin/python examples/notebooks/execute.py
 
 docs: $(VENV)/.docs ## build the documentation site in outputs/site; warnings are errors
 	$(VENV)/bin/mkdocs build --strict

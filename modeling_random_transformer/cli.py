@@ -22,7 +22,10 @@ VERBS = {
     "convert": ("conversion.command", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
     "export": ("export.command", "export a model to CTranslate2 or ONNX"),
     "walkthrough": ("tutorials.walkthrough_command", "show each step of a translation with its numbers"),
-    "explore": ("tutorials.explorer_command", "write an interactive page of attention and predictions"),
+    "explore": (
+        "tutorials.explorer_command",
+        "write a page of attention and predictions, or a figure of the architecture",
+    ),
 }
 
 

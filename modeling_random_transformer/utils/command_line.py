@@ -191,14 +191,28 @@ def require_random_transformer_folder(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"must contain a full model, got {text!r} with an adapter: merge it first (docs/how_to/fine_tune.md)."
         )
+    check_model_type(folder)
+    return folder
+
+
+def configuration_folder(text: str) -> Path:
+    """Argument type: a folder with the configuration of a Random Transformer."""
+    folder = Path(text)
+    if not (folder / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"must be a folder with a config.json, got {text!r}.")
+    check_model_type(folder)
+    return folder
+
+
+def check_model_type(folder: Path) -> None:
+    """Raise an ArgumentTypeError if the folder's config.json belongs to another model or cannot be read."""
     try:
         model_type = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError, RecursionError) as error:
         raise argparse.ArgumentTypeError(
-            f"must contain a config.json that can be read, got {text!r}: {error}."
+            f"must contain a config.json that can be read, got {str(folder)!r}: {error}."
         ) from error
     if model_type != MODEL_TYPE:
         raise argparse.ArgumentTypeError(
-            f"must contain a model of type {MODEL_TYPE!r}, got {text!r} of type {model_type!r}."
+            f"must contain a model of type {MODEL_TYPE!r}, got {str(folder)!r} of type {model_type!r}."
         )
-    return folder

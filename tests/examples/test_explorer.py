@@ -3,29 +3,21 @@
 import base64
 import json
 import math
-import shutil
 
 import explorer
 import numpy as np
 import pytest
 import torch
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.tutorials import explorer_command, explorer_data
+from tests.helpers.browser import chromium
 from tests.helpers.models import save_translator
 
 SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"
 MEGABYTE = 10**6
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-# The last flags prevent the browser's own network requests.
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --window-size=1300,1000"
-)
 
 
 @pytest.fixture(scope="module")
@@ -153,18 +145,10 @@ def page(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start_browser(tmp_path_factory):
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("no chromium with its chromedriver is installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.get("about:blank")
-    driver.get_log("performance")  # discard the requests of the browser's start page
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        driver.get("about:blank")
+        driver.get_log("performance")  # discard the requests of the browser's start page
+        yield driver
 
 
 @pytest.fixture
@@ -273,6 +257,10 @@ def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
         (["FOLDER", " "], "the sentence must not be empty"),
         (["FOLDER", "a", "--num_beams", "0"], "--num_beams must be a positive integer, got 0"),
         (["FOLDER", "a", "--output", "."], "--output must be a file, got the folder"),
+        (["FOLDER"], "a folder and a sentence must be given, or --architecture with a folder"),
+        (["--architecture", "FOLDER", "FOLDER", "a"], "--architecture must be used without a sentence"),
+        (["--architecture", "FOLDER", "--output", "a.html"], "--output must be an .svg file with --architecture"),
+        (["--architecture", "nowhere"], "--architecture: must be a folder with a config.json, got 'nowhere'"),
     ],
 )
 def test_invalid_arguments(arguments, message, folder, capsys):

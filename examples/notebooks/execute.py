@@ -1,0 +1,122 @@
+"""Execute the notebooks and store their outputs.
+
+    python examples/notebooks/execute.py          # all notebooks, as does `make notebooks`
+    python examples/notebooks/execute.py 01 03    # those with these numbers
+
+The source of a notebook is a script in jupytext's percent format, `NN_name.py`. Executing it in a new kernel writes
+`NN_name.ipynb` beside it. A stored notebook has no timings, paths or random ids, so that it changes only if its
+outputs change.
+
+Exit status: 0 on success; 1 if a cell raises an error or its outputs cannot be stored; 2 if an argument is invalid.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+
+from modeling_random_transformer.utils.atomic_files import write_atomically
+from modeling_random_transformer.utils.command_line import Parser, print_error, run_script
+
+SCRIPT = "execute.py"
+FOLDER = Path(__file__).parent
+METADATA = {
+    "jupytext": {"formats": "ipynb,py:percent"},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
+}
+MAX_BYTES = 300_000
+CELL_TIMEOUT = 3600  # seconds; each takes less than one minute unless the machine is busy
+# Absolute paths and addresses of objects differ between machines and runs.
+LOCAL = re.compile(r"(?<![\w./:<])/\w+/[\w./-]+|\b0x[0-9a-f]{6,}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser(SCRIPT, __doc__)
+    scripts = {path.name[:2]: path for path in find_scripts()}
+    parser.add_argument("numbers", nargs="*", metavar="NN", help="numbers of notebooks; default: all")
+    numbers = parser.parse_args(argv).numbers
+    for number in numbers:
+        if number not in scripts:
+            parser.error(f"a number must be one of {', '.join(scripts)}, got {number!r}.")
+    for number in numbers or scripts:
+        try:
+            stored = store(scripts[number])
+        except (CellExecutionError, ValueError) as error:
+            print_error(SCRIPT, f"{scripts[number].name}: {error}")
+            return 1
+        print(f"Wrote {stored.name} ({stored.stat().st_size / 1000:.0f} kB).")
+    return 0
+
+
+def find_scripts(folder: Path = FOLDER) -> list[Path]:
+    """The scripts `NN_name.py` of a folder, by number."""
+    return sorted(folder.glob("[0-9][0-9]_*.py"))
+
+
+def store(script: Path) -> Path:
+    """Execute a script as a notebook in its folder, and write the notebook beside it.
+
+    Returns:
+        The path of the notebook.
+
+    Raises:
+        CellExecutionError: a cell raised an exception.
+        ValueError: see `check_outputs`.
+    """
+    notebook = read_script(script)
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm without ipywidgets
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(script.parent)}},
+    )
+    client.execute()
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for problem in check_outputs(notebook):
+        raise ValueError(problem)
+    path = script.with_suffix(".ipynb")
+    write_atomically(path, [f"{nbformat.writes(notebook)}\n".encode()])
+    return path
+
+
+def read_script(script: Path) -> NotebookNode:
+    """A script as a notebook without outputs. Cell ids count the cells."""
+    notebook = jupytext.read(script, fmt="py:percent")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for index, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{index:02}"
+        cell.metadata = nbformat.NotebookNode()  # jupytext's number of blank lines
+    return notebook
+
+
+def check_outputs(notebook: NotebookNode) -> list[str]:
+    """What is wrong with the outputs of an executed notebook: missing, errors, warnings, paths, or their size."""
+    problems = []
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        if cell.execution_count is None:
+            problems.append(f"{cell.id} must be executed.")
+        for output in cell.outputs:
+            text = output.get("text") or output.get("data", {}).get("text/plain", "")
+            if output.output_type == "error" or output.get("name") == "stderr":
+                problems.append(f"{cell.id} must not raise an error or write to stderr, got {text.strip()[:200]!r}.")
+            if found := LOCAL.search(text):
+                problems.append(f"{cell.id} must not show paths or addresses, got {found[0]!r}.")
+    if (size := len(nbformat.writes(notebook).encode())) > MAX_BYTES:
+        problems.append(f"the notebook must have at most {MAX_BYTES} bytes, got {size}.")
+    return problems
+
+
+if __name__ == "__main__":
+    run_script(main)

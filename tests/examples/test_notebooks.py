@@ -1,0 +1,149 @@
+"""The notebooks: pairs of a script and a notebook with stored outputs, the execution of each, and what stores them.
+
+The scripts run in this process, where torch and transformers are imported already: a kernel would take ten seconds more
+for each. The kernel that stores the outputs runs a small notebook.
+"""
+
+import re
+import runpy
+from pathlib import Path
+
+import matplotlib
+import nbformat
+import pytest
+from matplotlib import pyplot
+from notebooks import execute
+
+SCRIPTS = execute.find_scripts()
+TRANSLATOR = "02_train_a_translator.py", Path("outputs", "translator", "model.safetensors")  # for later notebooks
+by_name = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all notebooks, because later ones use the model that an earlier one has trained."""
+    return tmp_path_factory.mktemp("notebooks")
+
+
+def read(script: Path) -> nbformat.NotebookNode:
+    return nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+
+
+def test_every_script_has_a_notebook():
+    assert [path.with_suffix(".ipynb") for path in SCRIPTS] == sorted(execute.FOLDER.glob("*.ipynb"))
+    assert len({path.stem[:2] for path in SCRIPTS}) == len(SCRIPTS), "several notebooks have the same number"
+
+
+@by_name
+def test_notebook_has_the_source_of_its_script(script):
+    stored, source = read(script), execute.read_script(script)
+    nbformat.validate(stored)
+    assert stored.metadata == source.metadata
+    assert [(cell.cell_type, cell.id, cell.source) for cell in stored.cells] == [
+        (cell.cell_type, cell.id, cell.source) for cell in source.cells
+    ]
+
+
+@by_name
+def test_outputs_are_stored_without_errors(script):
+    stored = read(script)
+    assert execute.check_outputs(stored) == []
+    counts = [cell.execution_count for cell in stored.cells if cell.cell_type == "code"]
+    assert counts == [*range(1, len(counts) + 1)]
+    assert all(cell.metadata == {} for cell in stored.cells)
+
+
+@by_name
+def test_notebook_is_text_code_and_plots(script):
+    stored = read(script)
+    first = stored.cells[0]
+    assert re.match(r"# \S", first.source)
+    assert sum(cell.cell_type == "markdown" for cell in stored.cells) >= len(stored.cells) // 3
+    assert "assert " in "".join(cell.source for cell in stored.cells if cell.cell_type == "code")
+    outputs = [output for cell in stored.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_reset_accelerate")
+@by_name
+def test_script_runs(script, workspace, monkeypatch):
+    """The cells assert their outcomes."""
+    monkeypatch.chdir(workspace)
+    matplotlib.use("Agg")
+    name, model = TRANSLATOR
+    if f"{model.parent}" in script.read_text(encoding="utf-8") and script.name != name and not model.exists():
+        runpy.run_path(str(script.with_name(name)), run_name="__main__")
+    runpy.run_path(str(script), run_name="__main__")
+    pyplot.close("all")
+
+
+# Storing the outputs
+
+SMALL = """# %% [markdown]
+# # Squares
+#
+# $x^2$
+
+# %%
+import matplotlib.pyplot as plt
+
+print("one")
+print("two")
+
+# %%
+figure, axes = plt.subplots(figsize=(2, 1))
+_ = axes.plot([1, 4, 9])
+"""
+
+
+@pytest.mark.slow
+def test_stored_notebook_depends_on_the_script_only(tmp_path):
+    script = tmp_path / "01_squares.py"
+    script.write_text(SMALL)
+    stored = execute.store(script)
+    first = stored.read_bytes()
+    assert execute.store(script) == stored == tmp_path / "01_squares.ipynb"
+    assert stored.read_bytes() == first
+    _, text, plot = nbformat.read(stored, as_version=4).cells
+    assert text.outputs == [{"name": "stdout", "output_type": "stream", "text": "one\ntwo\n"}]
+    assert "image/png" in plot.outputs[0].data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import sys; print('hm', file=sys.stderr)", "cell-00 must not raise an error or write to stderr, got 'hm'"),
+    ],
+)
+def test_failing_notebook_is_not_stored(code, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "01_failing.py").write_text(f"# %%\n{code}\n")
+    monkeypatch.setattr(execute, "find_scripts", lambda: [tmp_path / "01_failing.py"])
+    assert execute.main([]) == 1
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["01_failing.py"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ([{"output_type": "stream", "name": "stdout", "text": "saved in /srv/models/a"}], "got '/srv/models/a'"),
+        ([{"output_type": "stream", "name": "stdout", "text": "<object at 0x7f31c2a0>"}], "got '0x7f31c2a0'"),
+        ([{"output_type": "stream", "name": "stdout", "text": "x" * 300_000}], "at most 300000 bytes"),
+    ],
+    ids=["path", "address", "size"],
+)
+def test_unsuitable_outputs(outputs, message):
+    cell = nbformat.v4.new_code_cell("x", execution_count=1, outputs=[nbformat.from_dict(o) for o in outputs])
+    (problem,) = execute.check_outputs(nbformat.v4.new_notebook(cells=[cell]))
+    assert message in problem
+
+
+def test_number_must_be_that_of_a_notebook(monkeypatch, capsys):
+    monkeypatch.setattr(execute, "find_scripts", lambda: [Path("01_a.py"), Path("02_b.py")])
+    with pytest.raises(SystemExit) as exit_:
+        execute.main(["77"])
+    assert exit_.value.code == 2
+    assert "a number must be one of 01, 02, got '77'." in capsys.readouterr().err
