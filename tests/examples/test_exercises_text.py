@@ -5,8 +5,9 @@ from itertools import chain
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials.exercises import long_inputs, subwords, word_vectors
+from modeling_random_transformer.tutorials.exercises import compression, long_inputs, subwords, word_vectors
 from modeling_random_transformer.tutorials.sample_data import held_out_sample
+from tests.helpers.models import padded_batch, tiny_model
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +127,47 @@ def test_plot_of_long_inputs(tmp_path, capsys):
     long_inputs.show_long_attentions(result, tmp_path)
     assert (tmp_path / "long_inputs.png").read_bytes().startswith(b"\x89PNG")
     assert "strided" in capsys.readouterr().out
+
+
+# 17. Compression
+
+
+def test_shared_layers_have_the_weights_of_one_layer():
+    model, one_layer = (tiny_model(encoder_layers=n, decoder_layers=n) for n in (3, 1))
+    compression.share_layers(model)
+    assert compression.weight_size(model) == compression.weight_size(one_layer)
+    inputs = padded_batch([7, 4])
+    model(**inputs, labels=inputs["input_ids"]).loss.backward()
+    first, last = (model.model.decoder.layers[i] for i in (0, 2))
+    assert first.encoder_attn.q_proj.weight is last.encoder_attn.q_proj.weight
+    assert last.encoder_attn.layer_idx == 2
+
+
+def test_shared_layers_generate_with_a_cache():
+    model = tiny_model(spread=1.5).double()
+    compression.share_layers(model)
+    options = {"max_new_tokens": 8, "do_sample": False}
+    expected = model.generate(**padded_batch([7, 4]), use_cache=False, **options)
+    assert torch.equal(model.generate(**padded_batch([7, 4]), **options), expected)
+
+
+def test_size_of_a_head():
+    """A model with half of the heads is smaller by half of all heads of all attentions."""
+    two, one = (tiny_model(num_heads=heads, d_k=8, encoder_layers=1, decoder_layers=1) for heads in (2, 1))
+    difference = compression.weight_size(two) - compression.weight_size(one)
+    assert difference == pytest.approx(3 * compression.head_size(two))
+
+
+@pytest.mark.slow
+def test_size_and_quality_of_compressed_models(tmp_path):
+    result = compression.compare_compressions(seed=0, pruned=(0.75,))
+    points = {of.method: of for of in result}
+    complete, shared, int8 = (points[method] for method in ("complete", compression.SHARED, compression.INT8))
+    assert complete.bleu > 40
+    assert int8.megabytes < 0.5 * complete.megabytes
+    assert int8.bleu > complete.bleu - 5
+    assert shared.megabytes < 0.6 * complete.megabytes
+    assert shared.bleu > 0.5 * complete.bleu
+    assert points["pruned heads"].bleu < complete.bleu - 10
+    compression.show_compressions(result, tmp_path)
+    assert (tmp_path / "compression.png").read_bytes().startswith(b"\x89PNG")

@@ -23,6 +23,7 @@ from ..report import console
 from ..training_helpers import check_seed, check_writable
 from .attention import compare_attentions, show_attentions
 from .complexity import compare_complexity, show_complexity
+from .compression import compare_compressions, show_compressions
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .greedy import compare_searches, show_searches
@@ -70,6 +71,7 @@ EXERCISES = {
     14: Exercise("Words, characters or subwords?", compare_tokenizers, show_tokenizers),
     15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
     16: Exercise("How can attention process long inputs?", compare_long_attentions, show_long_attentions),
+    17: Exercise("How much can a model be compressed?", compare_compressions, show_compressions),
 }
 
 

@@ -112,6 +112,15 @@ def train_translator(
     """BLEU of a small model that is trained for a number of steps."""
     set_seed(seed)
     model = build_translator(tokenizer, **TRANSLATOR)
+    train_briefly(model, tokenizer, train_pairs, seed, steps)
+    sources, references = map(list, zip(*test, strict=True))
+    with torch.no_grad():
+        translations = translate(model, tokenizer, sources, do_sample=False)
+    return sacrebleu.corpus_bleu(translations, [references]).score
+
+
+def train_briefly(model: Any, tokenizer: Any, pairs: Pairs, seed: int, steps: int, learning_rate: float = 5e-3) -> None:
+    """Train for a number of steps, without output. The model is then in evaluation mode."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = short_training_arguments(
             Path(folder),
@@ -119,19 +128,15 @@ def train_translator(
             seed=seed,
             max_steps=steps,
             per_device_train_batch_size=BATCH,
-            learning_rate=5e-3,
+            learning_rate=learning_rate,
             disable_tqdm=True,
             logging_strategy="no",
         )
-        collator = DataCollatorForSeq2Seq(tokenizer, model=model)
-        data = encode_pairs(train_pairs, tokenizer)
+        data, collator = encode_pairs(pairs, tokenizer), DataCollatorForSeq2Seq(tokenizer, model=model)
         trainer = Seq2SeqTrainer(model, arguments, train_dataset=data, data_collator=collator)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    sources, references = map(list, zip(*test, strict=True))
-    with torch.no_grad():
-        translations = translate(model.eval(), tokenizer, sources, do_sample=False)
-    return sacrebleu.corpus_bleu(translations, [references]).score
+    model.eval()
 
 
 # Output

@@ -131,7 +131,7 @@ def examine(nouns: Sequence[Noun], ids: Sequence[int], matrix: Tensor, random_ma
         result.accuracy[name] = accuracy(nouns, projections, name)
         result.random[name] = accuracy(nouns, held_out_projections(nouns, random_matrix[ids], name), name)
     result.similarity = similarities(nouns, cosines(matrix[ids], matrix[ids]))
-    result.analogies = plural_analogies(nouns, ids, matrix)
+    result.analogies = plural_analogies(ids, matrix)
     return result
 
 
@@ -166,9 +166,12 @@ def similarities(nouns: Sequence[Noun], similarity: Tensor) -> dict[str, float]:
     return {relation: mean(values) for relation, values in pairs.items()}
 
 
-def plural_analogies(nouns: Sequence[Noun], ids: Sequence[int], matrix: Tensor) -> float:
-    """How often `singular + (mean difference of the other nouns)` is nearest to its plural in the vocabulary."""
-    singular, plural = torch.tensor(ids[::2]), torch.tensor(ids[1::2])  # in the order of `read_nouns`
+def plural_analogies(ids: Sequence[int], matrix: Tensor) -> float:
+    """How often `singular + (mean difference of the other nouns)` is nearest to its plural in the vocabulary.
+
+    `ids` are those of the nouns, in the order of `read_nouns`.
+    """
+    singular, plural = torch.tensor(ids[::2]), torch.tensor(ids[1::2])
     differences = matrix[plural] - matrix[singular]
     offsets = (differences.sum(dim=0) - differences) / (len(differences) - 1)
     scores = cosines(matrix[singular] + offsets, matrix)
