@@ -1,9 +1,21 @@
 """Exercises 9 to 12 and 15: complexity, heads, ablations, key-value memory, sinusoids."""
 
+import itertools
+
+import exercises
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials.exercises import complexity
+from modeling_random_transformer.tracing import intervene
+from modeling_random_transformer.tutorials.exercises import (
+    ablations,
+    complexity,
+    head_roles,
+    key_value_memory,
+    sinusoids,
+    tasks,
+    trained,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +80,167 @@ def test_recall_requires_a_short_path():
     assert accuracy[complexity.CONVOLUTION] < 0.3
 
 
+# 10. Heads (the models of the quickstart and of one layer)
+
+
+@pytest.fixture(scope="module")
+def translator(quickstart_folder):
+    return trained.load_trained(quickstart_folder)
+
+
+@pytest.mark.slow
+def test_heads_of_the_last_layer_align(translator):
+    shares = head_roles.measure_roles(translator, translator.test[:100])
+    aligned = {head.layer: [] for head in shares}
+    for head, roles in shares.items():
+        aligned[head.layer] += [roles[head_roles.ALIGNMENT]] if head_roles.ALIGNMENT in roles else []
+    assert max(aligned[1]) > 0.9
+    assert sum(aligned[1]) > sum(aligned[0])
+    # A head without this role would find the noun of a sentence of about ten tokens in a tenth of the cases.
+    assert shares[head_roles.best_head(shares, head_roles.SYNTAX)][head_roles.SYNTAX] > 0.6
+
+
+def test_links_of_nouns_and_determiners():
+    source = ["The", "red", "car", "is", "near", "two", "cats", "."]
+    target = ["El", "coche", "rojo", "está", "cerca", "de", "dos", "gatos", "."]
+    assert list(head_roles.noun_links(source, target)) == [(1, 2), (7, 6)]
+    assert list(head_roles.determiner_links(source)) == [(0, 2), (5, 6)]
+
+
+@pytest.mark.slow
+def test_one_head_cannot_attend_to_two_tokens():
+    (single, one), (several, two) = (head_roles.train_heads(heads, seed=0, steps=400) for heads in (1, 2))
+    assert single.num_parameters() == several.num_parameters()
+    assert one < 0.6
+    assert two > 0.95
+
+
+# 11. Ablations
+
+
+@pytest.mark.slow
+def test_removed_parts_of_the_translator(translator):
+    def correct(replacements):
+        return ablations.exact_match_with(translator, replacements, translator.test[:60])
+
+    parts = ablations.parts(layers=2)
+    share = {name: correct(parts[name]) for name in parts}
+    assert share[ablations.COMPLETE] > 0.9
+    assert share[ablations.NO_FFN] < 0.1
+    assert share[ablations.NO_RESIDUALS] < 0.1
+    assert share[ablations.NO_POSITIONS] < share[ablations.COMPLETE] - 0.2
+    assert share[ablations.HARD] > share[ablations.COMPLETE] - 0.2
+
+
+def test_no_residuals_passes_on_the_output_of_the_sub_layer():
+    model = tasks.tiny_model(20, seed=0, encoder_layers=2, decoder_layers=2)
+    layer = model.model.encoder.layers[0]
+    ids = torch.arange(4, 12)[None]
+    found = []
+    replacements = ablations.no_residuals(layers=2)
+    replacements["encoder.layers.0.self_attn.layer_norm"] = lambda states: found.append(states) or states
+    with intervene(model, replacements):
+        model(input_ids=ids, labels=ids)
+    states = model.model.encoder.embed(model.model.encoder.embed_ids(ids, None), 0, ids.shape[1])
+    expected = layer.self_attn_layer_norm(layer.self_attn(states)[0])
+    torch.testing.assert_close(found[0], expected)
+
+
+def test_hard_attention_has_no_gradient():
+    weights = torch.tensor([[0.2, 0.5, 0.3]], requires_grad=True)
+    assert ablations.hard(weights).tolist() == [[0, 1, 0]]
+    assert not ablations.hard(weights).requires_grad
+    straight_through = ablations.hard_straight_through(weights)
+    torch.testing.assert_close(straight_through, torch.tensor([[0.0, 1.0, 0.0]]))
+    straight_through[0, 0].backward()
+    assert weights.grad.tolist() == [[1, 0, 0]]
+
+
+@pytest.mark.slow
+def test_training_without_a_part():
+    share = {
+        name: ablations.train_without(name, seed=0, steps=200)
+        for name in (ablations.NO_FFN, ablations.NO_RESIDUALS, ablations.HARD, ablations.STRAIGHT_THROUGH)
+    }
+    assert share[ablations.NO_FFN] > 0.9
+    assert share[ablations.NO_RESIDUALS] < 0.1
+    assert share[ablations.HARD] < share[ablations.STRAIGHT_THROUGH] - 0.2
+
+
+# 12. Key-value memory
+
+
+@pytest.mark.slow
+def test_units_of_the_feed_forward_network(quickstart_folder):
+    result = key_value_memory.examine_memories(seed=0, folder=quickstart_folder, sentences=500)
+    assert result.difference < 1e-4
+    first, last = result.trained
+    assert all(layer.active < 0.45 for layer in result.trained)
+    assert last.same_next > first.same_next
+    assert last.same_next > result.untrained[-1].same_next + 0.1
+    assert last.agreement > 0.03
+    assert all(layer.agreement < 0.01 for layer in result.untrained)
+    own, others = (sum(column) / len(result.switched_off) for column in zip(*result.switched_off, strict=True))
+    assert own > 0.1
+    assert own > 2 * abs(others)
+
+
+# 15. Sinusoids
+
+
+def test_sinusoids_change_like_the_bits_of_a_binary_number():
+    bits = sinusoids.count_changes(sinusoids.binary_numbers())
+    assert bits == [2 ** (sinusoids.BITS - bit) - 1 for bit in range(sinusoids.BITS)]
+    signs = sinusoids.count_changes(sinusoids.sinusoids(sinusoids.COUNTER_WIDTH)[1:, ::2] > 0)
+    ratios = [before / after for before, after in itertools.pairwise(signs[:5])]
+    assert all(1.9 < ratio < 2.2 for ratio in ratios)
+
+
+def test_shifts_are_linear_for_sinusoids_only():
+    torch.manual_seed(0)
+    binary, encoding = (sinusoids.examine(t) for t in (sinusoids.binary_numbers(), sinusoids.sinusoids(64)))
+    low, high = encoding.neighbors
+    assert high - low < 1e-5
+    assert binary.neighbors == (1, pytest.approx(10**0.5))
+    assert encoding.shift_error < 1e-5
+    assert binary.shift_error > 0.5
+
+
+@pytest.mark.slow
+def test_positions_that_were_not_trained():
+    inside, outside = (2, sinusoids.TRAINED_LENGTH), (2 * sinusoids.TRAINED_LENGTH, sinusoids.LONGEST)
+    accuracy = {method: sinusoids.train_previous_token(method, seed=0, steps=900) for method in sinusoids.COLORS}
+    for method in (sinusoids.LEARNED, sinusoids.SINUSOIDAL):
+        assert sinusoids.mean_accuracy(accuracy[method], *inside) > 0.7
+        assert sinusoids.mean_accuracy(accuracy[method], *outside) < 0.5
+    assert sinusoids.mean_accuracy(accuracy[sinusoids.RANDOM_START], *outside) > 0.65
+
+
+# Plots and errors
+
+
 def test_plots_are_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(complexity, "RECALL_LENGTHS", (4,))
     complexity.show_complexity(complexity.compare_complexity(seed=0, lengths=(4,), training_steps=1), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"complexity.png"}
+    sinusoids.show_encodings(sinusoids.compare_encodings(seed=0, steps=10), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"complexity.png", "sinusoids.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_plots_of_the_trained_model_are_saved(quickstart_folder, tmp_path, capsys):
+    head_roles.show_roles(head_roles.examine_heads(0, quickstart_folder, sentences=20, steps=10), tmp_path)
+    ablations.show_ablations(ablations.compare_ablations(0, quickstart_folder, sentences=5, steps=10), tmp_path)
+    command = ["12", "--model", str(quickstart_folder), "--output_dir", str(tmp_path)]
+    assert exercises.main(command) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"head_roles.png", "ablations.png", "key_value_memory.png"}
+    assert "Units of layer 2" in capsys.readouterr().out
+
+
+def test_missing_model_exits_with_2(capsys, tmp_path):
+    with pytest.raises(SystemExit) as exit_:
+        exercises.main(["10", "--model", str(tmp_path / "missing"), "--output_dir", str(tmp_path)])
+    assert exit_.value.code == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "--model must be a folder with a trained model, got" in error
+    assert "`python examples/quickstart.py` trains one." in error

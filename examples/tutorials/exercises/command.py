@@ -17,16 +17,19 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 
-from modeling_random_transformer.utils.command_line import Parser, require_random_transformer_folder
+from modeling_random_transformer.utils.command_line import Parser, print_error, require_random_transformer_folder
 
 from ..report import console
 from ..training_helpers import check_seed, check_writable
+from .ablations import compare_ablations, show_ablations
 from .attention import compare_attentions, show_attentions
 from .complexity import compare_complexity, show_complexity
 from .compression import compare_compressions, show_compressions
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .greedy import compare_searches, show_searches
+from .head_roles import examine_heads, show_roles
+from .key_value_memory import examine_memories, show_memories
 from .long_inputs import compare_long_attentions, show_long_attentions
 from .output import examine_output, show_output
 from .positions import compare_positions, show_positions
@@ -65,6 +68,19 @@ EXERCISES = {
         "Why is it a problem to pick the most probable next token every time?", compare_searches, show_searches
     ),
     9: Exercise("Why self-attention, and not recurrence or convolution?", compare_complexity, show_complexity),
+    10: Exercise("What do the heads do, and why several?", examine_heads, show_roles, needs_model=True),
+    11: Exercise(
+        "What happens without feed-forward networks, residual connections, positions or soft attention?",
+        compare_ablations,
+        show_ablations,
+        needs_model=True,
+    ),
+    12: Exercise(
+        "Which inputs excite a unit of the feed-forward network, and what does it add?",
+        examine_memories,
+        show_memories,
+        needs_model=True,
+    ),
     13: Exercise(
         "How do words become numbers, and what do embeddings know?", examine_word_vectors, show_word_vectors, True
     ),
@@ -85,7 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)  # more threads do not speed up models this small
     exercise = EXERCISES[args.exercise]
     console.print(f"{args.exercise}. {exercise.question}", style="bold", end="\n\n", soft_wrap=True)
-    result = exercise.run(args.seed, args.model) if exercise.needs_model else exercise.run(args.seed)
+    try:
+        result = exercise.run(args.seed, args.model) if exercise.needs_model else exercise.run(args.seed)
+    except ValueError as error:  # a folder without the quickstart's model and data
+        print_error("exercises.py", str(error))
+        return 2
     exercise.show(result, args.output_dir)
     return 0
 

@@ -55,7 +55,7 @@ class SinusoidResult:
     accuracy: dict[str, list[float]] = field(default_factory=dict)
 
 
-def compare_encodings(seed: int, steps: int = 500) -> SinusoidResult:
+def compare_encodings(seed: int, steps: int = 900) -> SinusoidResult:
     bits, counter = binary_numbers(), sinusoids(COUNTER_WIDTH)
     result = SinusoidResult()
     result.changes["binary"] = count_changes(bits)
@@ -115,7 +115,7 @@ def train_previous_token(method: str, seed: int, steps: int) -> list[float]:
             d_model=WIDTH,
             d_ff=2 * WIDTH,
             num_heads=4,
-            encoder_layers=2,
+            encoder_layers=1,
             dropout=0.0,
             **options,
         )
@@ -127,7 +127,7 @@ def train_previous_token(method: str, seed: int, steps: int) -> list[float]:
             model.config.position_offset = int(torch.randint(0, LONGEST - length + 1, ()))
         return sample_previous(64, length)
 
-    train(model, training_batch, steps, learning_rate=2e-3)
+    train(model, training_batch, steps, learning_rate=3e-3)
     model.config.position_offset = 0
     with torch.no_grad():
         ids, labels = sample_previous(500, LONGEST)
