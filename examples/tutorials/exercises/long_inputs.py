@@ -233,4 +233,5 @@ def draw_long_attentions(result: LongInputResult, path: Path) -> None:
 def format_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.grid(axis="y", color="#e6e6e6")
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
