@@ -82,7 +82,7 @@ def local_attention(
     The queries are divided into blocks, and each block attends to its own keys and their neighbors. Time and memory are
     proportional to query_len · window.
     """
-    batch, heads, query_len, _ = query.shape
+    batch, heads, query_len = query.shape[:3]
     check_mask(attention_mask, key)
     size = min(window, query_len)
     blocks = -(-query_len // size)
@@ -142,8 +142,8 @@ def strided_attention(
     half = query.shape[1] // 2
     if half == 0:
         raise ValueError(f"num_heads must be at least 2 for strided attention, got {query.shape[1]}.")
-    attend = {"attention_mask": attention_mask, "scaling": scaling, "dropout": dropout}
-    near, _ = local_attention(module, query[:, :half], key[:, :half], value[:, :half], window=stride, **attend)
+    attend: dict[str, Any] = {"attention_mask": attention_mask, "scaling": scaling, "dropout": dropout}
+    near = local_attention(module, query[:, :half], key[:, :half], value[:, :half], window=stride, **attend)[0]
     far = dilated_attention(module, query[:, half:], key[:, half:], value[:, half:], stride=stride, **attend)
     return torch.cat([near, far], dim=2), None
 

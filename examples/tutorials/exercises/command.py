@@ -87,7 +87,7 @@ EXERCISES = {
     14: Exercise("Words, characters or subwords?", compare_tokenizers, show_tokenizers),
     15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
     16: Exercise("How can attention process long inputs?", compare_long_attentions, show_long_attentions),
-    17: Exercise("How much can a model be compressed?", compare_compressions, show_compressions),
+    17: Exercise("How much can a model be compressed?", compare_compressions, show_compressions, True),
 }
 
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(argv)
     if args.exercise is None:
         for number, exercise in EXERCISES.items():
-            console.print(f"{number}. {exercise.question}")
+            console.print(f"{number}. {exercise.question}", soft_wrap=True)
         return 0
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)  # more threads do not speed up models this small

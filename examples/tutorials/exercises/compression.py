@@ -3,31 +3,26 @@
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
-from modeling_random_transformer import (
-    DynamicInt8Config,
-    RandomTransformerForConditionalGeneration,
-    RandomTransformerTokenizer,
-)
+from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
+from modeling_random_transformer.loading import load_translator
 
 from ..pruning import Head, head_importance, measure
+from ..pruning_command import read_pairs
 from ..report import BLUE, GRAY, GREEN, ORANGE, console, show_table
-from ..sample_data import held_out_sample
-from ..training_helpers import MAX_TOKENS, VOCAB_SIZE, Pairs, build_translator
+from ..training_helpers import Pairs
 from .subwords import train_briefly
 
-PAIRS, RANKING_PAIRS = 4300, 150  # pairs of the data, and of the part that ranks the heads
-LAYERS = 3  # per stack
-STEPS, LEARNING_RATE = 400, 2e-3
+RANKING_PAIRS, TEST_PAIRS = 150, 200  # for the importance of the heads, and for the scores
+STEPS, LEARNING_RATE = 200, 1e-3  # of fine-tuning
 PRUNED = (0.25, 0.5, 0.75)  # fractions of the heads
-SHARED, INT8, SMALL = "shared layers", "8-bit weights", "one layer"
-COLORS = {"complete": GRAY, SMALL: GRAY, SHARED: BLUE, INT8: ORANGE, "pruned heads": GREEN}
+COMPLETE, INT8, HEADS, SHARED, SMALL = "complete", "8-bit weights", "pruned heads", "shared layers", "first layer only"
+COLORS = {COMPLETE: GRAY, INT8: ORANGE, HEADS: GREEN, SHARED: BLUE, SMALL: "#a83232"}
 
 
 @dataclass
@@ -49,31 +44,33 @@ class Compressed:
     exact_match: float
 
 
-def compare_compressions(seed: int, steps: int = STEPS, pruned: Sequence[float] = PRUNED) -> list[Compressed]:
-    """Train models of three layers, of three layers with the same weights, and of one layer; prune and quantize."""
-    train_pairs, test = held_out_sample(PAIRS)
-    tokenizer = RandomTransformerTokenizer.train(chain(*train_pairs), VOCAB_SIZE, model_max_length=MAX_TOKENS)
+def compare_compressions(
+    seed: int, folder: Path, steps: int = STEPS, pruned: Sequence[float] = PRUNED
+) -> list[Compressed]:
+    """Compress the model of the quickstart in `folder`. Models with fewer weights are fine-tuned for some steps."""
+    model, tokenizer = load_translator(folder)
+    train_pairs, test = (
+        read_pairs(*(folder / "data" / f"{part}.{language}" for language in ("en", "es"))) for part in ("train", "test")
+    )
     result = []
 
     def add(method: str, name: str, model: Any, size: float, heads: Sequence[Head] = ()) -> None:
-        point = measure(model, tokenizer, heads, test)
+        point = measure(model, tokenizer, heads, test[:TEST_PAIRS])
         result.append(Compressed(method, name, size, point.bleu, point.exact_match))
 
-    for method, layers in {"complete": LAYERS, SHARED: LAYERS, SMALL: 1}.items():
+    complete = weight_size(model)
+    add(COMPLETE, COMPLETE, model, complete)
+    add(INT8, INT8, *quantize(model))
+    order = rank_heads(model, tokenizer, train_pairs[:RANKING_PAIRS])
+    for fraction in pruned:
+        heads = order[: round(fraction * len(order))]
+        add(HEADS, f"{fraction:.0%} of heads pruned", model, complete - len(heads) * head_size(model), heads)
+    for method, compress in ((SHARED, share_layers), (SMALL, keep_first_layer)):
         set_seed(seed)
-        model = build_translator(tokenizer, encoder_layers=layers, decoder_layers=layers, dropout=0.0)
-        if method == SHARED:
-            share_layers(model)
+        model, _ = load_translator(folder)
+        compress(model)
         train_briefly(model, tokenizer, train_pairs, seed, steps, LEARNING_RATE)
         add(method, method, model, weight_size(model))
-        if method == "complete":
-            quantized, size = quantize(model)
-            add(INT8, INT8, quantized, size)
-            order = rank_heads(model, tokenizer, train_pairs[:RANKING_PAIRS])
-            for fraction in pruned:
-                heads = order[: round(fraction * len(order))]
-                size = weight_size(model) - len(heads) * head_size(model)
-                add("pruned heads", f"{fraction:.0%} of heads pruned", model, size, heads)
     return result
 
 
@@ -90,6 +87,12 @@ def share_layers(model: RandomTransformerForConditionalGeneration) -> None:
                 setattr(layer.get_submodule(module), attribute, weight)
 
 
+def keep_first_layer(model: RandomTransformerForConditionalGeneration) -> None:
+    """Remove all layers of each stack but the first."""
+    for stack in model.model.stacks:
+        del stack.layers[1:]
+
+
 def weight_size(model: RandomTransformerForConditionalGeneration) -> float:
     """In MB; shared weights count once."""
     return sum(weight.nbytes for weight in model.parameters()) / 1e6
@@ -97,7 +100,8 @@ def weight_size(model: RandomTransformerForConditionalGeneration) -> float:
 
 def head_size(model: RandomTransformerForConditionalGeneration) -> float:
     """The size in MB of the weights that a head has in the four projections of an attention."""
-    attention, heads = model.model.encoder.layers[0].self_attn, model.config.num_heads
+    attention: Any = model.model.encoder.layers[0].self_attn
+    heads = model.config.num_heads
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     biases = sum(projection.bias.nbytes for projection in projections)
     return (biases + sum(layer.weight.nbytes for layer in (*projections, attention.out_proj))) / heads / 1e6
@@ -123,8 +127,7 @@ def rank_heads(model: Any, tokenizer: Any, pairs: Pairs) -> list[Head]:
 
 def show_compressions(result: Sequence[Compressed], folder: Path) -> None:
     rows = [(of.name, f"{of.megabytes:.2f}", f"{of.bleu:.1f}", f"{of.exact_match:.1f}%") for of in result]
-    title = f"Models of {LAYERS} + {LAYERS} layers on held-out sentences"
-    show_table(title, ("model", "MB", "BLEU", "exact match"), rows)
+    show_table("Held-out sentences", ("model", "MB", "BLEU", "exact match"), rows)
     draw_compressions(result, folder / "compression.png")
     console.print(f"Plot: {folder / 'compression.png'}", soft_wrap=True)
 

@@ -87,7 +87,11 @@ def train_tokenizer(kind: str, texts: Sequence[str], vocab_size: int = VOCAB_SIZ
 def untrained(kind: str, vocab_size: int) -> tuple[Any, Any]:
     """Model and trainer of the tokenizers library."""
     unknown = SPECIAL_TOKENS["unk_token"]
-    options = {"vocab_size": vocab_size, "special_tokens": [*SPECIAL_TOKENS.values()], "show_progress": False}
+    options: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "special_tokens": [*SPECIAL_TOKENS.values()],
+        "show_progress": False,
+    }
     if kind in ("word", "character"):
         return models.WordLevel(unk_token=unknown), trainers.WordLevelTrainer(**options)
     if kind == "WordPiece":

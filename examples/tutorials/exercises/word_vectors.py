@@ -190,19 +190,21 @@ def show_word_vectors(result: WordVectorResult, folder: Path) -> None:
         for word, nearest in result.neighbors.items()
     ]
     show_table("Nearest embeddings, by cosine", ("word", "neighbors"), rows)
-    rows = [
+    directions = [
         (language, name, f"{of.accuracy[name]:.1%}", f"{of.random[name]:.1%}")
         for language, of in result.languages.items()
         for name in PROPERTIES
     ]
-    columns = ("nouns", "property", "trained", "random vectors")
-    show_table("Nouns on the right side of a direction from the other nouns", columns, rows)
+    title = "Nouns on the right side of a direction from the other nouns"
+    show_table(title, ("nouns", "property", "trained", "random vectors"), directions)
     relations = next(iter(result.languages.values())).similarity
-    rows = [
+    cosine_rows = [
         (language, *(f"{value:.3f}" for value in of.similarity.values()), f"{of.analogies:.1%}")
         for language, of in result.languages.items()
     ]
-    show_table("Mean cosine of two nouns, and plurals found by analogy", ("nouns", *relations, "analogies"), rows)
+    show_table(
+        "Mean cosine of two nouns, and plurals found by analogy", ("nouns", *relations, "analogies"), cosine_rows
+    )
     console.print(f"Mean cosine of a noun and its translation: {result.translations:.3f}")
     draw_word_vectors(result, folder / "word_vectors.png")
     console.print(f"Plot: {folder / 'word_vectors.png'}", soft_wrap=True)
