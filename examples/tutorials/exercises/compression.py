@@ -137,9 +137,10 @@ def draw_compressions(result: Sequence[Compressed], path: Path) -> None:
     axes = figure.subplots()
     for of in result:
         axes.scatter(of.megabytes, of.bleu, s=45, color=COLORS[of.method])
-        axes.annotate(of.name, (of.megabytes, of.bleu), xytext=(0, 7), textcoords="offset points", ha="center")
-    axes.set(xlabel="size of the weights, MB", ylabel="BLEU", xlim=(0, None), ylim=(0, 108))
-    axes.margins(x=0.15)
+        offset = (0, -15 if of.method == SMALL else 7)  # shared layers have the same size
+        axes.annotate(of.name, (of.megabytes, of.bleu), xytext=offset, textcoords="offset points", ha="center")
+    largest = max(of.megabytes for of in result)
+    axes.set(xlabel="size of the weights, MB", ylabel="BLEU", xlim=(0, 1.12 * largest), ylim=(0, 108))
     axes.grid(color="#e6e6e6")
     axes.set_title("Size against quality", loc="left", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
