@@ -11,8 +11,11 @@ QUIET := --quiet --no-compile --disable-pip-version-check
 # Files stay together, for their fixtures, and in the order of tests/conftest.py.
 PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
+# Pairs of transformers and torch for `make test-matrix`.
+MATRIX ?= 5.17.0:2.11.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-fast test-lowest test-newest coverage lint format notebooks docs clean
+.PHONY: help demo test pytest test-fast test-lowest test-newest test-matrix coverage lint format notebooks docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -36,6 +39,9 @@ test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformer
 test-newest: $(NEWEST)/.ready ## all tests with the newest releases within the ranges of pyproject.toml
 	$(NEWEST)/bin/python $(PYTEST)
 
+test-matrix: ## conformance and generation tests with several versions; updates docs/compatibility.md
+	$(PYTHON) .ci/test_matrix.py $(MATRIX)
+
 coverage: $(VENV)/.ready ## line and branch coverage of the package, as HTML in outputs/coverage
 	$(VENV)/bin/python $(PYTEST) -m "not slow" --cov --cov-report=term --cov-report=html:outputs/coverage
 
@@ -55,7 +61,7 @@ docs: $(VENV)/.docs ## build the documentation site in outputs/site; warnings ar
 	$(VENV)/bin/mkdocs build --strict
 
 clean: ## delete environments, caches and outputs
-	rm -rf $(VENV) $(LOWEST) $(NEWEST) .cache .coverage outputs
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) .venv-[0-9]* .cache .coverage outputs
 
 # Torch is installed first, by its pin: otherwise pip may select a build with several gigabytes of CUDA packages.
 # transformers 5.17 requires huggingface_hub 1. `make test-newest` keeps the names of constraints.txt without versions.

@@ -2,6 +2,7 @@
 
 python examples/export_model.py outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
 python examples/export_model.py outputs/quickstart --engine onnx --output outputs/served --check test.en
+python examples/export_model.py outputs/quickstart --engine onnx --web --output outputs/page
 """
 
 from collections.abc import Sequence

@@ -18,6 +18,7 @@ from .modeling_random_transformer import (
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
 )
+from .pipeline_aliases_random_transformer import register_tasks
 from .pipeline_random_transformer import Seq2SeqPipeline
 from .quantization_random_transformer import DynamicInt8Config
 from .tokenization_random_transformer import RandomTransformerTokenizer
@@ -49,6 +50,8 @@ for auto_class, name in MODEL_CLASSES.items():
     model_class = globals()[name]
     getattr(transformers, auto_class).register(RandomTransformerConfig, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class)
+
+register_tasks()
 
 if is_peft_available():  # importing it takes 0.1 s
     from .utils.peft_targets import register_target_modules

@@ -314,7 +314,7 @@ class Seq2SeqPipeline(Pipeline):
         """
         numbers = range(len(texts)) if numbers is None else numbers
         for number, text in zip(numbers, texts, strict=True):
-            check_text(text, f"{unit} {number}")
+            self.check_text(text, f"{unit} {number}")
         if prefix is None:
             prefix = getattr(self.model.config, "prefix", None) or ""
         texts = [prefix + text for text in texts]
@@ -339,6 +339,10 @@ class Seq2SeqPipeline(Pipeline):
         for i, source in zip(long, truncated, strict=True):
             sources[i] = source
         return sources
+
+    def check_text(self, text: Any, place: str) -> None:
+        """Raise a `ValueError` unless a text is a string of Unicode characters that is not blank."""
+        check_text(text, place)
 
     def truncate(self, texts: list[str], limit: int, reason: str, src_lang: str | None) -> list[list[int]]:
         """The first `limit` token ids of each text, including special tokens; `reason` is what defines the limit."""

@@ -169,6 +169,7 @@ IMPORTS = {  # by the files saved with a checkpoint: the files of the project th
     "quantization": {"ops"},
     "modeling": {"configuration", "generation", "ops", "quantization"},
     "pipeline": {"configuration", "generation", "modeling", "ops", "tokenization"},
+    "pipeline_aliases": {"pipeline"},
 }
 
 

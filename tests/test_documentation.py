@@ -29,6 +29,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 import modeling_random_transformer
 from modeling_random_transformer import RandomTransformerConfig
 from tests.helpers.fairseq import checkpoint
+from tests.helpers.marian_npz import save_npz
 from tests.helpers.models import save_translator
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +61,10 @@ COMMANDS = {
     "explore": "explorer",
 }
 OTHER_PROGRAMS = {"git", "pre-commit"}
-OTHER_FLAGS = {"--config_file", "--multi_gpu", "--num_processes", "--nproc_per_node"}  # of other programs
+OTHER_FLAGS = {  # of other programs
+    *("--config_file", "--multi_gpu", "--num_processes"),
+    *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
+}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")
 # Words that are not standard terms, and British spellings.
@@ -120,6 +124,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {f"{stack}_{size}": 2 for stack in ("encoder", "decoder") for size in ("layers", "attention_heads")}
     tokens = {"vocab_size": 40, "pad_token_id": 39, "decoder_start_token_id": 39}
     MarianMTModel(MarianConfig(d_model=16, **sizes, **tokens)).save_pretrained(folder / "opus-mt-en-de")
+    save_npz(folder / "model.npz")
     torch.save(checkpoint(), folder / "checkpoint_best.pt")
     return folder
 
@@ -165,7 +170,7 @@ def parser_of(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         patch.syspath_prepend(ROOT / "examples")
         patch.setattr(argparse.ArgumentParser, "parse_known_args", found)
-        patch.setattr(sys, "argv", [module, *(word for word in arguments[:1] if word.isalpha())])
+        patch.setattr(sys, "argv", [module, *(word for word in arguments[:1] if not word.startswith("-"))])
         with pytest.raises(ParserFound) as caught:
             importlib.import_module(module).main()
     parser = caught.value.parser
@@ -258,8 +263,17 @@ def test_installed_command_has_these_verbs(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = [*COMMANDS.values(), "quickstart", "plot_training", "exercises", "compare_recurrent", "prune_heads"]
-    modules += ["classify_text", "language_model", "convert_marian", "convert_torch_transformer", "convert_fairseq"]
+    modules = [
+        *COMMANDS.values(),
+        "quickstart",
+        "plot_training",
+        "exercises",
+        "compare_recurrent",
+        "prune_heads",
+        "table3",
+    ]
+    modules += ["classify_text", "language_model"]
+    modules += ["convert_marian", "convert_marian_npz", "convert_torch_transformer", "convert_fairseq"]
     modules.remove(COMMANDS["convert"])
     known = set(OTHER_FLAGS)
     for module in modules:

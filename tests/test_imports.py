@@ -18,6 +18,7 @@ LAYERS = (
     "modeling_random_transformer",
     "tokenization_random_transformer",
     "pipeline_random_transformer",
+    "pipeline_aliases_random_transformer",
     "utils",
     "loading",
     "ensemble",

@@ -1,15 +1,19 @@
 """Convert a checkpoint of another implementation to a Random Transformer.
 
+    random-transformer convert opus-2020-02-26.zip outputs/en-de
     random-transformer convert marian opus-mt-en-de --output outputs/en-de
+    random-transformer convert marian-npz model.npz --output outputs/en-de
     random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --embedding embedding.weight
     random-transformer convert fairseq checkpoint_best.pt --output outputs/de-en --source_dict dict.de.txt
 
-`random-transformer convert FORMAT --help` lists the arguments of a format. The command prints how each
+The first argument is a format or an archive (.zip, .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz) with a model of Marian
+or fairseq. `random-transformer convert FORMAT --help` lists the arguments of a format. The command prints how each
 weight was converted. Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint
 cannot be converted.
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,9 +22,11 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from ..utils.command_line import Parser, format_error, print_error
+from .archives import convert_archive
 from .fairseq import convert_fairseq
 from .logits import Logits, largest_difference
 from .marian import convert_marian
+from .marian_npz import convert_marian_npz
 from .pytorch.checkpoint import TorchReference, read_torch_checkpoint
 from .pytorch.convert import TOKEN_IDS, convert_torch_transformer
 from .pytorch.options import TorchOptions
@@ -33,6 +39,17 @@ MARIAN_HELP = """Convert a folder of MarianMT, such as a model of OPUS-MT, and c
 
 Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the folder cannot be converted.
 """
+MARIAN_NPZ_HELP = """Convert a model of Marian in its own format, with its vocabularies and SentencePiece models.
+
+Files that are not given are found next to the model. Exit status: 0 on success; 2 if the model cannot be converted. The
+logits are not compared, because that would require Marian.
+"""
+ARCHIVE_HELP = """Convert the model in an archive of OPUS-MT (.npz) or fairseq (.pt), with its vocabularies.
+
+Exit status: 0 on success; 2 if the archive cannot be read or the model cannot be converted. No code in the archive is
+executed.
+"""
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TORCH_HELP = """Convert a checkpoint that contains an nn.Transformer, and compare the logits of the two models.
 
 Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint cannot be converted.
@@ -46,7 +63,10 @@ are not compared, because that would require fairseq.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert a checkpoint whose format is the first argument. Returns the exit status."""
+    """Convert a checkpoint whose format is the first argument, or an archive. Returns the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0].lower().endswith(ARCHIVE_SUFFIXES):
+        return run_archive(argv)
     parser = Parser(COMMAND, __doc__)
     parser.add_argument("format", choices=FORMATS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the format; see FORMAT --help")
@@ -70,6 +90,47 @@ def run_marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} mar
         )
 
     return convert_and_report(program, lambda: convert_marian(args.folder, args.output), compare, args.tolerance)
+
+
+def run_marian_npz(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian-npz") -> int:
+    """Convert a `.npz` file of Marian. `program` is the command's name in messages."""
+    parser = Parser(program, MARIAN_NPZ_HELP)
+    parser.add_argument("model", type=Path, help="a .npz file, or a folder with one")
+    add_output(parser)
+    parser.add_argument(
+        "--vocabs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="vocabulary, or those of source and target: .yml files or SentencePiece models (.spm)",
+    )
+    parser.add_argument(
+        "--spm",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="SentencePiece models of source and target, or one for both, for vocabularies in .yml files",
+    )
+    args = parser.parse_args(argv)
+    return convert_and_report(
+        program, lambda: convert_marian_npz(args.model, args.output, vocabs=args.vocabs, spm=args.spm)
+    )
+
+
+def run_archive(argv: Sequence[str] | None = None, program: str = COMMAND) -> int:
+    """Convert the model in an archive. `program` is the command's name in messages."""
+    parser = Parser(program, ARCHIVE_HELP)
+    parser.add_argument("archive", type=Path, help="a zip or tar archive")
+    parser.add_argument("output", type=Path, help="a new or empty folder")
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="name of the model in the archive; default: the first in alphabetical order",
+    )
+    args = parser.parse_args(argv)
+    return convert_and_report(program, lambda: convert_archive(args.archive, args.output, model=args.model))
 
 
 def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") -> int:
@@ -158,6 +219,7 @@ def run_fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fa
 
 FORMATS: dict[str, Callable[[Sequence[str], str], int]] = {
     "marian": run_marian,
+    "marian-npz": run_marian_npz,
     "torch": run_torch,
     "fairseq": run_fairseq,
 }

@@ -1,5 +1,7 @@
 """Conversion of position tables to computed sinusoids or learned positions."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -43,3 +45,25 @@ def are_sinusoids(table: Tensor, layout: str) -> bool:
         return False
     expected = sinusoids(torch.arange(length), d_model, layout).to(table.dtype)
     return torch.allclose(expected.float(), table.float().cpu(), rtol=0, atol=TOLERANCE)
+
+
+def tensor2tensor_sinusoids(rows: int, d_model: int, option: str) -> Tensor:
+    """sin(p · 10000^(-i / (d_model / 2 - 1))), then the cosines, `[rows, d_model]`, in float32 as in the originals.
+
+    tensor2tensor, fairseq and Marian space the frequencies by `d_model / 2 - 1`, the paper by `d_model / 2`.
+
+    Args:
+        rows: number of positions, from 0.
+        d_model: width.
+        option: the original's name of the width, for the error.
+
+    Raises:
+        ValueError: there are fewer than two frequencies.
+    """
+    frequencies = d_model // 2
+    if frequencies < 2:
+        raise ValueError(f"{option} must be at least 4 for sinusoids, got {d_model}.")
+    step = -math.log(10000) / (frequencies - 1)
+    angles = torch.arange(rows, dtype=torch.float)[:, None] * torch.exp(torch.arange(frequencies).float() * step)
+    odd = torch.zeros(rows, d_model % 2)
+    return torch.cat([angles.sin(), angles.cos(), odd], dim=1)

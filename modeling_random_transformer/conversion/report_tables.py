@@ -8,6 +8,9 @@ from rich.table import Column, Table
 
 from .report import ConversionReport, MappedWeight
 
+# The index of a layer in the name of a weight: of this model and most others, or of Marian.
+LAYER = re.compile(r"(?<=\.layers\.)\d+(?=\.)|(?<=coder_l)\d+(?=_)")
+
 
 def report_tables(report: ConversionReport) -> Group:
     """Tables of weights and config fields, then the notes. Layers that were converted alike share one row."""
@@ -33,12 +36,15 @@ def columns(*headers: str) -> list[Column]:
 
 def group_layers(mapped: list[MappedWeight]) -> Iterator[tuple[str, str, str, str]]:
     """Rows of the table of weights. Rows that differ only in the layer index are merged into a range, as `0–5`."""
-    layers: dict[tuple[str, str, str, str], list[str]] = {}
+    layers: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for weight in mapped:
-        index = re.search(r"\.layers\.(\d+)\.", weight.source)
-        source, target = (re.sub(r"\.layers\.\d+\.", ".layers.{}.", name) for name in (weight.source, weight.target))
+        names = (weight.source, weight.target)
+        source, target = (LAYER.sub("{}", name, count=1) for name in names)
+        source_index, target_index = (match[0] if (match := LAYER.search(name)) else "" for name in names)
         row = (source, target, " × ".join(map(str, weight.shape)), weight.how)
-        layers.setdefault(row, []).append(index[1] if index else "")
+        layers.setdefault(row, []).append((source_index, target_index))
     for (source, target, shape, how), indices in layers.items():
-        span = indices[0] if len(indices) == 1 else f"{indices[0]}–{indices[-1]}"
-        yield source.replace("{}", span), target.replace("{}", span), shape, how
+        spans = [
+            first if first == last else f"{first}–{last}" for first, last in zip(indices[0], indices[-1], strict=True)
+        ]
+        yield source.replace("{}", spans[0]), target.replace("{}", spans[1]), shape, how

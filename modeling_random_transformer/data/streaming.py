@@ -16,7 +16,7 @@ from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
 from .mixing import CorpusMixture
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import TOO_LONG, tokenize_batch
+from .tokenization import RATIO, TOO_LONG, exceeds_ratio, tokenize_batch
 from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 Row = dict[str, Any]
@@ -38,6 +38,7 @@ class TokenBudgetStream(IterableDataset):
         buffer_pairs: number of pairs in a buffer.
         max_source_length: longer sources, in tokens, are skipped; `None` for no limit.
         max_target_length: the same for targets.
+        max_length_ratio: see `tokenize_pairs`.
         on_invalid: `"error"` to raise an error at an invalid line, `"skip"` to skip it.
         process_index: index of this process.
         num_processes: number of processes that share the batches.
@@ -62,6 +63,7 @@ class TokenBudgetStream(IterableDataset):
         buffer_pairs: int = 100_000,
         max_source_length: int | None = None,
         max_target_length: int | None = None,
+        max_length_ratio: float | None = None,
         on_invalid: str = "error",
         process_index: int = 0,
         num_processes: int = 1,
@@ -76,6 +78,7 @@ class TokenBudgetStream(IterableDataset):
         self.corpus, self.tokenizer, self.max_tokens = corpus, tokenizer, max_tokens
         self.buffer_pairs = buffer_pairs
         self.limits = (max_source_length or np.inf, max_target_length or np.inf)
+        self.max_length_ratio = max_length_ratio
         self.on_invalid = on_invalid
         self.process_index, self.num_processes, self.seed = process_index, num_processes, seed
         self.pad_to_multiple_of = pad_to_multiple_of
@@ -125,12 +128,14 @@ class TokenBudgetStream(IterableDataset):
             for line in chunk.invalid:
                 self.report.add(line.reason, line.number)
                 raise_if_invalid(self.report, self.on_invalid)
+            lengths = np.array([chunk.columns.get(name, []) for name in ("source_length", "target_length")]).T
+            too_long = np.asarray((lengths > self.limits).any(axis=1))
+            unequal = exceeds_ratio(lengths, self.max_length_ratio)
             for index, number in enumerate(chunk.numbers):
-                row = {name: values[index] for name, values in chunk.columns.items()}
-                if row["source_length"] > self.limits[0] or row["target_length"] > self.limits[1]:
-                    self.report.add(TOO_LONG, number)  # skipped for any value of on_invalid
+                if too_long[index] or unequal[index]:  # skipped for any value of on_invalid
+                    self.report.add(TOO_LONG if too_long[index] else RATIO, number)
                 else:
-                    yield row
+                    yield {name: values[index] for name, values in chunk.columns.items()}
 
     def _chunks(self, epoch: int) -> Iterable["_Chunk"]:
         corpus = self.corpus.at_epoch(epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus

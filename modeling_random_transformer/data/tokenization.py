@@ -15,6 +15,7 @@ from .sources import Corpus, ParallelLine
 from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 TOO_LONG = "longer than the maximum length"
+RATIO = "with a length ratio above the maximum"
 WORDS = ("source_words", "target_words")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
 
@@ -25,6 +26,7 @@ def tokenize_pairs(
     *,
     max_source_length: int | None = None,
     max_target_length: int | None = None,
+    max_length_ratio: float | None = None,
     on_invalid: str = "skip",
     num_proc: int | None = None,
     name: str = "pairs",
@@ -38,6 +40,8 @@ def tokenize_pairs(
         tokenizer: a tokenizer that appends its end token to every text.
         max_source_length: the maximum length of a source in tokens, including the end token; `None` for no limit.
         max_target_length: the same for targets.
+        max_length_ratio: the maximum ratio of the longer side of a pair to the shorter one, in tokens without the end
+            token; `None` for no limit.
         on_invalid: `"error"` to raise an error if there are longer pairs, `"skip"` to skip them.
         num_proc: number of processes.
         name: name of the dataset in the report.
@@ -59,12 +63,26 @@ def tokenize_pairs(
         )
     report = ValidationReport(name, lines=len(tokens))
     limits = [np.inf if limit is None else limit for limit in (max_source_length, max_target_length)]
-    too_long = (lengths_of(tokens) > limits).any(axis=1)
-    for number in _column(tokens, "line")[too_long].tolist():
-        report.add(TOO_LONG, number)
+    lengths = lengths_of(tokens)
+    too_long = (lengths > limits).any(axis=1)
+    unequal = exceeds_ratio(lengths, max_length_ratio) & ~too_long
+    for reason, rows in ((TOO_LONG, too_long), (RATIO, unequal)):
+        for number in _column(tokens, "line")[rows].tolist():
+            report.add(reason, number)
     raise_if_invalid(report, on_invalid)
     raise_if_empty(report)
-    return (tokens.select(np.flatnonzero(~too_long)) if report.invalid else tokens), report
+    return (tokens.select(np.flatnonzero(~(too_long | unequal))) if report.invalid else tokens), report
+
+
+def exceeds_ratio(lengths: np.ndarray, max_length_ratio: float | None) -> np.ndarray:
+    """Whether the longer side of each pair has more than `max_length_ratio` times the tokens of the shorter one.
+
+    Args:
+        lengths: lengths of source and target with the end token, which is not counted, `[..., 2]`.
+        max_length_ratio: `None` for no limit.
+    """
+    tokens = np.maximum(lengths - 1, 1)
+    return tokens.max(axis=-1) > tokens.min(axis=-1) * (max_length_ratio or np.inf)
 
 
 def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool = False) -> dict[str, list]:

@@ -4,6 +4,7 @@
     translate = load_engine("out", "ctranslate2")
     translate(["hello world"], num_beams=4, max_new_tokens=64)     # → ["hola mundo"]
     compare(model, tokenizer, translate, sentences)                # identical translations, and throughput
+    export_web_page(model, tokenizer, "page")                      # translates in the browser
 
 Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[onnx]`.
 """
@@ -11,6 +12,7 @@ Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[
 from .compare import SENTENCES, Comparison, compare, folder_size
 from .engines import ENGINES, Engine, export_model, load_engine, max_tokens
 from .search import Translate
+from .web import export_web_page
 
 __all__ = [
     "ENGINES",
@@ -20,6 +22,7 @@ __all__ = [
     "Translate",
     "compare",
     "export_model",
+    "export_web_page",
     "folder_size",
     "load_engine",
     "max_tokens",

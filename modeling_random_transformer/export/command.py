@@ -2,6 +2,10 @@
 
     random-transformer export outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
     random-transformer export outputs/quickstart --engine onnx --output outputs/served --check test.en
+    random-transformer export outputs/quickstart --engine onnx --web --output outputs/page
+
+With --web, the output folder is a static page that translates in the browser: `python -m http.server -d outputs/page`
+serves it. The JavaScript packages that it needs are downloaded with npm.
 
 The output folder also contains the tokenizer. Exit status: 0 on success; 1 if the weights of the model are not finite;
 2 if an argument is invalid. On failure, no output is written.
@@ -27,6 +31,7 @@ from ..utils.model_arguments import add_language_arguments
 from ..utils.text import read_lines
 from .compare import SENTENCES, compare, folder_size
 from .engines import ENGINES, export_model, load_engine, max_tokens
+from .web import export_web_page
 
 MAX_SENTENCES = 200
 
@@ -64,8 +69,16 @@ def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namesp
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "int8"),
-        default="float32",
-        help="dtype of the weights (default: %(default)s; bfloat16 for ctranslate2 only)",
+        help="dtype of the weights (default: float32, with --web int8; bfloat16 for ctranslate2 only)",
+    )
+    parser.add_argument(
+        "--web", action="store_true", help="also write a web page that translates in the browser (engine onnx only)"
+    )
+    parser.add_argument(
+        "--npm_cache",
+        type=Path,
+        metavar="FOLDER",
+        help="JavaScript packages for --web, downloaded if they are missing (default: ~/.cache/random-transformer/npm)",
     )
     add_language_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="OUT", help="a new or empty folder")
@@ -76,7 +89,14 @@ def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namesp
         help=f"UTF-8 text, one sentence per line: compare model and engine on the first {MAX_SENTENCES} "
         "(default: a few built-in sentences)",
     )
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.web and arguments.engine != "onnx":
+        parser.error(f"--engine must be onnx with --web, got {arguments.engine}.")
+    if arguments.npm_cache is not None and not arguments.web:
+        parser.error("--npm_cache must be given with --web only.")
+    if arguments.dtype is None:
+        arguments.dtype = "int8" if arguments.web else "float32"
+    return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -94,7 +114,10 @@ def run(arguments: argparse.Namespace) -> None:
     # Long sentences are reported before anything is written.
     lengths = [len(ids) for ids in Seq2SeqPipeline(model, tokenizer, device=model.device).tokenize(sentences)]
     check_lengths(lengths, max_tokens(model, arguments.engine), arguments.engine)
-    export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
+    if arguments.web:
+        export_web_page(model, tokenizer, arguments.output, dtype=arguments.dtype, npm_cache=arguments.npm_cache)
+    else:
+        export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
     size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")
     print(
         f"{arguments.output}: {arguments.engine}, {arguments.dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB"

@@ -7,7 +7,6 @@ that the engine does not support, cannot be exported.
 
 import copy
 from collections.abc import Sequence
-from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import language_id
 from ..utils.errors import format_names
-from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate
+from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate, end_tokens, start_token, suppressed_tokens
 
 # Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
@@ -229,18 +228,11 @@ def position_table(stack: Any) -> Tensor:
 
 def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | None:
     """The output bias, `[vocab_size]`, with a large negative value for tokens that the generation config suppresses."""
-    options, bias, tokens = model.generation_config, model.lm_head.bias, range(model.config.vocab_size)
-    words = [word for word in options.bad_words_ids or [] if len(word) == 1 and word[0] not in end_tokens(model)]
-    suppressed = {*(options.suppress_tokens or []), *chain.from_iterable(words)}.intersection(tokens)
+    bias, suppressed = model.lm_head.bias, suppressed_tokens(model)
     if not suppressed:
         return bias
-    logits = torch.zeros(len(tokens)) if bias is None else bias.detach()
-    return logits.index_fill(0, torch.tensor(sorted(suppressed)), SUPPRESSED)
-
-
-def end_tokens(model: RandomTransformerForConditionalGeneration) -> list[int | None]:
-    end = model.generation_config.eos_token_id
-    return end if isinstance(end, list) else [end]
+    logits = torch.zeros(model.config.vocab_size) if bias is None else bias.detach()
+    return logits.index_fill(0, torch.tensor(suppressed), SUPPRESSED)
 
 
 def start_and_end(model: RandomTransformerForConditionalGeneration) -> tuple[int, int]:
@@ -249,11 +241,8 @@ def start_and_end(model: RandomTransformerForConditionalGeneration) -> tuple[int
     Raises:
         ValueError: there is not exactly one of each.
     """
-    options = model.generation_config
-    start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
-    end, *more = end_tokens(model)
-    if not isinstance(start, int):
-        raise ValueError(f"decoder_start_token_id must be one token id for CTranslate2, got {start}.")
-    if end is None or more:
-        raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {options.eos_token_id}.")
-    return start, end
+    start, ends = start_token(model, "CTranslate2"), end_tokens(model)
+    if len(ends) != 1:
+        given = model.generation_config.eos_token_id
+        raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
+    return start, ends[0]

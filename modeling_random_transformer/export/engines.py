@@ -57,13 +57,7 @@ def export_model(
         ValueError: an argument is invalid, the engine is not installed, or it does not support the model.
     """
     check_engine(engine, dtype)
-    if not isinstance(model, RandomTransformerForConditionalGeneration):
-        expected = RandomTransformerForConditionalGeneration.__name__
-        raise ValueError(f"model must be a {expected}, got a {type(model).__name__}.")
-    if getattr(model, "quantization_method", None) is not None:
-        method = getattr(model.quantization_method, "value", model.quantization_method)
-        raise ValueError(f"model must not be quantized, got a model quantized by {method}: cannot export it.")
-    check_tokenizer(tokenizer, model.config)
+    check_exportable(model, tokenizer)
     with new_folder(output) as folder:
         engine_module(engine).save(model, tokenizer, folder, dtype)
 
@@ -95,6 +89,17 @@ def check_engine(engine: str, dtype: str | None = None) -> None:
     if dtype is not None and dtype not in ENGINES[engine].dtypes:
         dtypes = format_names(map(repr, ENGINES[engine].dtypes))
         raise ValueError(f"dtype must be one of {dtypes} for {engine}, got {dtype!r}.")
+
+
+def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise a `ValueError` for a model of another class, a quantized one, or the tokenizer of another model."""
+    if not isinstance(model, RandomTransformerForConditionalGeneration):
+        expected = RandomTransformerForConditionalGeneration.__name__
+        raise ValueError(f"model must be a {expected}, got a {type(model).__name__}.")
+    if getattr(model, "quantization_method", None) is not None:
+        method = getattr(model.quantization_method, "value", model.quantization_method)
+        raise ValueError(f"model must not be quantized, got a model quantized by {method}: cannot export it.")
+    check_tokenizer(tokenizer, model.config)
 
 
 def engine_module(engine: str) -> Any:

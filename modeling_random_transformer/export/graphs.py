@@ -43,11 +43,16 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """Computes a decoder step over the first tokens of the target, or over one or more later ones."""
+    """Computes a decoder step over the first tokens of the target, or over one or more later ones.
 
-    def __init__(self, model: RandomTransformerForConditionalGeneration):
+    Args:
+        model: the model.
+        attentions: also return the weights of the cross-attention.
+    """
+
+    def __init__(self, model: RandomTransformerForConditionalGeneration, attentions: bool = False):
         super().__init__()
-        self.model = model
+        self.model, self.attentions = model, attentions
 
     def forward(
         self, decoder_input_ids: Tensor, attention_mask: Tensor, source: Sequence[Tensor], past: Sequence[Tensor]
@@ -62,7 +67,8 @@ class DecoderGraph(nn.Module):
                 may be 0.
 
         Returns:
-            Logits `[sources, beams, new_len, vocab_size]`, then `past` with the new tokens.
+            Logits `[sources, beams, new_len, vocab_size]`, then `past` with the new tokens, then with `attentions` the
+            weights of the cross-attention, `[sources, beams, layers, heads, new_len, source_len]`.
         """
         sources, beams, new_len = decoder_input_ids.shape
         past_len = past[0].shape[3]
@@ -82,11 +88,18 @@ class DecoderGraph(nn.Module):
         states = decoder.embed(decoder_input_ids.flatten(0, 1), start=new[:1], end=None)
         logits = decoder(states, attentions)
         present = [part for attention in attentions for part in (attention.keys, attention.values)]
-        return tuple(rows.unflatten(0, (sources, beams)) for rows in (logits, *present))
+        outputs = [rows.unflatten(0, (sources, beams)) for rows in (logits, *present)]
+        if self.attentions:
+            weights = torch.stack([attention.source_weights for attention in attentions], dim=1)
+            outputs.append(weights.unflatten(3, (beams, new_len)).movedim(3, 1))
+        return tuple(outputs)
 
 
 class GraphAttention:
     """Eager attention of one decoder layer, with a cache that grows by concatenation (see `StepAttention`).
+
+    `source_weights` are the weights of the cross-attention of the last step, `[sources, heads, beams · new_len,
+    source_len]`.
 
     Args:
         layer: the decoder layer.
@@ -118,20 +131,26 @@ class GraphAttention:
         attention = self.self_attn
         self.keys = torch.cat([self.keys, attention.split_heads(key, attention.config.d_k)], dim=2)
         self.values = torch.cat([self.values, attention.split_heads(value, attention.config.d_v)], dim=2)
-        return attend(attention, query, self.keys, self.values, self.causal_mask[None, None])
+        return attend(attention, query, self.keys, self.values, self.causal_mask[None, None])[0]
 
     def attend_to_source(self, query: Tensor) -> Tensor:
         """`[batch, new_len, heads · d_k]` → `[batch, new_len, heads · d_v]`."""
         batch, new_len, width = query.shape
         grouped = query.reshape(self.source_keys.shape[0], -1, width)
-        outputs = attend(self.encoder_attn, grouped, self.source_keys, self.source_values, self.source_mask)
+        outputs, self.source_weights = attend(
+            self.encoder_attn, grouped, self.source_keys, self.source_values, self.source_mask
+        )
         return outputs.reshape(batch, new_len, -1)
 
 
 def attend(
     attention: RandomTransformerAttention, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor
-) -> Tensor:
-    """Eager attention of queries `[batch, query_len, heads · d_k]` → `[batch, query_len, heads · d_v]`."""
+) -> tuple[Tensor, Tensor]:
+    """Eager attention of queries `[batch, query_len, heads · d_k]`.
+
+    Returns:
+        The outputs, `[batch, query_len, heads · d_v]`, and the weights, `[batch, heads, query_len, key_len]`.
+    """
     heads = attention.split_heads(query, attention.config.d_k)
-    outputs, _ = eager_attention_forward(attention, heads, keys, values, visible, attention.scaling)
-    return outputs.flatten(2)
+    outputs, weights = eager_attention_forward(attention, heads, keys, values, visible, attention.scaling)
+    return outputs.flatten(2), weights

@@ -11,8 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import onnx
 import torch
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -20,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .graphs import DecoderGraph, EncoderGraph
-from .onnx_model import DECODER, ENCODER, OnnxModel, tensor_names
+from .onnx_model import ATTENTIONS, DECODER, ENCODER, OnnxModel, tensor_names
 from .search import Translate, translate_fn
 
 # Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
@@ -29,7 +31,12 @@ QUANTIZED_OPS = ["MatMul", "Gemm"]
 
 
 def save(
-    model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str
+    model: RandomTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    dtype: str,
+    *,
+    web: bool = False,
 ) -> None:
     """Save the graphs, the configuration and the generation config, which `OnnxModel.load` loads.
 
@@ -39,16 +46,20 @@ def save(
         folder: an empty folder.
         dtype: `"float32"`, or `"int8"` for the weights of all matrix products, with dynamic quantization of the
             activations.
+        web: the export of the web page: the decoder also returns the weights of its cross-attention, and `"int8"`
+            includes the embedding.
     """
     model = copy.deepcopy(model).to("cpu", torch.float32)
     model.set_attn_implementation("eager")
     with TemporaryDirectory() as scratch:
-        for name, export in ((ENCODER, export_encoder), (DECODER, export_decoder)):
-            if dtype == "float32":
-                export(model, folder / name)
+        for name in (ENCODER, DECODER):
+            path = (folder if dtype == "float32" else Path(scratch)) / name
+            if name == ENCODER:
+                export_encoder(model, path)
             else:
-                export(model, Path(scratch) / name)
-                quantize(Path(scratch) / name, folder / name)
+                export_decoder(model, path, attentions=web)
+            if dtype == "int8":
+                quantize(path, folder / name, web)
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -79,8 +90,8 @@ def export_encoder(model: RandomTransformerForConditionalGeneration, path: Path)
     )
 
 
-def export_decoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:
-    """Export the graph of a decoding step."""
+def export_decoder(model: RandomTransformerForConditionalGeneration, path: Path, attentions: bool = False) -> None:
+    """Export the graph of a decoding step; with `attentions`, it also returns the weights of the cross-attention."""
     heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
     source, past, present = (tensor_names(model.config, what) for what in ("source", "past", "present"))
     inputs = (
@@ -96,7 +107,8 @@ def export_decoder(model: RandomTransformerForConditionalGeneration, path: Path)
         [dynamic(0, 1, 3) for _ in widths],
     )
     names = ["decoder_input_ids", "attention_mask", *source, *past]
-    export_graph(DecoderGraph(model), inputs, dynamic_shapes, names, ["logits", *present], path)
+    outputs = ["logits", *present, *([ATTENTIONS] if attentions else [])]
+    export_graph(DecoderGraph(model, attentions), inputs, dynamic_shapes, names, outputs, path)
 
 
 def dynamic(*dimensions: int) -> dict[int, Any]:
@@ -138,8 +150,49 @@ def export_graph(
     program.save(path)
 
 
-def quantize(path: Path, target: Path) -> None:
-    """Quantize the weights of a graph's matrix products to int8, with one scale per column."""
+def quantize(path: Path, target: Path, web: bool = False) -> None:
+    """Quantize the weights of a graph's matrix products to int8, with one scale per column.
+
+    Args:
+        path: a graph.
+        target: the new file.
+        web: quantize for the web page: also the tables that are indexed by tokens or positions, with one scale per
+            row; and weights as unsigned integers, whose products no CPU saturates, so that results are the same on
+            the page and in Python. WebAssembly is as fast with them; x86 CPUs are faster with signed weights.
+    """
     folded = path.with_suffix(".folded.onnx")  # transposed weights are folded into constants
     quant_pre_process(path, folded, skip_symbolic_shape=True)
-    quantize_dynamic(folded, target, op_types_to_quantize=QUANTIZED_OPS, per_channel=True)
+    weights = QuantType.QUInt8 if web else QuantType.QInt8
+    quantize_dynamic(folded, target, op_types_to_quantize=QUANTIZED_OPS, per_channel=True, weight_type=weights)
+    if web:
+        graph = onnx.load(target)
+        quantize_tables(graph.graph)
+        onnx.save(graph, target)
+
+
+def quantize_tables(graph: onnx.GraphProto) -> None:
+    """Replace `Gather(table, ids)` by `Cast(Gather(int8 table, ids)) · Gather(scales, ids)` in place.
+
+    onnxruntime's own quantization of a table has one scale for all rows.
+    """
+    tables = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 2}
+    nodes = [node for node in graph.node if node.op_type == "Gather" and node.input[0] in tables]
+    for name in {node.input[0] for node in nodes}:
+        rows = onnx.numpy_helper.to_array(tables[name])
+        scales = np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(rows.dtype).tiny) / 127
+        quantized = np.rint(rows / scales).astype(np.int8)
+        graph.initializer.remove(tables[name])
+        graph.initializer.append(onnx.numpy_helper.from_array(quantized, f"{name}_quantized"))
+        graph.initializer.append(onnx.numpy_helper.from_array(scales, f"{name}_scale"))
+    for node in nodes:
+        (table, ids), (output,) = node.input, node.output
+        position = [*graph.node].index(node)
+        graph.node.remove(node)
+        replacements = (
+            onnx.helper.make_node("Gather", [f"{table}_quantized", ids], [f"{output}_quantized"]),
+            onnx.helper.make_node("Cast", [f"{output}_quantized"], [f"{output}_cast"], to=onnx.TensorProto.FLOAT),
+            onnx.helper.make_node("Gather", [f"{table}_scale", ids], [f"{output}_scale"]),
+            onnx.helper.make_node("Mul", [f"{output}_cast", f"{output}_scale"], [output]),
+        )
+        for offset, replacement in enumerate(replacements):
+            graph.node.insert(position + offset, replacement)

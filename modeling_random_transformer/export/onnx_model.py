@@ -20,6 +20,7 @@ from ..generation_random_transformer import RandomTransformerGenerationMixin
 from ..modeling_random_transformer import RandomTransformerPreTrainedModel
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
+ATTENTIONS = "cross_attentions"  # an output of the decoder in the export of the web page
 
 
 def tensor_names(config: RandomTransformerConfig, role: str) -> list[str]:
@@ -142,7 +143,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
             **dict(zip(tensor_names(self.config, "source"), source, strict=True)),
             **self.past_inputs(cache.self_attention_cache, sources, len(decoder_input_ids)),
         }
-        outputs = self.decoder_session.run(None, inputs)
+        outputs = self.decoder_session.run(["logits", *tensor_names(self.config, "present")], inputs)
         logits, *present = (torch.from_numpy(output).flatten(0, 1) for output in outputs)
         replace_contents(cache.self_attention_cache, present)
         used = self.config.use_cache if use_cache is None else use_cache

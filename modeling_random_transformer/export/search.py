@@ -1,8 +1,10 @@
-"""The search that is used for comparing models and engines."""
+"""The search that is used for comparing models and engines, and the options of it that are exported."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Protocol
 
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import Seq2SeqPipeline
 
 LENGTH_PENALTY = 0.6  # paper 6.1
@@ -32,3 +34,30 @@ def translate_fn(model: Any, tokenizer: Any) -> Translate:
         return translations
 
     return run
+
+
+def start_token(model: RandomTransformerForConditionalGeneration, engine: str) -> int:
+    """The token that starts a target in `generate()`.
+
+    Raises:
+        ValueError: there is not exactly one.
+    """
+    options = model.generation_config
+    start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
+    if not isinstance(start, int):
+        raise ValueError(f"decoder_start_token_id must be one token id for {engine}, got {start}.")
+    return start
+
+
+def end_tokens(model: RandomTransformerForConditionalGeneration) -> list[int]:
+    """The tokens that end a target in `generate()`."""
+    end = model.generation_config.eos_token_id
+    return end if isinstance(end, list) else [] if end is None else [end]
+
+
+def suppressed_tokens(model: RandomTransformerForConditionalGeneration) -> list[int]:
+    """The tokens that `generate()` never chooses, in ascending order: `suppress_tokens`, single `bad_words_ids`."""
+    options, ends = model.generation_config, end_tokens(model)
+    words = [word for word in options.bad_words_ids or [] if len(word) == 1 and word[0] not in ends]
+    tokens = {*(options.suppress_tokens or []), *chain.from_iterable(words)}
+    return sorted(tokens.intersection(range(model.config.vocab_size)))

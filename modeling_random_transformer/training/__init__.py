@@ -7,6 +7,7 @@ from ..data.tokenization import tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, validate
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import average_weights, is_complete, load_average, newest_complete
+from .estimation import DryRun, dry_run
 from .loss import SmoothedCrossEntropy
 from .manifest import RunResult
 from .recipe import TranslationTrainingArguments, paper_peak_rate
@@ -16,6 +17,7 @@ from .trainer import TranslationTrainer
 __all__ = [
     "DataArguments",
     "DatasetText",
+    "DryRun",
     "ModelArguments",
     "ParallelText",
     "RunResult",
@@ -26,6 +28,7 @@ __all__ = [
     "TranslationTrainingArguments",
     "ValidationReport",
     "average_weights",
+    "dry_run",
     "is_complete",
     "load_average",
     "load_pairs",

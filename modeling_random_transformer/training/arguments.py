@@ -79,6 +79,9 @@ class DataArguments:
         default=None, metadata={"help": "Dataset name or folder for `datasets.load_dataset`."}
     )
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
+    dataset_revision: str | None = field(
+        default=None, metadata={"help": "Branch, tag or commit of the dataset, such as 'refs/convert/parquet'."}
+    )
     train_split: str | None = field(default="train", metadata={"help": "Split of the dataset to train on."})
     validation_split: str | None = field(default=None, metadata={"help": "Split of the dataset to validate on."})
     test_split: str | None = field(default=None, metadata={"help": "Split of the dataset to test on."})
@@ -94,6 +97,10 @@ class DataArguments:
     max_target_length: int = field(
         default=256, metadata={"help": "Skip training pairs with a longer target, in tokens."}
     )
+    max_length_ratio: float | None = field(
+        default=None,
+        metadata={"help": "Skip training pairs whose longer side has more than this many times the other's tokens."},
+    )
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Number of tokenization processes."})
 
     requires_train: ClassVar[bool] = True
@@ -107,6 +114,8 @@ class DataArguments:
         for name in ("max_source_length", "max_target_length"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
+        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
+            raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
         if self.requires_train and not self.has("train"):
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
@@ -214,10 +223,10 @@ class DataArguments:
         name = self._dataset_split(split)
         if name is None:
             return []
-        streaming = self.streaming and split == "train"
+        options = {"split": name, "revision": self.dataset_revision, "streaming": self.streaming and split == "train"}
         try:
-            dataset = load_dataset(self.dataset_name, self.dataset_config_name, split=name, streaming=streaming)
-        except (OSError, ValueError) as error:
+            dataset = load_dataset(self.dataset_name, self.dataset_config_name, **options)
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loading script, no longer supported
             requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
             raise ValueError(f"{requested} and {split}_split={name!r} must name a dataset: {error}") from error
         return [DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")]

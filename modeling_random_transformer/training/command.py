@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from transformers import HfArgumentParser
 
 from ..utils.command_line import current_program, print_error
 from .arguments import DataArguments, ModelArguments
+from .estimation import dry_run
 from .recipe import TranslationTrainingArguments
 from .run import train_translation
 
@@ -46,8 +48,13 @@ def run_resumable(work: Callable[[], None]) -> int:
 
 
 def train(argv: Sequence[str]) -> None:
-    """Parse the arguments, train and print the scores."""
-    data_args, model_args, args = parse_arguments(argv)
+    """Parse the arguments, train and print the scores; or measure a few steps and print the estimate."""
+    data_args, model_args, args, command = parse_arguments(argv)
+    if command.dry_run:
+        estimate = dry_run(data_args, model_args, args)
+        if args.process_index == 0:
+            print(estimate)
+        return
     result = train_translation(data_args, model_args, args)
     if args.process_index == 0:
         for split, metrics in result.scores.items():
@@ -56,14 +63,27 @@ def train(argv: Sequence[str]) -> None:
         print(f"Saved the model to {result.folder}.")
 
 
-def parse_arguments(argv: Sequence[str]) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
+@dataclass
+class CommandArguments:
+    """What to do with the run."""
+
+    dry_run: bool = field(
+        default=False,
+        metadata={"help": "Measure 20 steps on the first 1,000 pairs and print an estimate of the run; save nothing."},
+    )
+
+
+def parse_arguments(
+    argv: Sequence[str],
+) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments]:
     """Parse flags, optionally after the path of a YAML or JSON recipe. Flags override the recipe.
 
     Raises:
         ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
     """
-    data, model, args = parse_dataclasses((DataArguments, ModelArguments, TranslationTrainingArguments), argv)
-    return data, model, args
+    classes = (DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments)
+    data, model, args, command = parse_dataclasses(classes, argv)
+    return data, model, args, command
 
 
 def parse_dataclasses(classes: Sequence[type], argv: Sequence[str], description: str | None = None) -> tuple[Any, ...]:

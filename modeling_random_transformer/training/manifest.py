@@ -230,7 +230,7 @@ def fixed_values(
     if data_args.streaming:
         values["buffer_pairs"] = data_args.buffer_pairs
     values["training set"] = fingerprint(corpora["train"])
-    for name in ("train_weights", "train_temperature"):
+    for name in ("max_length_ratio", "train_weights", "train_temperature"):
         if (value := getattr(data_args, name)) is not None:
             values[name] = value
     validation = [corpus for name in corpora if name.startswith("validation") for corpus in corpora[name]]

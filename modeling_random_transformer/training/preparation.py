@@ -23,6 +23,8 @@ from .tokenizer import prepare_tokenizer
 
 logger = logging.getLogger(__name__)
 
+LENGTH_LIMITS = ("max_source_length", "max_target_length", "max_length_ratio")  # of training pairs
+
 
 @dataclass
 class TextSet:
@@ -168,14 +170,13 @@ def _tokenize(
     words: bool,
 ) -> TokenizedSet:
     # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-    limits = (data_args.max_source_length, data_args.max_target_length) if name == "train" else (None, None)
+    limits = {limit: getattr(data_args, limit) for limit in LENGTH_LIMITS} if name == "train" else {}
     tokenized = []
     for pairs, corpus in zip(texts.parts, corpora, strict=True):
         tokens, report = tokenize_pairs(
             pairs,
             tokenizer,
-            max_source_length=limits[0],
-            max_target_length=limits[1],
+            **limits,
             num_proc=data_args.preprocessing_num_workers,
             words=words and name == "train",
             name=f"{name} pairs" if len(corpora) == 1 else f"{name} pairs of {corpus}",
@@ -205,8 +206,7 @@ def _stream(
         tokenizer,
         args.max_tokens_per_batch,
         buffer_pairs=data_args.buffer_pairs,
-        max_source_length=data_args.max_source_length,
-        max_target_length=data_args.max_target_length,
+        **{limit: getattr(data_args, limit) for limit in LENGTH_LIMITS},
         on_invalid=data_args.on_invalid,
         process_index=args.process_index,
         num_processes=args.world_size,

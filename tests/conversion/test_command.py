@@ -2,6 +2,7 @@
 
 import convert_fairseq
 import convert_marian
+import convert_marian_npz
 import convert_torch_transformer
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer.conversion import command
 from tests.helpers.fairseq import SOURCE_TOKENS, checkpoint, write_dictionary
 from tests.helpers.marian import tiny_marian
+from tests.helpers.marian_npz import opus_folder
 from tests.helpers.torch_transformer import TARGETS, TOKENS, Original
 
 TORCH = ["--num_heads", "2", "--prefix", "transformer.", "--embedding", "source.weight", "target.weight"]
@@ -109,7 +111,23 @@ def test_convert_fairseq(tmp_path, capsys):
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").generate(**batch, max_new_tokens=3)
 
 
-@pytest.mark.parametrize("script", [convert_marian, convert_torch_transformer, convert_fairseq])
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_convert_marian_npz(dispatched, tmp_path, capsys):
+    folder = tmp_path / "opus"
+    opus_folder(folder, separate_vocabs=True)
+    (folder / "decoder.yml").unlink()
+    vocabs = [str(folder / f"opus.spm32k-spm32k.{name}.vocab.yml") for name in ("src", "trg")]
+    spm = [str(folder / f"{name}.spm") for name in ("source", "target")]
+    arguments = [str(folder), "--output", str(tmp_path / "out"), "--vocabs", *vocabs, "--spm", *spm]
+    assert (command.main(["marian-npz", *arguments]) if dispatched else convert_marian_npz.main(arguments)) == 0
+    shown = capsys.readouterr().out
+    assert "encoder_l1–2_self_Wo_ln_scale" in shown
+    assert "Marian's sinusoids" in shown
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")("the", return_tensors="pt")
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").generate(**batch, max_new_tokens=3)
+
+
+@pytest.mark.parametrize("script", [convert_marian, convert_marian_npz, convert_torch_transformer, convert_fairseq])
 def test_missing_checkpoint_is_one_line_error(script, tmp_path, capsys):
     extra = TORCH if script is convert_torch_transformer else []
     assert script.main([str(tmp_path / "missing"), "--output", str(tmp_path / "out"), *extra]) == 2

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.data.sources import DatasetText, ParallelText
-from modeling_random_transformer.data.tokenization import TOO_LONG, lengths_of, tokenize_pairs, vocabulary_sample
+from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG, lengths_of, tokenize_pairs, vocabulary_sample
 from modeling_random_transformer.data.validation import load_pairs
 from tests.helpers.corpora import PAIRS, write_pairs
 
@@ -42,6 +42,17 @@ def test_long_pairs_are_skipped_or_raise_error(tokenizer, tmp_path):
         tokenize_pairs(pairs, tokenizer, max_source_length=limit, on_invalid="error")
     with pytest.raises(ValueError, match="at least one valid pair"):
         tokenize_pairs(pairs, tokenizer, max_target_length=1)
+
+
+def test_pairs_of_unequal_length_are_skipped(tokenizer):
+    rows = [("a b c", "a b"), ("a b", "a b c d"), ("b", "b"), ("a", "b " * 9)]
+    pairs = Dataset.from_list([{"line": i, "source": a, "target": b} for i, (a, b) in enumerate(rows, start=1)])
+    lengths = lengths_of(tokenize_pairs(pairs, tokenizer)[0]) - 1
+    ratios = lengths.max(axis=1) / lengths.min(axis=1)
+    assert min(ratios[:2]) > 1
+    longest = int(lengths[1, 1]) + 1
+    kept, report = tokenize_pairs(pairs, tokenizer, max_target_length=longest, max_length_ratio=ratios[0])
+    assert (kept["line"][:], report.first) == ([1, 3], {TOO_LONG: [4], RATIO: [2]})
 
 
 def load_and_tokenize(folder):

@@ -13,7 +13,7 @@ from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import streaming
 from modeling_random_transformer.data.sources import EMPTY, DatasetText
 from modeling_random_transformer.data.streaming import TokenBudgetStream
-from modeling_random_transformer.data.tokenization import TOO_LONG
+from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG
 from tests.helpers.corpora import PAIRS, write_invalid_lines
 
 TOKENIZER = RandomTransformerTokenizer.train([text for pair in PAIRS for text in pair], vocab_size=270)
@@ -75,6 +75,13 @@ def test_invalid_lines_are_skipped_and_reported_or_raise_error(tmp_path):
     assert "5 of 6 lines are invalid" in str(stream.report)
     with pytest.raises(ValueError, match=r"with an empty source or target \(line 2\)"):
         next(iter(streams(corpus, on_invalid="error")[0]))
+
+
+def test_pairs_of_unequal_length_are_skipped():
+    corpus = DatasetText(Dataset.from_list([{"source": "a", "target": "b"}, {"source": "a b c d", "target": "b"}]))
+    (stream,) = streams(corpus, max_length_ratio=1.5)
+    assert [len(batch) for batch in stream.epoch(0)] == [1]
+    assert stream.report.first == {RATIO: [2]}
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

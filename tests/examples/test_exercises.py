@@ -223,8 +223,8 @@ def test_exercise_prints_its_question(number, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["100"], f"N must be from 1 to {len(command.EXERCISES)}, got 100."),
-        (["0"], f"N must be from 1 to {len(command.EXERCISES)}, got 0."),
+        (["100"], f"N must be from 1 to {max(command.EXERCISES)}, got 100."),
+        (["0"], f"N must be from 1 to {max(command.EXERCISES)}, got 0."),
         (["one"], "invalid int value: 'one'"),
         (["7", "--seed", "-1"], "--seed must be an integer from 0"),
         (["7", "--output_dir", f"{__file__}/inside"], "--output_dir must be a writable folder"),

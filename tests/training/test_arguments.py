@@ -30,6 +30,7 @@ def test_aligned_files_and_a_single_file(files):
         ),
         ({"train_file": "missing.tsv"}, r"source must be a file, got missing\.tsv"),
         ({"train_file": "a.tsv", "max_target_length": 1}, "max_target_length must be at least 2"),
+        ({"train_file": "a.tsv", "max_length_ratio": 0.5}, r"max_length_ratio must be at least 1, got 0\.5"),
     ],
 )
 def test_invalid_data_arguments_raise(options, message, files):

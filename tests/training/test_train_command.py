@@ -54,7 +54,7 @@ def test_recipe_values_are_parsed_like_flags(tmp_path):
         "lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 0.5}\nvocab_size: null\n"
     )
     files = [f"--{side}_file={tmp_path / f'train.{name}'}" for side, name in (("source", "a"), ("target", "b"))]
-    _, model, args = command.parse_arguments([str(recipe), *files, "--output_dir", str(tmp_path), "--use_cpu"])
+    _, model, args, _ = command.parse_arguments([str(recipe), *files, "--output_dir", str(tmp_path), "--use_cpu"])
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
 

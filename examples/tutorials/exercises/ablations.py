@@ -9,6 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.tracing import intervene
 
 from ..report import BLUE, ORANGE, console, show_table
@@ -44,11 +45,12 @@ class AblationResult:
 # Replacements for `intervene`
 
 
-def no_residuals(layers: int) -> Replacements:
+def no_residuals(config: RandomTransformerConfig) -> Replacements:
     """The sum of each residual connection becomes the sub-layer's output."""
     replacements: Replacements = {}
     for stack, names in SUB_LAYERS.items():
-        for path in (f"{stack}.layers.{layer}.{name}" for layer in range(layers) for name in names):
+        layers = range(getattr(config, f"{stack}_layers"))
+        for path in (f"{stack}.layers.{layer}.{name}" for layer in layers for name in names):
             outputs: list[Tensor] = []
             replacements[f"{path}.output"] = save_to(outputs)
             replacements[f"{path}.residual"] = lambda _, saved=outputs: saved.pop()
@@ -73,12 +75,12 @@ def hard_straight_through(weights: Tensor) -> Tensor:
     return hard(weights) + weights - weights.detach()
 
 
-def parts(layers: int) -> dict[str, Replacements]:
+def parts(config: RandomTransformerConfig) -> dict[str, Replacements]:
     """The replacements that remove each part of a model."""
     return {
         COMPLETE: {},
         NO_FFN: {"*.ffn.output": 0},
-        NO_RESIDUALS: no_residuals(layers),
+        NO_RESIDUALS: no_residuals(config),
         NO_POSITIONS: {"*.embedding.position": 0},
         HARD: {"*.weights": hard},
     }
@@ -100,16 +102,15 @@ def parts_of_stacks() -> dict[str, Replacements]:
 
 def compare_ablations(seed: int, folder: Path, sentences: int = SENTENCES, steps: int = 200) -> AblationResult:
     translator = load_trained(folder)
-    layers = translator.model.config.encoder_layers
     pairs = translator.test[:sentences]
     result = AblationResult(source=pairs[0][0])
-    for name, replacements in {**parts(layers), **parts_of_stacks()}.items():
+    for name, replacements in {**parts(translator.model.config), **parts_of_stacks()}.items():
         result.removed[name] = exact_match_with(translator, replacements, pairs)
         with intervene(translator.model, replacements):
             (result.translations[name],) = translate(
                 translator.model, translator.tokenizer, [result.source], do_sample=False, max_new_tokens=20
             )
-    for name in (*parts(TRAINED_LAYERS), STRAIGHT_THROUGH):
+    for name in (COMPLETE, NO_FFN, NO_RESIDUALS, NO_POSITIONS, HARD, STRAIGHT_THROUGH):
         result.trained[name] = train_without(name, seed, steps)
     return result
 
@@ -123,7 +124,8 @@ def exact_match_with(translator: Translator, replacements: Replacements, pairs: 
 def train_without(name: str, seed: int, steps: int) -> float:
     """The exact match of a model that is trained and tested without a part."""
     model = tiny_model(TASK.vocab_size, seed, encoder_layers=TRAINED_LAYERS, decoder_layers=TRAINED_LAYERS)
-    with intervene(model, {**parts(TRAINED_LAYERS), STRAIGHT_THROUGH: {"*.weights": hard_straight_through}}[name]):
+    replacements = parts(model.config) | {STRAIGHT_THROUGH: {"*.weights": hard_straight_through}}
+    with intervene(model, replacements[name]):
         train(model, lambda: TASK.sample(64), steps)
         return exact_match(model, TASK)
 

@@ -27,11 +27,13 @@ from .complexity import compare_complexity, show_complexity
 from .compression import compare_compressions, show_compressions
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
+from .gradient_descent import compare_descents, show_descents
 from .greedy import compare_searches, show_searches
 from .head_roles import examine_heads, show_roles
 from .key_value_memory import examine_memories, show_memories
 from .long_inputs import compare_long_attentions, show_long_attentions
 from .output import examine_output, show_output
+from .patches import examine_patches, show_patches
 from .positions import compare_positions, show_positions
 from .sinusoids import compare_encodings, show_encodings
 from .speed import compare_speeds, show_speeds
@@ -88,6 +90,10 @@ EXERCISES = {
     15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
     16: Exercise("How can attention process long inputs?", compare_long_attentions, show_long_attentions),
     17: Exercise("How much can a model be compressed?", compare_compressions, show_compressions, True),
+    18: Exercise(
+        "How does a network learn, and why does it need an activation function?", compare_descents, show_descents
+    ),
+    19: Exercise("What changes if the input is a picture instead of a text?", examine_patches, show_patches),
 }
 
 
@@ -128,7 +134,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="random seed; default: %(default)s")
     args = parser.parse_args(argv)
     if args.exercise is not None and args.exercise not in EXERCISES:
-        parser.error(f"N must be from 1 to {len(EXERCISES)}, got {args.exercise}.")
+        parser.error(f"N must be from 1 to {max(EXERCISES)}, got {args.exercise}.")
     try:
         check_seed(args.seed)
         if args.exercise is not None:

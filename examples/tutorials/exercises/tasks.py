@@ -6,12 +6,12 @@ from statistics import mean
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 
-Batch = tuple[Tensor, Tensor]  # source ids and labels
+Batch = tuple[Tensor, Tensor]  # inputs, such as source ids, and labels
 END_TOKEN, FIRST_SYMBOL = 2, 4  # ids below the first symbol are the special tokens
 
 
@@ -41,12 +41,7 @@ def tiny_model(vocab_size: int, seed: int, **overrides: Any) -> RandomTransforme
     return RandomTransformerForConditionalGeneration(config).eval()
 
 
-def train(
-    model: RandomTransformerForConditionalGeneration,
-    sample_batch: Callable[[], Batch],
-    steps: int,
-    learning_rate: float = 3e-3,
-) -> float:
+def train(model: nn.Module, sample_batch: Callable[[], Batch], steps: int, learning_rate: float = 3e-3) -> float:
     """Train on a new batch at each step, with a warm-up of a fifth of the steps and cosine decay.
 
     Returns:
@@ -58,7 +53,7 @@ def train(
     model.train()
     for _ in range(steps):
         source, labels = sample_batch()
-        loss = model(input_ids=source, labels=labels).loss
+        loss = model(source, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

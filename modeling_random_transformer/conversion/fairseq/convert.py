@@ -1,6 +1,5 @@
 """Converts fairseq's `transformer` checkpoints, with their dictionaries and BPE codes."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...utils.atomic_files import new_folder
 from ..embeddings import Rows, map_embeddings
+from ..positions import tensor2tensor_sinusoids
 from ..report import ConversionReport
 from ..safe_loading import read_checkpoint
 from ..state_dict_mapper import NameTable, StateDictMapper
@@ -97,8 +97,31 @@ def convert_fairseq(
     """
     if source_dict is None and (target_dict or source_codes or target_codes):
         raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
-    content = read_checkpoint(checkpoint)
-    options = read_options(content, str(checkpoint))
+    return convert_content(
+        read_checkpoint(checkpoint),
+        str(checkpoint),
+        output,
+        source_dict=source_dict,
+        target_dict=target_dict,
+        source_codes=source_codes,
+        target_codes=target_codes,
+        num_heads=num_heads,
+    )
+
+
+def convert_content(
+    content: Any,
+    origin: str,
+    output: str | Path,
+    *,
+    source_dict: str | Path | None = None,
+    target_dict: str | Path | None = None,
+    source_codes: str | Path | None = None,
+    target_codes: str | Path | None = None,
+    num_heads: int | None = None,
+) -> ConversionReport:
+    """Convert the content of a checkpoint; `origin` is its name in errors. The rest is as in `convert_fairseq`."""
+    options = read_options(content, origin)
     tokenizer, ids = None, None
     if source_dict is not None:
         tokenizer = fairseq_tokenizer(
@@ -113,7 +136,7 @@ def convert_fairseq(
         for stack, dictionary, tokens in zip(STACKS, dictionaries, tokenizer.sizes, strict=True):
             check_dictionary(content["model"], stack, dictionary, tokens)
     with new_folder(output) as temporary:
-        model, report = convert_weights(content["model"], options, str(checkpoint), num_heads, ids)
+        model, report = convert_weights(content["model"], options, origin, num_heads, ids)
         model.save_pretrained(temporary)
         if tokenizer is None:
             report.notes.append("No dictionary was given, so the folder has no tokenizer.")
@@ -212,7 +235,7 @@ def map_positions(mapper: StateDictMapper, options: FairseqOptions) -> None:
         if learned:
             mapper.set(f"model.{name}", mapper.pop(name)[:rows], name)
         else:
-            table = fairseq_sinusoids(rows, mapper.config_fields["d_model"])
+            table = tensor2tensor_sinusoids(rows, mapper.config_fields["d_model"], "encoder_embed_dim")
             mapper.default(f"model.{name}", table, "fairseq's sinusoids")
     mapper.derive_config(
         f"positions start after <pad>={PAD}", position_embedding="learned", position_offset=FIRST_POSITION
@@ -239,21 +262,6 @@ def table_length(mapper: StateDictMapper, options: FairseqOptions) -> int:
         if is_learned
     ]
     return min(learned) if learned else max(options.max_positions)
-
-
-def fairseq_sinusoids(rows: int, d_model: int) -> Tensor:
-    """sin(p · 10000^(-i / (d_model / 2 - 1))), then the cosines, `[rows, d_model]`, in float32 as in fairseq.
-
-    Raises:
-        ValueError: there are fewer than two frequencies.
-    """
-    frequencies = d_model // 2
-    if frequencies < 2:
-        raise ValueError(f"encoder_embed_dim must be at least 4 for fairseq's sinusoids, got {d_model}.")
-    step = -math.log(10000) / (frequencies - 1)
-    angles = torch.arange(rows, dtype=torch.float)[:, None] * torch.exp(torch.arange(frequencies).float() * step)
-    odd = torch.zeros(rows, d_model % 2)
-    return torch.cat([angles.sin(), angles.cos(), odd], dim=1)
 
 
 def check_dictionary(weights: Mapping[str, Tensor], stack: str, dictionary: str | Path, tokens: int) -> None:

@@ -60,6 +60,11 @@ def check_files(folder: Path) -> None:
 
     Called before weights are read.
     """
+    if folder.suffix == ".npz" or (not (folder / "config.json").exists() and any(folder.glob("*.npz"))):
+        raise ValueError(
+            f"folder must contain a MarianMT model, got a .npz file of Marian in {folder}, which requires "
+            "convert_marian_npz or `random-transformer convert marian-npz`."
+        )
     config = read_json(folder / "config.json")
     model_type = config.get("model_type")
     if model_type != MarianConfig.model_type:

@@ -1,0 +1,145 @@
+"""Training of the rows of Table 3."""
+
+import copy
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.data.sources import ParallelLine
+from modeling_random_transformer.data.tokenization import vocabulary_sample
+from modeling_random_transformer.scoring import score_pairs
+from modeling_random_transformer.training import (
+    DataArguments,
+    ModelArguments,
+    RunResult,
+    TranslationTrainingArguments,
+    train_translation,
+)
+from modeling_random_transformer.training.arguments import VOCAB_SIZE
+from modeling_random_transformer.training.checkpoints import save_atomically
+from modeling_random_transformer.utils.atomic_files import write_atomically
+from modeling_random_transformer.utils.distributed import call_on_main_process
+
+from .table3_rows import Row, scaled_overrides
+
+RESULT = "table3.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The validation scores of a row with one seed."""
+
+    row: str
+    seed: int
+    steps: int
+    parameters: int
+    seconds: float
+    perplexity: float
+    bleu: float
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What all rows have in common.
+
+    Args:
+        data: the training and the validation set.
+        model: the vocabulary; its `config_overrides` are those of all rows, and its `preset` is ignored.
+        args: the recipe; `output_dir` contains a folder per row and seed.
+        width_scale: see `scaled_overrides`.
+        depth_scale: see `scaled_overrides`.
+    """
+
+    data: DataArguments
+    model: ModelArguments
+    args: TranslationTrainingArguments
+    width_scale: float = 1.0
+    depth_scale: float = 1.0
+
+    @property
+    def folder(self) -> Path:
+        """The output folder."""
+        return Path(self.args.output_dir)
+
+    def check(self, rows: list[Row]) -> None:
+        """Check the arguments before the first row is trained.
+
+        Raises:
+            ValueError: an argument is invalid for one of the rows.
+        """
+        if not self.data.has("validation"):
+            raise ValueError("validation_source_file or another validation set must be given, got none.")
+        if len(self.data.corpora("validation")) != 1 or self.data.source_lang:
+            raise ValueError("the validation set must be one corpus without language tags, got others.")
+        if (initial := self.model.model_name_or_path) is not None:
+            raise ValueError(f"model_name_or_path must be unset: rows are trained from scratch, got {initial!r}.")
+        for row in rows:
+            self.model_of(row).config(self.model.vocab_size or VOCAB_SIZE)
+
+    def model_of(self, row: Row) -> ModelArguments:
+        """The architecture of a row."""
+        overrides = scaled_overrides(row, self.width_scale, self.depth_scale, self.model.config_overrides)
+        return replace(self.model, preset=row.preset, config_overrides=overrides)
+
+    def tokenizer(self) -> str:
+        """The tokenizer of all rows: that of the arguments, or one in the output folder, which is trained first."""
+        folder = self.folder / "tokenizer"
+
+        def train() -> None:
+            if (folder / "tokenizer.json").is_file():
+                return
+            texts = (text for corpus in self.data.corpora("train") for text in vocabulary_sample(corpus.text, None))
+            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=self.model.vocab_size or VOCAB_SIZE)
+            folder.mkdir(parents=True, exist_ok=True)
+            with save_atomically(folder) as temporary:
+                tokenizer.save_pretrained(temporary)
+
+        if self.model.tokenizer is None:
+            call_on_main_process(train)
+        return self.model.tokenizer or str(folder)
+
+    def run(self, row: Row, seed: int) -> Result:
+        """Train a row and score it on the validation set; or resume, or return the result of an earlier call.
+
+        Raises:
+            ValueError: an argument or the data has changed since an earlier call.
+            FloatingPointError: the training diverged.
+        """
+        folder = self.folder / row.name / f"seed-{seed}"
+        smoothing = self.args.label_smoothing_factor if row.label_smoothing is None else row.label_smoothing
+        args = copy.copy(self.args)
+        args.output_dir, args.seed, args.label_smoothing_factor = str(folder), seed, smoothing
+        model = replace(self.model_of(row), tokenizer=self.tokenizer(), vocab_size=None)
+        trained = train_translation(self.data, model, args)
+        path = folder / RESULT
+        if path.is_file():
+            result = Result(**json.loads(path.read_bytes()))
+            if result.steps == trained.steps:
+                return result
+        result = self._result(row, seed, trained)
+        write_atomically(path, [json.dumps(asdict(result), indent=2).encode()])
+        return result
+
+    def _result(self, row: Row, seed: int, trained: RunResult) -> Result:
+        return Result(
+            row=row.name,
+            seed=seed,
+            steps=trained.steps,
+            parameters=trained.parameters,
+            seconds=trained.seconds,
+            perplexity=self._perplexity(trained.folder),
+            bleu=trained.scores["validation"]["bleu"]["score"],
+        )
+
+    def _perplexity(self, folder: Path) -> float:
+        """The perplexity per token on the validation set, without label smoothing."""
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(self.args.device)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        (corpus,) = self.data.corpora("validation")
+        pairs = [(line.source, line.target) for line in corpus.text.lines() if isinstance(line, ParallelLine)]
+        scores = list(score_pairs(model, tokenizer, pairs, progress=False))
+        return math.exp(-sum(score.log_probability for score in scores) / sum(score.tokens for score in scores))

@@ -1,0 +1,86 @@
+// Greedy search and beam search over the steps of a decoder, with the results of generate() in transformers.
+//
+// step(tokens, parents) computes one step: the last token of each beam, and the beam of the previous step that each one
+// continues. It returns the logits of the next token, one Float32Array [vocab_size] per beam.
+//
+// options: start, ends (a Set), first (a forced first token or null), suppressed (an array of tokens that are never
+// chosen), maxNewTokens; for beam search also numBeams and lengthPenalty.
+
+export async function greedySearch(step, options) {
+  const tokens = [];
+  let last = options.start;
+  while (tokens.length < options.maxNewTokens) {
+    const [logits] = await step([last], [0]);
+    last = tokens.length === 0 && options.first !== null ? options.first : argmax(suppress(logits, options.suppressed));
+    tokens.push(last);
+    if (options.ends.has(last)) break;
+  }
+  return tokens;
+}
+
+// Stops when there are numBeams finished hypotheses, as with early_stopping=True.
+export async function beamSearch(step, options) {
+  const { numBeams, maxNewTokens, ends } = options;
+  const kept = Math.max(2, 1 + ends.size) * numBeams; // at least numBeams of them do not end
+  let beams = [{ tokens: [], last: options.start, parent: 0, score: 0 }];
+  let finished = [];
+  for (let length = 1; length <= maxNewTokens && finished.length < numBeams; length++) {
+    const logits = await step(beams.map((beam) => beam.last), beams.map((beam) => beam.parent));
+    const candidates = continuations(beams, logits, length === 1 ? options.first : null, options.suppressed, kept);
+    const ended = candidates.map((candidate) => length === maxNewTokens || ends.has(candidate.last));
+    for (const [rank, candidate] of candidates.entries()) {
+      if (rank < numBeams && ended[rank]) {
+        finished.push({ tokens: candidate.tokens, score: candidate.score / length ** options.lengthPenalty });
+      }
+    }
+    finished = best(finished, numBeams);
+    beams = candidates.filter((_, rank) => !ended[rank]).slice(0, numBeams);
+  }
+  return finished[0].tokens;
+}
+
+// The `count` best continuations of all beams by one token, the best first.
+function continuations(beams, logits, forced, suppressed, count) {
+  const candidates = beams.flatMap((beam, parent) => {
+    if (forced !== null) return [{ parent, token: forced, score: beam.score }];
+    const normalizer = logSumExp(logits[parent]); // before the suppression, as in transformers
+    const scores = suppress(logits[parent], suppressed);
+    return largest(scores, count).map((token) => ({ parent, token, score: beam.score + scores[token] - normalizer }));
+  });
+  return best(candidates, count).map(({ parent, token, score }) => ({
+    tokens: [...beams[parent].tokens, token], last: token, parent, score,
+  }));
+}
+
+function suppress(logits, tokens) {
+  for (const token of tokens) logits[token] = -Infinity;
+  return logits;
+}
+
+function best(items, count) {
+  return items.filter(({ score }) => score > -Infinity).sort((a, b) => b.score - a.score).slice(0, count);
+}
+
+function argmax(values) {
+  let index = 0;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[index]) index = i;
+  return index;
+}
+
+// The indices of the `count` largest values, in descending order.
+function largest(values, count) {
+  const indices = [];
+  for (let i = 0; i < values.length; i++) {
+    if (indices.length === count && values[i] <= values[indices[count - 1]]) continue;
+    let place = indices.length;
+    while (place > 0 && values[indices[place - 1]] < values[i]) place--;
+    indices.splice(place, 0, i);
+    if (indices.length > count) indices.pop();
+  }
+  return indices;
+}
+
+function logSumExp(values) {
+  const highest = values[argmax(values)];
+  return highest + Math.log(values.reduce((sum, value) => sum + Math.exp(value - highest), 0));
+}

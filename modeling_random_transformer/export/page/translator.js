@@ -1,0 +1,149 @@
+// The exported model: tokenizer, ONNX graphs and search.
+import * as ort from "./vendor/onnxruntime-web/ort.wasm.bundle.min.js";
+import { Tokenizer } from "./vendor/tokenizers/tokenizers.min.js";
+import { beamSearch, greedySearch } from "./search.js";
+
+// One thread: several need the headers of cross-origin isolation, which static hosts do not send.
+ort.env.wasm.numThreads = 1;
+ort.env.wasm.wasmPaths = {
+  wasm: new URL("./vendor/onnxruntime-web/ort-wasm-simd-threaded.wasm", import.meta.url).href,
+};
+
+export class Translator {
+  // Load the files of an export from a folder. Throws an Error if one is missing.
+  static async load(folder = new URL("../", import.meta.url)) {
+    const [settings, tokenizer, tokenizerConfig, encoder, decoder] = await Promise.all([
+      fetchFile(folder, "page.json").then((response) => response.json()),
+      fetchFile(folder, "tokenizer.json").then((response) => response.json()),
+      fetchFile(folder, "tokenizer_config.json").then((response) => response.json()),
+      loadGraph(folder, "encoder.onnx"),
+      loadGraph(folder, "decoder.onnx"),
+    ]);
+    return new Translator(settings, new Tokenizer(tokenizer, tokenizerConfig), encoder, decoder);
+  }
+
+  constructor(settings, tokenizer, encoder, decoder) {
+    Object.assign(this, { settings, tokenizer, encoder, decoder });
+  }
+
+  // The token ids of a text. Throws an Error if there is no text or too much of it.
+  encode(text) {
+    if (!text.trim()) throw new Error("Enter a sentence.");
+    const { ids } = this.tokenizer.encode(this.settings.prefix + text);
+    const limit = this.settings.max_source_tokens;
+    if (limit !== null && ids.length > limit) {
+      throw new Error(`The sentence must have at most ${limit} tokens, got ${ids.length}.`);
+    }
+    return ids;
+  }
+
+  decode(ids) {
+    return this.tokenizer.decode(ids, {
+      skip_special_tokens: true,
+      clean_up_tokenization_spaces: this.settings.clean_up_tokenization_spaces,
+    });
+  }
+
+  // The text of each token with visible spaces; part of a multi-byte character becomes �.
+  tokenTexts(ids) {
+    return ids.map((id) => this.tokenizer.decode([id], { clean_up_tokenization_spaces: false })
+      .replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅");
+  }
+
+  // Translate a text: greedy search with one beam, otherwise beam search. Without `maxNewTokens`, the limit depends on the
+  // length of the source.
+  async translate(text, { numBeams = 1, maxNewTokens = null } = {}) {
+    const { settings } = this;
+    const source = this.encode(text);
+    const rounded = Math.ceil(source.length / settings.length_step) * settings.length_step;
+    const encoded = await this.encodeSource(source);
+    const state = new DecoderState(this, encoded);
+    const options = {
+      start: settings.start_token,
+      ends: new Set(settings.end_tokens),
+      first: settings.first_token,
+      suppressed: settings.suppressed_tokens,
+      maxNewTokens: Math.min(maxNewTokens ?? rounded + settings.longer_than_source, settings.max_target_tokens ?? Infinity),
+      numBeams,
+      lengthPenalty: settings.length_penalty,
+    };
+    const search = numBeams > 1 ? beamSearch : greedySearch;
+    const target = await search((tokens, parents) => state.step(tokens, parents), options);
+    return {
+      text: this.decode(target),
+      source: this.tokenTexts(source),
+      target: this.tokenTexts(target),
+      attention: await this.attention(encoded, target),
+    };
+  }
+
+  // The inputs of the decoder that depend on the source only.
+  async encodeSource(ids) {
+    const attention_mask = int64(ids.map(() => 1), [1, ids.length]);
+    const outputs = await this.encoder.run({ input_ids: int64(ids, [1, ids.length]), attention_mask });
+    return { attention_mask, ...outputs };
+  }
+
+  // The weights of the cross-attention while each token of the target was predicted, [layers, heads, target, source].
+  async attention(encoded, target) {
+    const tokens = [this.settings.start_token, ...target.slice(0, -1)];
+    const feeds = { ...encoded, ...this.emptyCache(), decoder_input_ids: int64(tokens, [1, 1, tokens.length]) };
+    const { cross_attentions } = await this.decoder.run(feeds, ["cross_attentions"]);
+    return { shape: cross_attentions.dims.slice(2), values: cross_attentions.data };
+  }
+
+  emptyCache() {
+    const { decoder_layers, num_heads, d_k, d_v } = this.settings;
+    const layers = [...Array(decoder_layers).keys()];
+    const empty = (width) => new ort.Tensor("float32", new Float32Array(0), [1, 1, num_heads, 0, width]);
+    return Object.fromEntries(layers.flatMap((i) => [
+      [`past.${i}.keys`, empty(d_k)], [`past.${i}.values`, empty(d_v)]]));
+  }
+}
+
+// The KV cache of a search.
+class DecoderState {
+  constructor(translator, encoded) {
+    this.decoder = translator.decoder;
+    this.encoded = encoded;
+    this.cache = translator.emptyCache();
+  }
+
+  async step(tokens, parents) {
+    const past = Object.entries(this.cache).map(([name, tensor]) => [name, selectBeams(tensor, parents)]);
+    const feeds = {
+      ...this.encoded, ...Object.fromEntries(past), decoder_input_ids: int64(tokens, [1, tokens.length, 1]),
+    };
+    const names = this.decoder.outputNames.filter((name) => name !== "cross_attentions");
+    const { logits, ...present } = await this.decoder.run(feeds, names);
+    this.cache = Object.fromEntries(Object.entries(present).map(([name, tensor]) => [
+      name.replace("present", "past"), tensor]));
+    const vocabSize = logits.dims.at(-1);
+    return tokens.map((_, i) => logits.data.subarray(i * vocabSize, (i + 1) * vocabSize));
+  }
+}
+
+// Select beams of a tensor [1, beams, …].
+function selectBeams(tensor, indices) {
+  const [, beams, ...rest] = tensor.dims;
+  if (indices.length === beams && indices.every((index, i) => index === i)) return tensor;
+  const size = rest.reduce((product, length) => product * length, 1);
+  const selected = new Float32Array(indices.length * size);
+  indices.forEach((index, i) => selected.set(tensor.data.subarray(index * size, (index + 1) * size), i * size));
+  return new ort.Tensor("float32", selected, [1, indices.length, ...rest]);
+}
+
+function int64(values, shape) {
+  return new ort.Tensor("int64", BigInt64Array.from(values, BigInt), shape);
+}
+
+async function loadGraph(folder, name) {
+  const response = await fetchFile(folder, name);
+  return ort.InferenceSession.create(new Uint8Array(await response.arrayBuffer()), { executionProviders: ["wasm"] });
+}
+
+async function fetchFile(folder, name) {
+  const response = await fetch(new URL(name, folder));
+  if (!response.ok) throw new Error(`${name} cannot be loaded: ${response.status} ${response.statusText}.`);
+  return response;
+}

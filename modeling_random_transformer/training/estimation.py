@@ -1,0 +1,283 @@
+"""Estimates of a training run from a few steps on its first pairs: time, memory and floating-point operations."""
+
+import copy
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PretrainedConfig, TrainerCallback, set_seed
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from ..data.mixing import CorpusSpec
+from ..data.sources import DatasetText, ParallelLine
+from ..data.tokenization import lengths_of
+from ..data.validation import ValidationReport, raise_if_empty, raise_if_invalid
+from ..utils.distributed import call_on_main_process
+from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
+from .languages import check_languages
+from .manifest import Manifest
+from .model_init import build_model, check_arguments
+from .preparation import PreparedData, prepare_data
+from .recipe import TranslationTrainingArguments
+from .trainer import TranslationTrainer
+
+PAIRS, STEPS = 1000, 20
+WARM_UP_STEPS = 3  # not measured: memory is allocated and kernels are selected
+DEVICES = (1, 2, 4, 8, 16)
+# The paper's estimates: training time × number of GPUs × their sustained single-precision speed (Table 2, footnote 5).
+PAPER_FLOPS = {"base": 3.3e18, "big": 2.3e19}
+GIB = 2**30
+
+
+@dataclass
+class DryRun:
+    """The estimate of a run.
+
+    Args:
+        steps: optimizer steps of the whole run.
+        step_seconds: mean duration of a step. Evaluation and checkpoints are not included.
+        step_tokens: mean number of source and target tokens of a step on all devices, without padding.
+        flops: floating-point operations of the whole run in the matrix products of forward and backward passes.
+        memory: peak memory of a device in bytes; on a CPU, of the process.
+        parameters: number of parameters.
+        device: the type of the devices, such as `"cuda"`.
+        num_devices: number of devices of this dry run.
+        batch_tokens: token budget of a step on all devices, with padding.
+        max_tokens_per_batch: token budget of a batch.
+    """
+
+    steps: int
+    step_seconds: float
+    step_tokens: float
+    flops: float
+    memory: int
+    parameters: int
+    device: str
+    num_devices: int
+    batch_tokens: int
+    max_tokens_per_batch: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Source and target tokens per second on all devices, without padding."""
+        return self.step_tokens / self.step_seconds
+
+    @property
+    def hours(self) -> float:
+        """Duration of the whole run on these devices."""
+        return self.steps * self.step_seconds / 3600
+
+    def accumulation(self, num_devices: int) -> tuple[int, int]:
+        """`gradient_accumulation_steps` and `max_tokens_per_batch` that keep the tokens of a step on other devices."""
+        steps = -(-self.batch_tokens // (self.max_tokens_per_batch * num_devices))
+        return steps, self.batch_tokens // (steps * num_devices)
+
+    def __str__(self) -> str:
+        paper = ", ".join(f"{flops:.1e} for {name}" for name, flops in PAPER_FLOPS.items())
+        lines = [
+            f"measured     {STEPS} steps on at most {PAIRS:,} pairs",
+            f"model        {self.parameters:,} parameters on {self.num_devices} × {self.device}",
+            f"speed        {self.tokens_per_second:,.0f} tokens/s, {self.step_seconds:.3g} s per step",
+            f"whole run    {self.steps:,} steps, {self.hours:,.3g} hours, without evaluation and checkpoints",
+            f"memory       {self.memory / GIB:.3g} GiB per device",
+            f"training     {self.flops:.1e} FLOPs (the paper estimates {paper} from the speed of its GPUs)",
+            "",
+            "devices  gradient_accumulation_steps  max_tokens_per_batch  hours (ideal scaling)",
+        ]
+        for count in DEVICES:
+            steps, tokens = self.accumulation(count)
+            lines.append(f"{count:7}  {steps:27}  {tokens:20}  {self.hours * self.num_devices / count:21,.3g}")
+        return "\n".join(lines)
+
+
+def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> DryRun:
+    """Measure `STEPS` steps of a run on the first `PAIRS` pairs of its training set.
+
+    Only these pairs of a dataset on the Hub are downloaded. A tokenizer to train is trained on them, but the model has
+    the requested vocabulary size. Nothing is written to `args.output_dir`. Several processes measure together.
+
+    Raises:
+        ValueError: an argument or one of the pairs is invalid, or `max_steps` is unset.
+    """
+    check_arguments(model, args)
+    if args.max_steps < 1:
+        raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
+    set_seed(args.seed)
+    with _temporary_folder() as folder:
+        trainer = _trainer(data, model, _shortened(args, folder))
+        trainer.train()
+    timer, devices = trainer.timer, args.world_size
+    groups = devices // args.tp_size  # of devices with the same batch
+    share = args.max_steps / STEPS
+    return DryRun(
+        steps=args.max_steps,
+        step_seconds=timer.seconds / STEPS,
+        step_tokens=float(trainer.throughput.tokens) * groups / STEPS,
+        flops=share * groups * trainer.measured_flops(),
+        memory=peak_memory(args.device),
+        parameters=trainer.model.num_parameters(),
+        device=args.device.type,
+        num_devices=devices,
+        batch_tokens=args.max_tokens_per_batch * args.gradient_accumulation_steps * groups,
+        max_tokens_per_batch=args.max_tokens_per_batch,
+    )
+
+
+@contextmanager
+def _temporary_folder() -> Any:
+    """A temporary folder that all processes share."""
+    folder = call_on_main_process(tempfile.mkdtemp)
+    try:
+        yield folder
+    finally:
+        call_on_main_process(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTrainingArguments:
+    """The arguments of a run of a few steps without evaluation, checkpoints, logs and upload."""
+    args = copy.copy(args)
+    args.output_dir, args.max_steps = folder, WARM_UP_STEPS + STEPS
+    args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
+    args.logging_strategy, args.report_to, args.disable_tqdm = IntervalStrategy.NO, [], True
+    args.load_best_model_at_end, args.early_stopping_patience = False, None
+    args.push_to_hub, args.resume_from_checkpoint = False, None
+    return args
+
+
+def _trainer(
+    data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> "MeasuredTrainer":
+    corpora = [
+        replace(corpus, text=first_pairs(corpus, data_args.on_invalid))
+        for corpus in replace(data_args, streaming=True).corpora("train")
+    ]
+    check_languages({"train": corpora}, model_args)
+    data_args, manifest = replace(data_args, streaming=False), Manifest({}, {})
+    data = prepare_data({"train": corpora}, data_args, model_args, args, manifest, ["train"])
+    if model_args.model_name_or_path is None and model_args.tokenizer is None:  # this tokenizer is smaller
+        size = f"vocab_size={model_args.vocab_size or VOCAB_SIZE}"
+        model_args = replace(model_args, config_overrides=f"{size},{model_args.config_overrides}")
+    return MeasuredTrainer(
+        build_model(model_args, args, data.tokenizer),
+        args,
+        train_dataset=data.sets["train"].tokens,
+        train_weights=_repeated(data, args),
+        processing_class=data.tokenizer,
+    )
+
+
+def first_pairs(corpus: CorpusSpec, on_invalid: str) -> DatasetText:
+    """The valid pairs among the first `PAIRS` lines of a corpus."""
+    lines = list(islice(corpus.text.lines(), PAIRS))
+    report = ValidationReport(str(corpus), lines=len(lines))
+    rows = []
+    for line in lines:
+        if isinstance(line, ParallelLine):
+            rows.append({"source": line.source, "target": line.target})
+        else:
+            report.add(line.reason, line.number)
+    raise_if_invalid(report, on_invalid)
+    raise_if_empty(report)
+    return DatasetText(Dataset.from_list(rows), name=str(corpus))
+
+
+def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:
+    """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
+    tokens = lengths_of(data.sets["train"].tokens).sum()
+    steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
+    needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
+    weights = np.ones(len(data.sets["train"].tokens)) if data.train_weights is None else data.train_weights
+    return weights * int(-(-needed // tokens))
+
+
+class MeasuredTrainer(TranslationTrainer):
+    """A trainer that records the duration and the shapes of the batches of each measured step."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.timer = Timer(self)
+        self.add_callback(self.timer)
+        self.shapes: list[tuple[int, int, int]] = []  # pairs, source_len and target_len of each batch
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
+        batches, num_items = super().get_batch_samples(*args, **kwargs)
+        self.shapes += [(*batch["input_ids"].shape, batch["labels"].shape[1]) for batch in batches]
+        return batches, num_items
+
+    def reset(self) -> None:
+        """Discard the records of the warm-up steps."""
+        self.shapes.clear()
+        self.throughput.reset()
+
+    def measured_flops(self) -> float:
+        """Floating-point operations of the measured steps in this process."""
+        passes = 2 if self.args.r_drop_alpha else 1
+        return passes * sum(pairs * training_flops(self.model.config, *lengths) for pairs, *lengths in self.shapes)
+
+
+class Timer(TrainerCallback):
+    """Measures the time from the last warm-up step to the end of training."""
+
+    def __init__(self, trainer: MeasuredTrainer):
+        self.trainer = trainer
+        self.seconds = 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if state.global_step == WARM_UP_STEPS:
+            self.seconds = -_synchronized_time(args.device)
+            self.trainer.reset()
+        elif state.global_step == state.max_steps:
+            self.seconds += _synchronized_time(args.device)
+
+
+def _synchronized_time(device: torch.device) -> float:
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+def training_flops(config: PretrainedConfig, source_len: int, target_len: int) -> int:
+    """Floating-point operations of the matrix products in training on one pair, with its padding.
+
+    A product of `[m, k]` and `[k, n]` has 2·m·k·n operations. The backward pass has twice those of the forward pass.
+
+    Args:
+        config: the model's configuration.
+        source_len: tokens of the source.
+        target_len: tokens of the target.
+    """
+    d_model = config.d_model
+    keys = config.num_heads * config.d_k
+    values = config.num_heads * config.d_v
+
+    def attention(queries: int, length: int) -> int:
+        """Projections of queries and outputs, projections of keys and values, and the attention itself."""
+        return (queries + length) * d_model * (keys + values) + queries * length * (keys + values)
+
+    def feed_forward(length: int) -> int:
+        return 2 * length * d_model * config.d_ff
+
+    encoder_layer = attention(source_len, source_len) + feed_forward(source_len)
+    decoder_layer = attention(target_len, target_len) + attention(target_len, source_len) + feed_forward(target_len)
+    logits = target_len * d_model * config.vocab_size
+    return 3 * 2 * (config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + logits)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The memory in bytes that PyTorch has reserved at most on a device; on a CPU, the peak memory of the process."""
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()
+    if device.type != "cpu":
+        return torch.get_device_module(device).max_memory_reserved(device)
+    import resource  # not available on Windows
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,86 @@
+"""The recipes of published experiments, on small local datasets with the schema of those on the Hub."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from datasets import Dataset, Features, Translation
+
+from modeling_random_transformer.training import command, estimation
+from tests.helpers.corpora import PAIRS
+
+FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
+HUB = {name: FOLDER / f"{name}.yaml" for name in sorted(path.stem for path in FOLDER.glob("*-*.yaml"))}
+SMALL = {
+    "config_overrides": "d_model=16,d_ff=16,num_heads=2,encoder_layers=1,decoder_layers=1",
+    "vocab_size": 300,
+    "max_tokens_per_batch": 600,
+    "gradient_accumulation_steps": 2,
+    "max_steps": 3,
+    "save_steps": 1,
+    "eval_steps": 3,
+    "warmup_steps": 1,
+    "bf16": False,
+    "use_cpu": True,
+    "preprocessing_num_workers": 1,
+}
+
+
+def write_dataset(folder: Path, recipe: dict) -> None:
+    """A dataset with a `translation` column, with a configuration if the recipe has one."""
+    languages = [recipe["source_key"], recipe["target_key"]]
+    features = Features({"translation": Translation(languages=languages)})
+    config = recipe.get("dataset_config_name", "data")
+    files = []
+    (folder / config).mkdir(parents=True)
+    for split, count in (("train", 40), ("validation", 2), ("test", 2)):
+        rows = [{"translation": dict(zip(languages, PAIRS[i % len(PAIRS)], strict=True))} for i in range(count)]
+        rows[0]["translation"] = dict.fromkeys(languages, "") if split == "train" else rows[0]["translation"]
+        Dataset.from_list(rows, features=features).to_parquet(folder / config / f"{split}.parquet")
+        files.append({"split": split, "path": f"{config}/{split}.parquet"})
+    configs = yaml.safe_dump({"configs": [{"config_name": config, "data_files": files}]})
+    (folder / "README.md").write_text(f"---\n{configs}---\n")
+
+
+def flags_of(name: str, folder: Path, **changes) -> list[str]:
+    recipe = yaml.safe_load(HUB[name].read_text())
+    write_dataset(folder / "dataset", recipe)
+    options = {"dataset_name": folder / "dataset", "output_dir": folder / "out", **SMALL, **changes}
+    return [str(HUB[name]), *(f"--{option}={value}" for option, value in options.items())]
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_recipe_trains_and_scores(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train"])
+    assert command.main(flags_of(name, tmp_path)) == 0
+    assert "test bleu" in capsys.readouterr().out
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", ["wmt14-en-de-base", "iwslt14-de-en"])
+def test_dry_run(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train"])
+    monkeypatch.setattr(estimation, "STEPS", 2)
+    assert command.main([*flags_of(name, tmp_path, max_steps=100_000), "--dry_run"]) == 0
+    assert "100,000 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "vocab_size", "average_last"),
+    [
+        ("wmt14-en-de-base", 100_000, 37_000, 5),
+        ("wmt14-en-de-big", 300_000, 37_000, 20),
+        ("wmt14-en-fr-big", 300_000, 32_000, 20),
+        ("wmt17-en-de", 100_000, 32_000, 5),
+    ],
+)
+def test_figures_of_the_paper(name, steps, vocab_size, average_last, tmp_path):
+    flags = [str(HUB[name]), "--bf16=false", "--use_cpu", f"--output_dir={tmp_path}"]
+    _, model, args, _ = command.parse_arguments(flags)
+    assert (args.max_steps, model.vocab_size, args.average_last) == (steps, vocab_size, average_last)
+    assert args.max_tokens_per_batch * args.gradient_accumulation_steps == 50_000
+    assert (args.warmup_steps, args.num_beams, args.length_penalty, args.seed) == (4000, 4, 0.6, 1)
+    assert args.learning_rate is None  # that of the paper
+    config = model.config(vocab_size)
+    assert config.dropout == (0.3 if name == "wmt14-en-de-big" else 0.1)

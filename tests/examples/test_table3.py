@@ -1,0 +1,106 @@
+"""The runner of the paper's Table 3."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from modeling_random_transformer.training import TranslationTrainer
+from modeling_random_transformer.training.arguments import parse_overrides
+from modeling_random_transformer.tutorials.table3_command import main
+from modeling_random_transformer.tutorials.table3_report import Table3
+from modeling_random_transformer.tutorials.table3_rows import ROWS, scaled_overrides
+from modeling_random_transformer.tutorials.table3_runs import Result
+from tests.helpers.training import arguments, write_corpus
+
+OPTIONS = {
+    "width_scale": 1 / 32,
+    "depth_scale": 1 / 6,
+    "max_steps": 2,
+    "num_beams": 1,
+    "preset": "tiny",  # of a recipe, replaced
+    "config_overrides": "max_position_embeddings=32,dropout=0.3",
+}
+RESULT = Result("base", seed=1, steps=9, parameters=1000, seconds=5.0, perplexity=8.0, bleu=20.0)
+
+
+def flags(folder, rows, **changes):
+    options = arguments(folder, "out", **OPTIONS | changes)
+    options["validation_source_file"] = options.pop("test_source_file")
+    options["validation_target_file"] = options.pop("test_target_file")
+    given = [f"--{name}={value}" for name, value in options.items()]
+    return [*given, "--rows", *rows, "--seeds", "1", "2"]
+
+
+def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatch, capsys):
+    write_corpus(tmp_path)
+    assert main(flags(tmp_path, ["D-0.0", "base"])) == 0
+    lines = (tmp_path / "out" / "table3.md").read_text().splitlines()
+    assert [line.split(" | ")[0] for line in lines[-2:]] == ["| base", "| D-0.0"]
+    assert (tmp_path / "out" / "table3.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((tmp_path / "out" / "D-0.0" / "seed-2" / "config.json").read_text())
+    assert (config["d_model"], config["d_k"], config["d_ff"], config["encoder_layers"]) == (16, 2, 64, 1)
+    assert (config["dropout"], config["max_position_embeddings"]) == (0.0, 32)
+
+    trained = []
+    train = TranslationTrainer.train
+    monkeypatch.setattr(TranslationTrainer, "train", lambda self, **kw: trained.append(self.args) or train(self, **kw))
+    assert main(flags(tmp_path, ["base", "D-0.0", "D-smoothing-0.2"])) == 0
+    assert [(args.seed, args.label_smoothing_factor) for args in trained] == [(1, 0.2), (2, 0.2)]
+    assert len((tmp_path / "out" / "table3.md").read_text().splitlines()) == len(lines) + 1
+    assert "D-smoothing-0.2, seed 2: perplexity" in capsys.readouterr().out
+
+
+def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    write_corpus(tmp_path)
+    train = TranslationTrainer.train
+
+    def diverge(self, **options):
+        if self.model.config.dropout == 0:
+            raise FloatingPointError("the loss is not finite")
+        return train(self, **options)
+
+    monkeypatch.setattr(TranslationTrainer, "train", diverge)
+    assert main(flags(tmp_path, ["D-0.0", "D-0.2"])) == 0
+    assert "D-0.0, seed 1: diverged: the loss is not finite" in capsys.readouterr().out
+    assert "D-0.0" not in (tmp_path / "out" / "table3.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width_scale": 0}, "width_scale must be positive, got 0.0."),
+        ({"width_scale": 0.01}, "width_scale must give a positive integer for d_model=512 of row base, got 0.01."),
+        ({"depth_scale": 0.25}, "depth_scale must give a positive integer for encoder_layers=6 of row base"),
+        ({"config_overrides": "d_ff=8"}, "config_overrides must not set sizes (use width_scale, depth_scale)"),
+    ],
+)
+def test_invalid_arguments(changes, message, tmp_path, capsys):
+    write_corpus(tmp_path)
+    assert main(flags(tmp_path, ["base"], **changes)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_row(tmp_path, capsys):
+    write_corpus(tmp_path)
+    assert main(flags(tmp_path, ["F"])) == 2
+    assert "got F." in capsys.readouterr().err
+
+
+def test_scale_multiplies_the_sizes_of_every_row():
+    sizes = {name: parse_overrides(scaled_overrides(row, 0.25, 0.5)) for name, row in ROWS.items()}
+    assert sizes["A-32"]["d_k"] == sizes["B-16"]["d_k"] == 4
+    assert (sizes["B-16"]["d_v"], sizes["C-d1024"]["d_model"], sizes["C-ff4096"]["d_ff"]) == (16, 256, 1024)
+    assert (sizes["C-8"]["decoder_layers"], sizes["E"]["encoder_layers"]) == (4, 3)
+    assert sizes["E"]["position_embedding"] == "learned"
+
+
+def test_table_shows_differences_from_the_base_model_and_the_paper():
+    results = [
+        RESULT,
+        replace(RESULT, seed=2, perplexity=10.0, bleu=22.0),
+        replace(RESULT, row="A-1", perplexity=10.5, bleu=18.5),
+    ]
+    base, row = Table3(results).markdown().splitlines()[2:]
+    assert base == "| base | – | 1,000 | 2 | 9.00 (8.00 to 10.00) | – | 4.92 | – | 21.0 (20.0 to 22.0) | – | 25.8 | – |"
+    assert row.endswith("| 1 | 10.50 | +1.50 | 5.29 | +0.37 | 18.5 | -2.5 | 24.9 | -0.9 |")

@@ -1,0 +1,477 @@
+"""The web page: its parts in Python, and the page in Chromium without access to the network."""
+
+import base64
+import hashlib
+import io
+import json
+import random
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from modeling_random_transformer import (
+    RandomTransformerConfig,
+    RandomTransformerForConditionalGeneration,
+    RandomTransformerTokenizer,
+)
+from modeling_random_transformer.export import command, export_web_page, load_engine, npm, web
+from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
+from modeling_random_transformer.tutorials.sample_data import sample
+from tests.helpers.browser import chromium, errors, requests, require_chromium, static_host
+from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
+from tests.helpers.models import padded_batch, random_ids, tiny_model
+from tests.helpers.translation import SENTENCES, multilingual_translator
+
+pytestmark = needs("onnx")
+MARKUP = "the <img src=x onerror=alert(1)> boy </s> & <b>girl</b>"
+STEPS = 80  # of training
+CHARACTERS = "ab é ñ ' s l 1 9 . , ? \t\n\u00a0\u2009\u0301日😀Ω</s>_"
+
+
+# Export
+
+
+def test_attentions_of_the_decoder_graph_equal_the_models():
+    model = tiny_model(d_k=5, d_v=3)
+    model.set_attn_implementation("eager")
+    source, target = padded_batch([4, 2]), random_ids(6, 3)
+    with torch.no_grad():
+        encoded = EncoderGraph(model)(**source)
+        past = [torch.zeros(2, 3, model.config.num_heads, 0, part.shape[-1]) for part in encoded]
+        inputs = (target.view(2, 3, 3), source["attention_mask"], encoded, past)
+        *_, found = torch.export.export(DecoderGraph(model, attentions=True), inputs).module()(*inputs)
+        rows = {name: rows.repeat_interleave(3, dim=0) for name, rows in source.items()}
+        outputs = model(**rows, decoder_input_ids=target, output_attentions=True)
+    expected = torch.stack(outputs.cross_attentions, dim=1).unflatten(0, (2, 3))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_settings_of_the_search():
+    model, tokenizer = exportable()
+    model.generation_config.update(
+        eos_token_id=[2, 7], forced_bos_token_id=9, suppress_tokens=[12], bad_words_ids=[[11], [2], [4, 5], [9999]]
+    )
+    settings = web.page_settings(model, tokenizer, "int8")
+    assert settings["start_token"] == 1
+    assert settings["end_tokens"] == [2, 7]
+    assert settings["first_token"] == 9
+    assert settings["suppressed_tokens"] == [11, 12]
+    assert settings["max_source_tokens"] is None
+    learned, _ = exportable(position_embedding="learned")
+    settings = web.page_settings(learned, tokenizer, "int8")
+    assert (settings["max_source_tokens"], settings["max_target_tokens"]) == (64, 64)
+    model.generation_config.decoder_start_token_id = model.generation_config.bos_token_id = None
+    with pytest.raises(ValueError, match="decoder_start_token_id must be one token id for the web page, got None"):
+        web.page_settings(model, tokenizer, "int8")
+
+
+def test_other_tokenizers_are_an_error(tmp_path):
+    model = tiny_model(vocab_size=4)
+    words = RandomTransformerTokenizer.from_words(["<pad>", "<s>", "</s>", "a"], bos_token="<s>", eos_token="</s>")
+    message = "must be a byte-level BPE tokenizer for the web page, got a RandomTransformerTokenizer of type WordLevel"
+    with pytest.raises(ValueError, match=message):
+        export_web_page(model, words, tmp_path / "out")
+    with pytest.raises(ValueError, match="dtype must be one of 'float32', 'int8' for onnx, got 'bfloat16'"):
+        export_web_page(*exportable(), tmp_path / "out", dtype="bfloat16")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "ctranslate2", "--web"], "--engine must be onnx with --web, got ctranslate2."),
+        (["--engine", "onnx", "--npm_cache", "x"], "--npm_cache must be given with --web only."),
+    ],
+)
+def test_invalid_options(options, message, tmp_path, capsys):
+    model, tokenizer = exportable(encoder_layers=1, decoder_layers=1)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        command.main([str(tmp_path), "--output", str(tmp_path / "out"), *options])
+    assert message in capsys.readouterr().err
+
+
+# Packages
+
+
+def fake_package(folder: Path, content: bytes = b"code") -> npm.Package:
+    """A package in the folder."""
+    with tarfile.open(folder / "scope-name-1.2.3.tgz", "w:gz") as archive:
+        member = tarfile.TarInfo("package/dist/module.mjs")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    digest = hashlib.sha512((folder / "scope-name-1.2.3.tgz").read_bytes()).digest()
+    return npm.Package("@scope/name", "1.2.3", base64.b64encode(digest).decode(), ["dist/module.mjs"])
+
+
+def fake_npm(folder: Path, monkeypatch, script: str) -> None:
+    """A program npm, which is the only one in the path."""
+    (folder / "npm").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_packages_in_the_cache_need_no_npm(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    package = fake_package(tmp_path)
+    npm.download([package], tmp_path)
+    (tmp_path / "out").mkdir()
+    npm.extract(package, tmp_path, tmp_path / "out")
+    assert (tmp_path / "out" / "module.mjs").read_bytes() == b"code"
+
+
+def test_missing_packages_are_packed_by_npm(tmp_path, monkeypatch):
+    package = fake_package(tmp_path)
+    (tmp_path / package.archive).rename(tmp_path / "downloaded")
+    fake_npm(
+        tmp_path, monkeypatch, f'echo "$@" > {tmp_path}/arguments; /bin/cp {tmp_path}/downloaded "$5/{package.archive}"'
+    )
+    npm.download([package], tmp_path / "new" / "cache")
+    assert (tmp_path / "arguments").read_text().split()[-1] == "@scope/name@1.2.3"
+    assert (tmp_path / "new" / "cache" / package.archive).exists()
+
+
+def test_errors_of_packages(tmp_path, monkeypatch):
+    package = fake_package(tmp_path)
+    empty = tmp_path / "empty"
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(
+        ValueError, match=r"npm must be installed to download @scope/name@1.2.3, or npm_cache must be a"
+    ):
+        npm.download([package], empty)
+    fake_npm(tmp_path, monkeypatch, "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 1")
+    with pytest.raises(ValueError, match=r"npm must be able to download @scope/name@1.2.3, but failed: npm error code"):
+        npm.download([package], empty)
+    (tmp_path / package.archive).write_bytes(b"changed")
+    with pytest.raises(ValueError, match=r"must be the archive of @scope/name 1.2.3, got a file with another digest"):
+        npm.download([package], tmp_path)
+
+
+# Page
+
+
+@pytest.fixture(scope="module")
+def packages():
+    """The folder of the JavaScript packages, which are downloaded once per machine."""
+    require_chromium()
+    try:
+        npm.download(web.PACKAGES, npm.default_cache())
+    except ValueError as error:
+        pytest.skip(str(error))
+    return npm.default_cache()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def exported(packages, tmp_path_factory):
+    """A random model in float32, its tokenizer, and the address of its page."""
+    model, tokenizer = exportable(seed=1, encoder_layers=1, decoder_layers=2, d_k=5, d_v=3)
+    tokenizer.model_max_length = 60
+    folder = tmp_path_factory.mktemp("web") / "out"
+    export_web_page(model, tokenizer, folder, dtype="float32", npm_cache=packages)
+    with static_host(folder) as address:
+        yield model, tokenizer, address
+
+
+@pytest.fixture
+def page(exported, browser):
+    """The page, when the model is loaded."""
+    browser.get(exported[2])
+    wait_for(browser, lambda: status(browser) == "Ready.")
+    return browser
+
+
+def wait_for(browser, condition):
+    WebDriverWait(browser, 60).until(lambda _: condition())
+
+
+def status(browser):
+    return browser.find_element(By.ID, "status").text
+
+
+def text_of(browser, name):
+    return browser.find_element(By.ID, name).text
+
+
+def translate_on_page(browser, text, beams="1"):
+    """Enter a text as a user does, and wait for the translation."""
+    Select(browser.find_element(By.ID, "beams")).select_by_value(beams)
+    field = browser.find_element(By.ID, "source")
+    field.clear()
+    field.send_keys(text, Keys.ENTER)
+    wait_for(browser, lambda: status(browser).startswith("Translated in") or text_of(browser, "error"))
+
+
+def run_on_page(browser, body, *arguments):
+    """Call an asynchronous function of `translator`, a loaded `Translator`, and return its result."""
+    found = browser.execute_async_script(RUN.replace("BODY", body), *arguments)
+    assert "error" not in found, found["error"]
+    return found["value"]
+
+
+RUN = """const done = arguments[arguments.length - 1];
+  const run = async (...given) => {
+    const { Translator } = await import(new URL("page/translator.js", location.href));
+    const translator = await Translator.load();
+    BODY
+  };
+  run(...arguments).then((value) => done({ value }), (error) => done({ error: String(error) }));"""
+TRANSLATE = """const [texts, options, settings] = given;
+  Object.assign(translator.settings, settings);
+  const results = [];
+  for (const text of texts) results.push((await translator.translate(text, options)).text);
+  return results;"""
+
+
+@pytest.mark.slow
+def test_page_loads_only_its_own_files(page, exported):
+    assert page.execute_script("return crossOriginIsolated") is False
+    translate_on_page(page, "the boy")
+    run_on_page(page, TRANSLATE, ["the boy"], {}, {})  # in the page itself: requests of its worker are not recorded
+    addresses = requests(page)
+    assert {address for address in addresses if not address.startswith(exported[2])} == set()
+    assert any(address.endswith(".wasm") for address in addresses)
+    assert errors(page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_beams", [1, 4, 3])
+def test_translations_equal_the_models(page, exported, num_beams):
+    model, tokenizer, _ = exported
+    found = run_on_page(page, TRANSLATE, TEXTS, {"numBeams": num_beams, "maxNewTokens": LIMIT}, {})
+    assert found == own_translations(model, tokenizer, num_beams)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_tokens_of_the_generation_config(page, exported, num_beams):
+    """A forced first token, two end tokens and suppressed tokens."""
+    model, tokenizer, _ = exported
+    saved = model.generation_config
+    common = tokenizer("the", add_special_tokens=False)["input_ids"][0]
+    model.generation_config = type(saved)(
+        **{**saved.to_dict(), "forced_bos_token_id": 20, "eos_token_id": [2, 30], "suppress_tokens": [common, 40]}
+    )
+    settings = web.page_settings(model, tokenizer, "float32")
+    try:
+        expected = own_translations(model, tokenizer, num_beams, TEXTS[:8])
+    finally:
+        model.generation_config = saved
+    assert expected != own_translations(model, tokenizer, num_beams, TEXTS[:8])
+    options = {"numBeams": num_beams, "maxNewTokens": LIMIT}
+    assert run_on_page(page, TRANSLATE, TEXTS[:8], options, settings) == expected
+
+
+@pytest.mark.slow
+def test_limit_on_tokens_without_an_explicit_one(page, exported):
+    """Translations that do not end have the length of the source, rounded up to a multiple of 16, plus 50."""
+    _, tokenizer, _ = exported
+    text = "the boy reads"
+    body = """const [text] = given;
+      translator.settings.end_tokens = [];
+      return (await translator.translate(text)).target.length;"""
+    length = len(tokenizer(text)["input_ids"])
+    assert run_on_page(page, body, text) == -(-length // 16) * 16 + 50
+
+
+@pytest.mark.slow
+def test_attention_equals_the_models(page, exported):
+    model, tokenizer, _ = exported
+    body = """const { source, target, attention } = await translator.translate(given[0], { maxNewTokens: 9 });
+      return { source, target, shape: attention.shape, values: Array.from(attention.values) };"""
+    found = run_on_page(page, body, SENTENCES[0])
+    inputs = tokenizer(SENTENCES[0], return_tensors="pt")
+    ids = model.generate(**inputs, max_new_tokens=9, do_sample=False)[:, :-1]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        outputs = model(**inputs, decoder_input_ids=ids, output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    expected = torch.cat(outputs.cross_attentions)
+    torch.testing.assert_close(torch.tensor(found["values"]).view(found["shape"]), expected, rtol=0, atol=1e-4)
+    assert len(found["source"]) == expected.shape[3]
+    assert len(found["target"]) == expected.shape[2]
+    assert "".join(found["source"]).replace("␣", " ") == f"{SENTENCES[0]}</s>"
+
+
+@pytest.mark.slow
+def test_token_ids_equal_the_tokenizers(page, exported):
+    """Spaces, marks, emoji, other scripts, special tokens in the text; and the text of random tokens."""
+    _, tokenizer, _ = exported
+    draw = random.Random(0)
+    texts = [*SENTENCES, *("x" + "".join(draw.choices(CHARACTERS, k=draw.randint(0, 25))) for _ in range(200))]
+    sequences = [draw.choices(range(len(tokenizer)), k=draw.randint(1, 15)) for _ in range(200)]
+    body = """const [texts, sequences] = given;
+      translator.settings.max_source_tokens = null;
+      return [texts.map((text) => translator.encode(text)), sequences.map((ids) => translator.decode(ids))];"""
+    ids, decoded = run_on_page(page, body, texts, sequences)
+    assert ids == [tokenizer(text, verbose=False)["input_ids"] for text in texts]
+    assert decoded == tokenizer.batch_decode(sequences, skip_special_tokens=True)
+
+
+@pytest.mark.slow
+def test_translate_with_the_keyboard(page, exported):
+    model, tokenizer, _ = exported
+    translate_on_page(page, TEXTS[0], beams="4")
+    (expected,) = own_translations(model, tokenizer, 4, TEXTS[:1], 66)
+    assert page.execute_script("return document.getElementById('translation').textContent") == expected
+    focused = []
+    while "target-tokens" not in focused:
+        page.switch_to.active_element.send_keys(Keys.TAB)
+        element = page.switch_to.active_element
+        focused.append(element.get_attribute("id") or element.find_element(By.XPATH, "..").get_attribute("id"))
+    assert focused == ["beams", "translate", "layer", "head", "target-tokens"]
+    page.switch_to.active_element.send_keys(Keys.TAB)
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    pressed = page.find_elements(By.CSS_SELECTOR, "#target-tokens [aria-pressed=true]")
+    assert pressed == [page.switch_to.active_element]
+
+
+def shown_weights(browser):
+    """The titles of the table's cells, which are the weights."""
+    return browser.execute_script(
+        "return [...document.getElementById('weights').tBodies[0].rows]"
+        ".map((row) => [...row.querySelectorAll('td')].map((cell) => Number(cell.title)));"
+    )
+
+
+@pytest.mark.slow
+def test_layers_and_heads_of_the_attention(page):
+    translate_on_page(page, TEXTS[0])
+    mean = torch.tensor(shown_weights(page))
+    torch.testing.assert_close(mean.sum(-1), torch.ones(len(mean)), rtol=0, atol=0.01)
+    parts = []
+    for layer in range(2):
+        for head in range(2):
+            Select(page.find_element(By.ID, "layer")).select_by_value(str(layer))
+            Select(page.find_element(By.ID, "head")).select_by_value(str(head))
+            parts.append(torch.tensor(shown_weights(page)))
+    torch.testing.assert_close(torch.stack(parts).mean(0), mean, rtol=0, atol=2e-4)
+    page.find_elements(By.CSS_SELECTOR, "#target-tokens button")[1].click()
+    colored = page.find_elements(By.CSS_SELECTOR, "#source-tokens .token")
+    assert [float(token.get_attribute("title")) for token in colored] == pytest.approx(parts[-1][1].tolist(), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_texts_are_not_interpreted_as_html(page):
+    translate_on_page(page, MARKUP)
+    tokens = page.find_elements(By.CSS_SELECTOR, "#source-tokens .token")
+    assert "".join(token.get_attribute("textContent") for token in tokens).replace("␣", " ") == f"{MARKUP}</s>"
+    assert not page.find_elements(By.CSS_SELECTOR, "img, b")
+    assert errors(page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("   ", "Enter a sentence."), ("z" * 60, "The sentence must have at most 60 tokens, got 61.")],
+)
+def test_invalid_texts(page, text, message):
+    translate_on_page(page, TEXTS[0])
+    assert text_of(page, "translation") is not None
+    translate_on_page(page, text)
+    assert text_of(page, "error") == message
+    assert not page.find_element(By.ID, "result").is_displayed()
+    translate_on_page(page, TEXTS[0])
+    assert text_of(page, "error") == ""
+
+
+@pytest.mark.slow
+def test_narrow_screen_and_labels(page):
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        translate_on_page(page, " ".join(TEXTS[:3])[:60])
+        assert page.execute_script("return document.documentElement.scrollWidth") == 360
+        unlabeled = page.execute_script(
+            "return [...document.querySelectorAll('textarea, select')].filter((field) => !field.labels.length).length"
+        )
+        assert unlabeled == 0
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+def test_missing_file_is_reported(packages, browser, tmp_path):
+    """Without the model; the page is otherwise complete."""
+    web.copy_page(tmp_path, packages)
+    for name in ("page.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}")
+    with static_host(tmp_path) as address:
+        browser.get(address)
+        wait_for(browser, lambda: text_of(browser, "error"))
+        assert text_of(browser, "error").startswith("The model cannot be loaded: ")
+        assert text_of(browser, "error").endswith("coder.onnx cannot be loaded: 404 File not found.")
+        assert not browser.find_element(By.ID, "translate").is_enabled()
+    errors(browser)  # discard the 404 in the log
+
+
+def test_target_language(tmp_path):
+    """The tag of the source's language is part of the exported tokenizer, that of the target a forced token."""
+    model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="fr")
+    command.set_languages(model, tokenizer, "en", "fr")
+    settings = web.page_settings(model, tokenizer, "int8")
+    assert settings["first_token"] == tokenizer.get_lang_id("fr")
+    tokenizer.save_pretrained(tmp_path)
+    template = json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"]["single"]
+    assert template[0]["SpecialToken"]["id"] == "__en__"
+
+
+# int8
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A small model that is trained until it reproduces 200 sentence pairs, its tokenizer and the pairs."""
+    pairs = sorted(sample(2000, seed=1), key=lambda pair: len("".join(pair)))[:200]
+    tokenizer = RandomTransformerTokenizer.train([text for pair in pairs for text in pair], vocab_size=800)
+    config = RandomTransformerConfig(
+        vocab_size=len(tokenizer),
+        d_model=64,
+        num_heads=4,
+        d_ff=128,
+        encoder_layers=1,
+        decoder_layers=1,
+        dropout=0.0,
+        norm_order="pre",
+    )
+    model = RandomTransformerForConditionalGeneration(config)
+    sources, targets = zip(*pairs, strict=True)
+    batch = tokenizer(list(sources), text_target=list(targets), padding=True, return_tensors="pt")
+    batch["labels"] = batch["labels"].masked_fill(batch["labels"] == tokenizer.pad_token_id, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(STEPS):
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval(), tokenizer, pairs
+
+
+@pytest.mark.slow
+def test_200_translations_in_int8(trained, packages, browser, tmp_path):
+    model, tokenizer, pairs = trained
+    sources, targets = map(list, zip(*pairs, strict=True))
+    options = ["--engine", "onnx", "--web", "--npm_cache", str(packages), "--output", str(tmp_path / "out")]
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert command.main([str(tmp_path / "model"), *options]) == 0
+    engine = load_engine(tmp_path / "out", "onnx")
+    with static_host(tmp_path / "out") as address:
+        browser.get(address)
+        for num_beams in (1, 4):
+            found = run_on_page(browser, TRANSLATE, sources, {"numBeams": num_beams, "maxNewTokens": 64}, {})
+            assert found == engine(sources, num_beams, 64)
+            assert found == own_translations(model, tokenizer, num_beams, sources, 64)
+    assert sum(a == b for a, b in zip(found, targets, strict=True)) > 190  # otherwise the comparison shows little

@@ -1,0 +1,81 @@
+"""Dry runs: the estimate of a run from a few steps."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from modeling_random_transformer import RandomTransformerForConditionalGeneration
+from modeling_random_transformer.training import command, estimation
+from modeling_random_transformer.training.estimation import GIB, DryRun, training_flops
+from tests.helpers.models import tiny_config
+from tests.helpers.training import arguments, write_corpus
+
+
+def estimate(**values) -> DryRun:
+    sizes = {"steps": 100_000, "step_seconds": 0.4, "step_tokens": 48_000.0, "flops": 1e18, "memory": 2 * GIB}
+    batches = {"batch_tokens": 50_000, "max_tokens_per_batch": 6250}
+    return DryRun(**sizes, **batches, parameters=65, device="cuda", num_devices=8, **values)
+
+
+def test_flops_equal_those_of_the_matrix_products():
+    config = tiny_config(attn_implementation="eager", d_k=3, d_v=5, decoder_layers=1)
+    model = RandomTransformerForConditionalGeneration(config)
+    source, target = torch.full((2, 7), 5), torch.full((2, 4), 5)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=source, labels=target).loss.backward()
+    assert counter.get_total_flops() == pytest.approx(2 * training_flops(config, 7, 4), rel=1e-9)
+
+
+def test_units_of_the_estimate():
+    assert estimate().tokens_per_second == 120_000
+    assert estimate().hours == pytest.approx(100_000 * 0.4 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"), [(1, (8, 6250)), (3, (3, 5555)), (4, (2, 6250)), (8, (1, 6250)), (16, (1, 3125))]
+)
+def test_accumulation_keeps_the_tokens_of_a_step(devices, expected):
+    assert estimate().accumulation(devices) == expected
+
+
+@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 3}, {"train_weights": [2.0], "num_beams": 1}])
+def test_the_command_prints_the_estimate_and_saves_nothing(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(estimation, "STEPS", 2)
+    write_corpus(tmp_path)
+    given = arguments(tmp_path, "out", max_steps=5000, vocab_size=3000, **options)
+    flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in given.items()]
+    assert command.main([*flags, "--dry_run"]) == 0
+    output = capsys.readouterr().out
+    assert "tokens/s" in output
+    assert "5,000 steps" in output
+    assert "3.3e+18 for base" in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimation, "STEPS", 2)
+    write_corpus(tmp_path)
+    given = arguments(tmp_path, "out", vocab_size=3000, gradient_accumulation_steps=3)
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    result = estimation.dry_run(*command.parse_arguments(flags)[:3])
+    assert result.parameters > 3000 * 16
+    assert result.batch_tokens == 600
+    assert 0.5 * 600 < result.step_tokens <= 600
+    assert result.flops > 0 < result.hours
+
+
+def test_a_dry_run_requires_a_number_of_steps(tmp_path, capsys):
+    write_corpus(tmp_path)
+    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", max_steps=-1).items()]
+    assert command.main([*flags, "--dry_run"]) == 2
+    assert "max_steps must be a positive integer for a dry run, got -1." in capsys.readouterr().err
+
+
+def test_invalid_lines_raise_or_are_skipped(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(estimation, "STEPS", 1)
+    write_corpus(tmp_path)
+    (tmp_path / "train.a").write_text("\n" + "ab\n" * 119)
+    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out").items()]
+    assert command.main([*flags, "--dry_run"]) == 2
+    assert "with an empty source or target (line 1)" in capsys.readouterr().err
+    assert command.main([*flags, "--dry_run", "--on_invalid=skip"]) == 0
