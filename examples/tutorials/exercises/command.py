@@ -24,18 +24,22 @@ from ..training_helpers import check_seed, check_writable
 from .ablations import compare_ablations, show_ablations
 from .attention import compare_attentions, show_attentions
 from .complexity import compare_complexity, show_complexity
+from .compression import compare_compressions, show_compressions
 from .depth import compare_depths, show_depths
 from .feed_forward import examine_feed_forward, show_feed_forward
 from .gradient_descent import compare_descents, show_descents
 from .greedy import compare_searches, show_searches
 from .head_roles import examine_heads, show_roles
 from .key_value_memory import examine_memories, show_memories
+from .long_inputs import compare_long_attentions, show_long_attentions
 from .output import examine_output, show_output
 from .patches import examine_patches, show_patches
 from .positions import compare_positions, show_positions
 from .sinusoids import compare_encodings, show_encodings
 from .speed import compare_speeds, show_speeds
+from .subwords import compare_tokenizers, show_tokenizers
 from .width import compare_widths, show_widths
+from .word_vectors import examine_word_vectors, show_word_vectors
 
 
 class Exercise(NamedTuple):
@@ -79,7 +83,13 @@ EXERCISES = {
         show_memories,
         needs_model=True,
     ),
+    13: Exercise(
+        "How do words become numbers, and what do embeddings know?", examine_word_vectors, show_word_vectors, True
+    ),
+    14: Exercise("Words, characters or subwords?", compare_tokenizers, show_tokenizers),
     15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
+    16: Exercise("How can attention process long inputs?", compare_long_attentions, show_long_attentions),
+    17: Exercise("How much can a model be compressed?", compare_compressions, show_compressions, True),
     18: Exercise(
         "How does a network learn, and why does it need an activation function?", compare_descents, show_descents
     ),

@@ -1,0 +1,147 @@
+"""Exercise 17: weight sharing across layers, head pruning and 8-bit weights: size against quality."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from transformers import AutoModelForSeq2SeqLM, set_seed
+
+from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
+from modeling_random_transformer.loading import load_translator
+
+from ..pruning import Head, head_importance, measure
+from ..pruning_command import read_pairs
+from ..report import BLUE, GRAY, GREEN, ORANGE, console, show_table
+from ..training_helpers import Pairs
+from .subwords import train_briefly
+
+RANKING_PAIRS, TEST_PAIRS = 150, 200  # for the importance of the heads, and for the scores
+STEPS, LEARNING_RATE = 200, 1e-3  # of fine-tuning
+PRUNED = (0.25, 0.5, 0.75)  # fractions of the heads
+COMPLETE, INT8, HEADS, SHARED, SMALL = "complete", "8-bit weights", "pruned heads", "shared layers", "first layer only"
+COLORS = {COMPLETE: GRAY, INT8: ORANGE, HEADS: GREEN, SHARED: BLUE, SMALL: "#a83232"}
+
+
+@dataclass
+class Compressed:
+    """A compressed model.
+
+    Attributes:
+        method: the method of compression, a key of `COLORS`.
+        name: the method and its degree.
+        megabytes: size of the weights.
+        bleu: of greedy translations of held-out sentences, 0 to 100.
+        exact_match: percentage of translations that equal the reference.
+    """
+
+    method: str
+    name: str
+    megabytes: float
+    bleu: float
+    exact_match: float
+
+
+def compare_compressions(
+    seed: int, folder: Path, steps: int = STEPS, pruned: Sequence[float] = PRUNED
+) -> list[Compressed]:
+    """Compress the model of the quickstart in `folder`. Models with fewer weights are fine-tuned for some steps."""
+    model, tokenizer = load_translator(folder)
+    train_pairs, test = (
+        read_pairs(*(folder / "data" / f"{part}.{language}" for language in ("en", "es"))) for part in ("train", "test")
+    )
+    result = []
+
+    def add(method: str, name: str, model: Any, size: float, heads: Sequence[Head] = ()) -> None:
+        point = measure(model, tokenizer, heads, test[:TEST_PAIRS])
+        result.append(Compressed(method, name, size, point.bleu, point.exact_match))
+
+    complete = weight_size(model)
+    add(COMPLETE, COMPLETE, model, complete)
+    add(INT8, INT8, *quantize(model))
+    order = rank_heads(model, tokenizer, train_pairs[:RANKING_PAIRS])
+    for fraction in pruned:
+        heads = order[: round(fraction * len(order))]
+        add(HEADS, f"{fraction:.0%} of heads pruned", model, complete - len(heads) * head_size(model), heads)
+    for method, compress in ((SHARED, share_layers), (SMALL, keep_first_layer)):
+        set_seed(seed)
+        model, _ = load_translator(folder)
+        compress(model)
+        train_briefly(model, tokenizer, train_pairs, seed, steps, LEARNING_RATE)
+        add(method, method, model, weight_size(model))
+    return result
+
+
+def share_layers(model: RandomTransformerForConditionalGeneration) -> None:
+    """Use the weights of the first layer of each stack in all of its layers (ALBERT, Lan et al. 2020, section 3.1).
+
+    The layers remain different modules, because each has its own keys and values in the KV cache.
+    """
+    for stack in model.model.stacks:
+        first, *others = stack.layers
+        for layer in others:
+            for name, weight in first.named_parameters():
+                module, _, attribute = name.rpartition(".")
+                setattr(layer.get_submodule(module), attribute, weight)
+
+
+def keep_first_layer(model: RandomTransformerForConditionalGeneration) -> None:
+    """Remove all layers of each stack but the first."""
+    for stack in model.model.stacks:
+        del stack.layers[1:]
+
+
+def weight_size(model: RandomTransformerForConditionalGeneration) -> float:
+    """In MB; shared weights count once."""
+    return sum(weight.nbytes for weight in model.parameters()) / 1e6
+
+
+def head_size(model: RandomTransformerForConditionalGeneration) -> float:
+    """The size in MB of the weights that a head has in the four projections of an attention."""
+    attention: Any = model.model.encoder.layers[0].self_attn
+    heads = model.config.num_heads
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    biases = sum(projection.bias.nbytes for projection in projections)
+    return (biases + sum(layer.weight.nbytes for layer in (*projections, attention.out_proj))) / heads / 1e6
+
+
+def quantize(model: RandomTransformerForConditionalGeneration) -> tuple[Any, float]:
+    """The model with int8 linear layers, and the size of its saved weights in MB."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        quantized = AutoModelForSeq2SeqLM.from_pretrained(folder, quantization_config=DynamicInt8Config())
+        quantized.save_pretrained(folder)
+        return quantized, (Path(folder) / "model.safetensors").stat().st_size / 1e6
+
+
+def rank_heads(model: Any, tokenizer: Any, pairs: Pairs) -> list[Head]:
+    """The heads of all attentions, those that the loss depends on least first."""
+    importance = head_importance(model, tokenizer, pairs)
+    return sorted(importance, key=importance.__getitem__)
+
+
+# Output
+
+
+def show_compressions(result: Sequence[Compressed], folder: Path) -> None:
+    rows = [(of.name, f"{of.megabytes:.2f}", f"{of.bleu:.1f}", f"{of.exact_match:.1f}%") for of in result]
+    show_table("Held-out sentences", ("model", "MB", "BLEU", "exact match"), rows)
+    draw_compressions(result, folder / "compression.png")
+    console.print(f"Plot: {folder / 'compression.png'}", soft_wrap=True)
+
+
+def draw_compressions(result: Sequence[Compressed], path: Path) -> None:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for of in result:
+        axes.scatter(of.megabytes, of.bleu, s=45, color=COLORS[of.method])
+        offset = (0, -15 if of.method == SMALL else 7)  # shared layers have the same size
+        axes.annotate(of.name, (of.megabytes, of.bleu), xytext=offset, textcoords="offset points", ha="center")
+    largest = max(of.megabytes for of in result)
+    axes.set(xlabel="size of the weights, MB", ylabel="BLEU", xlim=(0, 1.12 * largest), ylim=(0, 108))
+    axes.grid(color="#e6e6e6")
+    axes.set_title("Size against quality", loc="left", fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=90)
