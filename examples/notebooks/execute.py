@@ -32,7 +32,7 @@ METADATA = {
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 MAX_BYTES = 300_000
-CELL_TIMEOUT = 3600  # seconds; each takes less than one minute unless the machine is busy
+CELL_TIMEOUT = 3600  # seconds; each takes less than two minutes unless the machine is busy
 # Absolute paths and addresses of objects differ between machines and runs.
 LOCAL = re.compile(r"(?<![\w./:<])/\w+/[\w./-]+|\b0x[0-9a-f]{6,}")
 

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from .report import BLUE, GRAY, GREEN, ORANGE, console, show_table
+from .report import BLUE, GRAY, GREEN, GRID, ORANGE, console, show_table
 from .training_helpers import Pairs, translate
 
 BATCH = 50  # sentences
@@ -204,10 +204,10 @@ def show_pruning(result: PruningResult, path: Path) -> None:
     layers = sorted({(head.kind, head.layer) for head in result.importance})
     heads = 1 + max(head.index for head in result.importance)
     rows = [
-        (f"{kind}, layer {layer + 1}", *(f"{result.importance[Head(kind, layer, i)]:.2f}" for i in range(heads)))
+        (f"{kind}, layer {layer}", *(f"{result.importance[Head(kind, layer, i)]:.2f}" for i in range(heads)))
         for kind, layer in layers
     ]
-    show_table("Importance of the heads", ("", *(f"head {i + 1}" for i in range(heads))), rows)
+    show_table("Importance of the heads", ("", *(f"head {i}" for i in range(heads))), rows)
     for title, curves in (("All heads", result.all_heads), ("Heads of one kind, by importance", result.by_kind)):
         rows = [
             (f"{i / POINTS:.1%}", *(f"{curve[i].bleu:.1f} / {curve[i].exact_match:.1f}" for curve in curves.values()))
@@ -233,7 +233,7 @@ def draw_pruning(result: PruningResult, path: Path) -> None:
     for axes in (left, right):
         axes.set_xlabel("pruned heads (%)")
         axes.set_ylim(0, 102)
-        axes.grid(axis="y", color="#e6e6e6")
+        axes.grid(axis="y", color=GRID)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     figure.savefig(path, dpi=110)

@@ -21,7 +21,8 @@ HOW_TO_LOAD = """
     outputs = model.generate(**tokenizer({sentence!r}, return_tensors="pt"))
     print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
 """
-BLUE, ORANGE, GREEN, GRAY = "#1f5a94", "#e3944a", "#4c9a6a", "#777777"
+BLUE, ORANGE, GREEN, RED, GRAY = "#1f5a94", "#e3944a", "#4c9a6a", "#a83232", "#777777"
+GRID = "#e6e6e6"
 
 console = Console(markup=False, emoji=False, highlight=False)  # sentences may contain [brackets] and :colons:
 
@@ -55,7 +56,7 @@ def draw_losses(history: Sequence[dict[str, float]], path: Path, vocab_size: int
     axes.axhline(floor, label="minimum with label smoothing", color=GRAY, linestyle=":")
     axes.set_title("Training and evaluation loss", loc="left", fontweight="bold")
     axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", ylim=(0, None))
-    axes.grid(axis="y", color="#e6e6e6")
+    axes.grid(axis="y", color=GRID)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=160)

@@ -11,7 +11,16 @@ from typing import Any
 import torch
 import transformers
 from datasets import Dataset
-from transformers import AutoTokenizer, ProgressCallback, Seq2SeqTrainingArguments, Trainer, set_seed
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    PrinterCallback,
+    ProgressCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    set_seed,
+)
 
 from modeling_random_transformer import (
     RandomTransformerConfig,
@@ -191,6 +200,25 @@ def short_training_arguments(
         "disable_tqdm": False,
     }
     return Seq2SeqTrainingArguments(**{**defaults, **overrides})
+
+
+def train_briefly(model: Any, tokenizer: Any, pairs: Pairs, seed: int, steps: int, learning_rate: float = 5e-3) -> None:
+    """Train for a number of steps, without output. The model is then in evaluation mode."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = short_training_arguments(
+            Path(folder),
+            epochs=1,
+            seed=seed,
+            max_steps=steps,
+            learning_rate=learning_rate,
+            disable_tqdm=True,
+            logging_strategy="no",
+        )
+        data, collator = encode_pairs(pairs, tokenizer), DataCollatorForSeq2Seq(tokenizer, model=model)
+        trainer = Seq2SeqTrainer(model, arguments, train_dataset=data, data_collator=collator)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    model.eval()
 
 
 class LossProgressCallback(ProgressCallback):

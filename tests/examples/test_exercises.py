@@ -76,7 +76,7 @@ def test_dependence_on_source_and_target():
         "decoder self-attention, keys": (False, True),
         "encoder-decoder attention, queries": (False, True),
         "encoder-decoder attention, keys": (True, False),
-        "decoder self-attention in layer 2, keys": (True, True),
+        "decoder self-attention in the second layer, keys": (True, True),
     }
 
 

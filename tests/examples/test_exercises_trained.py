@@ -234,7 +234,7 @@ def test_plots_of_the_trained_model_are_saved(quickstart_folder, tmp_path, capsy
     command = ["12", "--model", str(quickstart_folder), "--output_dir", str(tmp_path)]
     assert exercises.main(command) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"head_roles.png", "ablations.png", "key_value_memory.png"}
-    assert "Units of layer 2" in capsys.readouterr().out
+    assert "Units of layer 1" in capsys.readouterr().out
 
 
 def test_missing_model_exits_with_2(capsys, tmp_path):

@@ -23,7 +23,7 @@ VALUES = {
     "decoder self-attention, keys": "decoder.layers.0.self_attn.head.0.key",
     "encoder-decoder attention, queries": "decoder.layers.0.encoder_attn.head.0.query",
     "encoder-decoder attention, keys": "decoder.layers.0.encoder_attn.head.0.key",
-    "decoder self-attention in layer 2, keys": "decoder.layers.1.self_attn.head.0.key",
+    "decoder self-attention in the second layer, keys": "decoder.layers.1.self_attn.head.0.key",
 }
 
 

@@ -84,12 +84,15 @@ EXERCISES = {
         needs_model=True,
     ),
     13: Exercise(
-        "How do words become numbers, and what do embeddings know?", examine_word_vectors, show_word_vectors, True
+        "How do words become numbers, and what do embeddings contain?",
+        examine_word_vectors,
+        show_word_vectors,
+        needs_model=True,
     ),
     14: Exercise("Words, characters or subwords?", compare_tokenizers, show_tokenizers),
     15: Exercise("Why sinusoids, and what happens beyond the training length?", compare_encodings, show_encodings),
     16: Exercise("How can attention process long inputs?", compare_long_attentions, show_long_attentions),
-    17: Exercise("How much can a model be compressed?", compare_compressions, show_compressions, True),
+    17: Exercise("How much can a model be compressed?", compare_compressions, show_compressions, needs_model=True),
     18: Exercise(
         "How does a network learn, and why does it need an activation function?", compare_descents, show_descents
     ),

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention
 
-from ..report import BLUE, GREEN, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, RED, console, show_table
 
 KERNEL = 3
 SIZES = ((256, 64), (2048, 64), (256, 512))  # (n, d): base, longer, wider
@@ -27,7 +27,7 @@ LENGTHS, WIDTH = (16, 64, 256), 64  # of the steps, paths and times
 RECALL_LENGTHS, RECALL_LAYERS, RECALL_WIDTH = (4, 16, 64), 4, 32
 SYMBOLS, NOISE = 8, 8  # of the recall task: the first token is one of the symbols, the others are noise
 ATTENTION, RECURRENCE, CONVOLUTION, DILATED = "self-attention", "recurrence", "convolution", "dilated convolution"
-COLORS = {ATTENTION: BLUE, RECURRENCE: ORANGE, CONVOLUTION: GREEN, DILATED: "#a83232"}
+COLORS = {ATTENTION: BLUE, RECURRENCE: ORANGE, CONVOLUTION: GREEN, DILATED: RED}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}  # the operations with two matrices
 
 
@@ -284,9 +284,9 @@ def draw_complexity(result: ComplexityResult, path: Path) -> None:
     right.set(xlabel="length", ylim=(0, 105))
     right.set_xscale("log", base=2)
     right.set_xticks(RECALL_LENGTHS, map(str, RECALL_LENGTHS))
-    right.axhline(100 / SYMBOLS, color="#777777", linestyle=":")
+    right.axhline(100 / SYMBOLS, color=GRAY, linestyle=":")
     for axes in (left, right):
-        axes.grid(axis="y", color="#e6e6e6")
+        axes.grid(axis="y", color=GRID)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=len(COLORS), frameon=False)
     figure.savefig(path, dpi=90)

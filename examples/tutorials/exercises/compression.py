@@ -10,19 +10,17 @@ from matplotlib.figure import Figure
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.loading import load_translator
 
 from ..pruning import Head, head_importance, measure
-from ..pruning_command import read_pairs
-from ..report import BLUE, GRAY, GREEN, ORANGE, console, show_table
-from ..training_helpers import Pairs
-from .subwords import train_briefly
+from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, RED, console, show_table
+from ..training_helpers import Pairs, train_briefly
+from .trained import load_trained
 
 RANKING_PAIRS, TEST_PAIRS = 150, 200  # for the importance of the heads, and for the scores
 STEPS, LEARNING_RATE = 200, 1e-3  # of fine-tuning
 PRUNED = (0.25, 0.5, 0.75)  # fractions of the heads
 COMPLETE, INT8, HEADS, SHARED, SMALL = "complete", "8-bit weights", "pruned heads", "shared layers", "first layer only"
-COLORS = {COMPLETE: GRAY, INT8: ORANGE, HEADS: GREEN, SHARED: BLUE, SMALL: "#a83232"}
+COLORS = {COMPLETE: GRAY, INT8: ORANGE, HEADS: GREEN, SHARED: BLUE, SMALL: RED}
 
 
 @dataclass
@@ -48,14 +46,12 @@ def compare_compressions(
     seed: int, folder: Path, steps: int = STEPS, pruned: Sequence[float] = PRUNED
 ) -> list[Compressed]:
     """Compress the model of the quickstart in `folder`. Models with fewer weights are fine-tuned for some steps."""
-    model, tokenizer = load_translator(folder)
-    train_pairs, test = (
-        read_pairs(*(folder / "data" / f"{part}.{language}" for language in ("en", "es"))) for part in ("train", "test")
-    )
+    translator = load_trained(folder)
+    model, tokenizer, train_pairs = translator.model, translator.tokenizer, translator.train
     result = []
 
     def add(method: str, name: str, model: Any, size: float, heads: Sequence[Head] = ()) -> None:
-        point = measure(model, tokenizer, heads, test[:TEST_PAIRS])
+        point = measure(model, tokenizer, heads, translator.test[:TEST_PAIRS])
         result.append(Compressed(method, name, size, point.bleu, point.exact_match))
 
     complete = weight_size(model)
@@ -67,7 +63,7 @@ def compare_compressions(
         add(HEADS, f"{fraction:.0%} of heads pruned", model, complete - len(heads) * head_size(model), heads)
     for method, compress in ((SHARED, share_layers), (SMALL, keep_first_layer)):
         set_seed(seed)
-        model, _ = load_translator(folder)
+        model = load_trained(folder).model
         compress(model)
         train_briefly(model, tokenizer, train_pairs, seed, steps, LEARNING_RATE)
         add(method, method, model, weight_size(model))
@@ -141,7 +137,7 @@ def draw_compressions(result: Sequence[Compressed], path: Path) -> None:
         axes.annotate(of.name, (of.megabytes, of.bleu), xytext=offset, textcoords="offset points", ha="center")
     largest = max(of.megabytes for of in result)
     axes.set(xlabel="size of the weights, MB", ylabel="BLEU", xlim=(0, 1.12 * largest), ylim=(0, 108))
-    axes.grid(color="#e6e6e6")
+    axes.grid(color=GRID)
     axes.set_title("Size against quality", loc="left", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=90)

@@ -16,7 +16,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
-from ..report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GRID, ORANGE, console, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
@@ -33,7 +33,7 @@ VARIANTS: dict[str, Connection] = {
     "norms only": lambda _, output, norm: norm(output),
     "neither": lambda _states, output, _norm: output,
 }
-PANELS = {"size": "Size of the output", "gradient": "Gradient at layer 1", "similarity": "Similarity of tokens"}
+PANELS = {"size": "Size of the output", "gradient": "Gradient at the first layer", "similarity": "Similarity of tokens"}
 STYLES = {"both": (BLUE, "-"), "residuals only": (ORANGE, "-"), "norms only": ("#5a9a5a", "--"), "neither": (GRAY, ":")}
 
 
@@ -155,5 +155,5 @@ def format_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.set_xlabel("layers")
     axes.set_xticks(range(0, 25, 4))
-    axes.grid(axis="y", color="#e6e6e6")
+    axes.grid(axis="y", color=GRID)
     axes.spines[["top", "right"]].set_visible(False)

@@ -187,7 +187,7 @@ def sample_neighbors(count: int) -> Batch:
 
 
 def name_of(head: Head) -> str:
-    return f"{head.kind}, layer {head.layer + 1}, head {head.index + 1}"
+    return f"{head.kind}, layer {head.layer}, head {head.index}"
 
 
 def show_roles(result: RoleResult, folder: Path) -> None:
@@ -234,6 +234,6 @@ def draw_roles(result: RoleResult, path: Path) -> None:
 
 
 def short_name(head: Head) -> str:
-    """For example, `encoder 1.2`: layer 1, head 2."""
+    """For example, `encoder 1.2`: layer 1, head 2, counted from 0."""
     names = dict(zip(KINDS, ("encoder", "decoder", "cross"), strict=True))
-    return f"{names[head.kind]} {head.layer + 1}.{head.index + 1}"
+    return f"{names[head.kind]} {head.layer}.{head.index}"

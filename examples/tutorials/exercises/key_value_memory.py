@@ -222,7 +222,7 @@ def show_memories(result: MemoryResult, folder: Path) -> None:
     console.print(f"Largest difference between a network's output and Σ activation · value: {result.difference:.1g}\n")
     rows = [
         (
-            f"{name}, layer {index + 1}",
+            f"{name}, layer {index}",
             *(f"{value:.1%}" for value in (layer.active, layer.same_current, layer.same_next, layer.agreement)),
         )
         for name, layers in (("trained", result.trained), ("untrained", result.untrained))
@@ -239,7 +239,7 @@ def show_memories(result: MemoryResult, folder: Path) -> None:
             )
             for unit in layer.units[:EXAMPLES]
         ]
-        show_table(f"Units of layer {index + 1}", ("unit", "next tokens of these inputs", "promoted tokens"), rows)
+        show_table(f"Units of layer {index}", ("unit", "next tokens of these inputs", "promoted tokens"), rows)
     own, others = (sum(column) / len(result.switched_off) for column in zip(*result.switched_off, strict=True))
     console.print(
         f"Without its unit, the logit of the promoted token decreases by {own:.2f}; without another active unit, by "
@@ -258,8 +258,8 @@ def draw_memories(result: MemoryResult, path: Path) -> None:
         "same next token": ("same_next", ORANGE),
         "next token = promoted token": ("agreement", GRAY),
     }
-    layers = {f"trained,\nlayer {index + 1}": layer for index, layer in enumerate(result.trained)}
-    layers |= {f"untrained,\nlayer {index + 1}": layer for index, layer in enumerate(result.untrained)}
+    layers = {f"trained,\nlayer {index}": layer for index, layer in enumerate(result.trained)}
+    layers |= {f"untrained,\nlayer {index}": layer for index, layer in enumerate(result.untrained)}
     for offset, (label, (name, color)) in enumerate(series.items()):
         heights = [100 * getattr(layer, name) for layer in layers.values()]
         bars = axes.bar(

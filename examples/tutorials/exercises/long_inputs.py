@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 import modeling_random_transformer  # noqa: F401  (registers the Auto classes)
 
 from .. import long_attention
-from ..report import BLUE, GRAY, GREEN, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, RED, console, show_table
 from .tasks import FIRST_SYMBOL, Batch, tiny_model, train
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -34,7 +34,7 @@ IMPLEMENTATIONS = {
     "strided_attention": "strided",
     "linear_attention": "linear",
 }
-COLORS = dict(zip(IMPLEMENTATIONS, (GRAY, BLUE, ORANGE, GREEN, "#a83232"), strict=True))
+COLORS = dict(zip(IMPLEMENTATIONS, (GRAY, BLUE, ORANGE, GREEN, RED), strict=True))
 COPY_LENGTHS = (6, 20, 24)
 COPY_SPAN = 8  # two layers of local attention reach 16 positions
 COPY_SIZES: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2, "num_heads": 2, "norm_order": "pre"}
@@ -232,6 +232,6 @@ def draw_long_attentions(result: LongInputResult, path: Path) -> None:
 
 def format_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=11, fontweight="bold")
-    axes.grid(axis="y", color="#e6e6e6")
+    axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

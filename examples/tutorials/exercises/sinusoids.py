@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForTokenClassification
 from modeling_random_transformer.modeling_random_transformer import SinusoidalPositions
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, console, show_table
 from .tasks import FIRST_SYMBOL, Batch, train
 
 BITS = 10
@@ -185,7 +185,7 @@ def draw_encodings(result: SinusoidResult, path: Path) -> None:
     right.axvline(TRAINED_LENGTH + 0.5, color=GRAY, linestyle=":", label="longest of the training")
     right.set(xlabel="position", ylim=(0, 105))
     right.set_title("Accuracy of the previous token, %", fontsize=11, fontweight="bold")
-    right.grid(axis="y", color="#e6e6e6")
+    right.grid(axis="y", color=GRID)
     right.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower right", ncols=2, frameon=False)
     figure.savefig(path, dpi=90)

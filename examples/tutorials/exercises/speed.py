@@ -14,14 +14,14 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import trace
 
-from ..report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GRID, ORANGE, RED, console, show_table
 
 LENGTHS = (8, 16, 32, 64, 128)
 VOCAB_SIZE = 10_000
 ENCODER = "encoder"
 ONE_PASS = "decoder, one pass"  # as in training, where the complete target is known
 CACHED, UNCACHED = "generate, cache", "generate, no cache"
-COLORS = {ENCODER: BLUE, ONE_PASS: GRAY, CACHED: ORANGE, UNCACHED: "#a83232"}
+COLORS = {ENCODER: BLUE, ONE_PASS: GRAY, CACHED: ORANGE, UNCACHED: RED}
 
 
 @dataclass
@@ -112,7 +112,7 @@ def draw_speeds(result: SpeedResult, path: Path) -> None:
     axes.set_xticks(result.lengths, [str(length) for length in result.lengths])
     axes.set(xlabel="tokens", ylabel="milliseconds")
     axes.set_title("Time for one sentence (tiny preset)", loc="left", fontweight="bold")
-    axes.grid(axis="y", color="#e6e6e6")
+    axes.grid(axis="y", color=GRID)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", frameon=False)
     figure.savefig(path, dpi=110)

@@ -1,6 +1,5 @@
 """Exercise 14: words, characters and subwords (paper 5.1 uses byte-pair encoding)."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,20 +11,20 @@ import sacrebleu
 import torch
 from matplotlib.figure import Figure
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, PrinterCallback, Seq2SeqTrainer, set_seed
+from transformers import PreTrainedTokenizerFast, set_seed
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, show_table
 from ..sample_data import held_out_sample
-from ..training_helpers import MAX_TOKENS, Pairs, build_translator, encode_pairs, short_training_arguments, translate
+from ..training_helpers import MAX_TOKENS, Pairs, build_translator, train_briefly, translate
 
 VOCAB_SIZE = 300
 PAIRS = 4000  # with those for the test
 TRANSLATOR = {"d_model": 96, "d_ff": 192, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-STEPS, BATCH = 400, 32
+STEPS = 400
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 SPACE = "▁"  # in front of each word, so that the spaces of a text can be restored
 SENTENCE = "The tortoises are in the classroom."  # "tortoises" is not in the training data
-COLORS = {"word": GRAY, "character": BLUE, "WordPiece": ORANGE, "BPE": GREEN, "unigram": "#a83232"}
+COLORS = {"word": GRAY, "character": BLUE, "WordPiece": ORANGE, "BPE": GREEN, "unigram": RED}
 
 
 @dataclass
@@ -121,26 +120,6 @@ def train_translator(
     with torch.no_grad():
         translations = translate(model, tokenizer, sources, do_sample=False)
     return sacrebleu.corpus_bleu(translations, [references]).score
-
-
-def train_briefly(model: Any, tokenizer: Any, pairs: Pairs, seed: int, steps: int, learning_rate: float = 5e-3) -> None:
-    """Train for a number of steps, without output. The model is then in evaluation mode."""
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = short_training_arguments(
-            Path(folder),
-            epochs=1,
-            seed=seed,
-            max_steps=steps,
-            per_device_train_batch_size=BATCH,
-            learning_rate=learning_rate,
-            disable_tqdm=True,
-            logging_strategy="no",
-        )
-        data, collator = encode_pairs(pairs, tokenizer), DataCollatorForSeq2Seq(tokenizer, model=model)
-        trainer = Seq2SeqTrainer(model, arguments, train_dataset=data, data_collator=collator)
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    model.eval()
 
 
 # Output

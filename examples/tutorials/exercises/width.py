@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention, eager_attention_forward
 
-from ..report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GRID, ORANGE, console, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
@@ -150,5 +150,5 @@ def format_axes(axes: Axes, widths: Sequence[int]) -> None:
     axes.set_xticks(widths, [str(width) for width in widths])
     axes.set_xlabel("d_k")
     axes.set_title(axes.get_title(), fontsize=11, fontweight="bold")
-    axes.grid(axis="y", color="#e6e6e6")
+    axes.grid(axis="y", color=GRID)
     axes.spines[["top", "right"]].set_visible(False)

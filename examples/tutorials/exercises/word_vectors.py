@@ -74,7 +74,7 @@ class WordVectorResult:
 @torch.no_grad()
 def examine_word_vectors(seed: int, folder: Path) -> WordVectorResult:
     """Examine the model of the quickstart in `folder`. The seed is that of the random vectors."""
-    model, tokenizer = load_translator(folder)
+    model, tokenizer = load_translator(folder, argument="--model")
     matrix = model.get_input_embeddings().weight.detach()  # [vocab_size, d_model]
     torch.manual_seed(seed)
     random_matrix = torch.randn_like(matrix)
