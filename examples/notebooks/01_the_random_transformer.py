@@ -106,7 +106,7 @@ compare("sum", token_embedding + positions)
 # later numbers depend on this, so from here on the input of our model is the post's matrix $E$.
 #
 # Four dimensions have two wavelengths. With $d_\text{model} = 64$ there are 32, and each position has its own pattern.
-# The wavelengths grow from left to right, like the digits of a number from the last to the first.
+# The wavelengths grow from left to right, as the digits of a number change more slowly from the last to the first.
 
 # %%
 print("the post's positions of the second word:", BLOG["position_encoding"]["pos1_as_printed"])
@@ -249,7 +249,7 @@ assert torch.equal(difference[1], torch.zeros(4).double())
 # NaN. The scores grow from layer to layer, and its softmax computes $e^x$ of a score above 709, which overflows in
 # float64. Libraries subtract the largest score first, which does not change the result:
 # $e^{x_i - m} / \sum_j e^{x_j - m}$. That helps the softmax but not the growth: in float16, whose largest number is
-# 65,504, the values overflow nevertheless. With residual connections and norms, they stay where they are.
+# 65,504, the values overflow nevertheless. With residual connections and norms, they do not grow.
 
 # %%
 random_model = unnormalized_model()

@@ -84,7 +84,7 @@ print(translate(model.eval(), tokenizer, ["I see the dog."], max_new_tokens=8), 
 # ## What the model learns from a pair
 #
 # The target is shifted by one token: from `<s>` and the first $t - 1$ tokens, the decoder predicts token $t$. During
-# training it sees the correct prefix, not its own predictions (*teacher forcing*), and the causal mask hides the
+# training its input is the correct prefix, not its own predictions (*teacher forcing*), and the causal mask hides the
 # tokens that follow. So all positions of a sentence are trained at once, in parallel.
 
 # %%
@@ -99,8 +99,8 @@ for step in range(1, len(labels) + 1):
 #
 # $$\mathcal{L} = -\frac{1}{T} \sum_{t=1}^{T} \log p(y_t \mid y_{<t}, x)$$
 #
-# A model that knows nothing gives each of the $V$ tokens the probability $1/V$, with a loss of $\log V$. An untrained
-# model should be close to that. If it is far above, something is wrong with the initialization.
+# If a model assigns the same probability $1/V$ to each of the $V$ tokens, its loss is $\log V$. That of an untrained
+# model should be close to this. If it is far above, something is wrong with the initialization.
 
 # %%
 with torch.no_grad():
@@ -158,7 +158,7 @@ assert history[-1]["loss"] < 1.4 * floor
 # %% [markdown]
 # ## Evaluation
 #
-# Two measures on sentences that the model has never seen. *Exact match* is the share of translations that equal the
+# Two measures on sentences that are not in the training data. *Exact match* is the share of translations that equal the
 # reference. BLEU, from 0 to 100, is the geometric mean of the precisions of 1 to 4 consecutive words, times a penalty
 # for translations that are too short. Real text has many correct translations, so there only BLEU is useful.
 
@@ -230,11 +230,11 @@ for answer in answers:
 assert translate(translator.model, tokenizer, sources[:50]) == translations[:50]
 
 # %% [markdown]
-# ## Where the model looks
+# ## Cross-attention
 #
 # The cross-attention weights show which source tokens each target token attends to. Adjective and noun are exchanged
-# in Spanish, and the weights are exchanged too: an alignment of words that nobody has taught the model. The next
-# notebook examines these weights and changes them.
+# in Spanish, and the weights are exchanged too: the model has learned an alignment of words from pairs of sentences.
+# The next notebook examines these weights and changes them.
 
 # %%
 model.set_attn_implementation("eager")  # the implementation that returns weights
@@ -257,4 +257,4 @@ _ = axes.set(xlabel="source", ylabel="target")
 # - `python examples/quickstart.py` is this training with more epochs (98% exact match), also for your own sentence
 #   pairs: `--source my.en --target my.es`.
 # - The how-to guide "Train a translation model" in `docs/how_to/train.md` is about real corpora.
-# - The next notebook opens the model that was saved here.
+# - The next notebook examines the model that was saved here.

@@ -144,8 +144,9 @@ axes.set(xlabel="head", title=f"Increase of the loss without a head (intact: {in
 _ = figure.colorbar(image, ax=axes)
 
 # %% [markdown]
-# Most heads can be removed one at a time with little effect: others do the same work. A whole sub-layer cannot. A path
-# may contain wildcards, so one line removes the cross-attention of all layers, and the model no longer sees the source:
+# Most heads can be removed one at a time with little effect: others compute similar outputs. A whole sub-layer cannot.
+# A path may contain wildcards, so one line removes the cross-attention of all layers. The output then does not depend
+# on the source:
 
 # %%
 ablations = {

@@ -24,8 +24,8 @@ print(f"{model.num_parameters():,} parameters, attention: {model.config._attn_im
 # %% [markdown]
 # ## Three ways to compute fewer scores
 #
-# *Local* attention (Longformer) lets token $i$ see the tokens $j$ with $|i - j| \le w$. *Strided* attention (Sparse
-# Transformer) lets half of the heads do this, and the other half see every $s$-th token, $(i - j) \bmod s = 0$.
+# In *local* attention (Longformer), token $i$ attends to the tokens $j$ with $|i - j| \le w$. In *strided* attention
+# (Sparse Transformer), half of the heads do this, and the others attend to every $s$-th token, $(i - j) \bmod s = 0$.
 # *Linear* attention (Performer) keeps all pairs and changes the formula: with features $\phi$ whose products
 # approximate the exponential function, $e^{q \cdot k / \sqrt{d_k}} \approx \phi(q) \cdot \phi(k)$, the sum over keys
 # can be computed once for all queries:
@@ -33,7 +33,7 @@ print(f"{model.num_parameters():,} parameters, attention: {model.config._attn_im
 # $$\frac{\sum_j \left(\phi(q_i) \cdot \phi(k_j)\right) v_j}{\sum_j \phi(q_i) \cdot \phi(k_j)}
 # = \frac{\phi(q_i)^\top \sum_j \phi(k_j)\, v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j)}$$
 #
-# The pairs that a causal decoder sees, for $w = s = 4$:
+# The pairs with a weight in a causal decoder, for $w = s = 4$:
 
 # %%
 distance = torch.arange(24)[:, None] - torch.arange(24)

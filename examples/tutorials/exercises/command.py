@@ -14,13 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-import transformers
-
 from modeling_random_transformer.utils.command_line import Parser, print_error, require_random_transformer_folder
 
 from ..report import console
-from ..training_helpers import check_seed, check_writable
+from ..training_helpers import check_seed, check_writable, configure_libraries
 from .ablations import compare_ablations, show_ablations
 from .attention import compare_attentions, show_attentions
 from .complexity import compare_complexity, show_complexity
@@ -106,8 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, exercise in EXERCISES.items():
             console.print(f"{number}. {exercise.question}", soft_wrap=True)
         return 0
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)  # more threads do not speed up models this small
+    configure_libraries(args.seed)
     exercise = EXERCISES[args.exercise]
     console.print(f"{args.exercise}. {exercise.question}", style="bold", end="\n\n", soft_wrap=True)
     try:

@@ -193,14 +193,14 @@ def name_of(head: Head) -> str:
 def show_roles(result: RoleResult, folder: Path) -> None:
     rows = [
         (
-            name_of(head),
+            short_name(head),
             *(f"{shares[role]:.0%}" if role in shares else "" for role in ROLES),
             f"{result.loss[head]:.3f}",
         )
         for head, shares in result.shares.items()
     ]
     title = "Queries whose largest weight is on the key of the role, and increase of the loss without the head"
-    show_table(title, ("head", *ROLES, "loss"), rows)
+    show_table(title, ("layer.head", *ROLES, "loss"), rows)
     best = {role: best_head(result.shares, role) for role in ROLES}
     rows = [("complete", "", f"{result.exact_match['complete']:.1%}")]
     rows += [(role, name_of(head), f"{result.exact_match[role]:.1%}") for role, head in best.items()]
