@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from .report import BLUE, GRAY, GREEN, GRID, ORANGE, console, show_table
+from .report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, console, show_table
 from .training_helpers import Pairs, translate
 
 BATCH = 50  # sentences
@@ -233,7 +233,7 @@ def draw_pruning(result: PruningResult, path: Path) -> None:
     for axes in (left, right):
         axes.set_xlabel("pruned heads (%)")
         axes.set_ylim(0, 102)
-        axes.grid(axis="y", color=GRID)
+        axes.grid(axis="y", color=GRID_COLOR)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     figure.savefig(path, dpi=110)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .recurrent_comparison import CANDIDATES, LENGTHS, Result
-from .report import GRID, show_table
+from .report import GRID_COLOR, show_table
 
 
 def show_results(results: Sequence[Result]) -> None:
@@ -57,7 +57,7 @@ def draw(results: Sequence[Result], source_tokens: dict[int, float], path: Path)
     draw_exact_match(left, results, source_tokens)
     draw_throughput(right, results)
     for axes in (left, right):
-        axes.grid(axis="y", color=GRID)
+        axes.grid(axis="y", color=GRID_COLOR)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=160)

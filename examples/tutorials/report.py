@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -22,7 +23,7 @@ HOW_TO_LOAD = """
     print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
 """
 BLUE, ORANGE, GREEN, RED, GRAY = "#1f5a94", "#e3944a", "#4c9a6a", "#a83232", "#777777"
-GRID = "#e6e6e6"
+GRID_COLOR = "#e6e6e6"
 
 console = Console(markup=False, emoji=False, highlight=False)  # sentences may contain [brackets] and :colons:
 
@@ -56,7 +57,7 @@ def draw_losses(history: Sequence[dict[str, float]], path: Path, vocab_size: int
     axes.axhline(floor, label="minimum with label smoothing", color=GRAY, linestyle=":")
     axes.set_title("Training and evaluation loss", loc="left", fontweight="bold")
     axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", ylim=(0, None))
-    axes.grid(axis="y", color=GRID)
+    axes.grid(axis="y", color=GRID_COLOR)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=160)
@@ -109,6 +110,15 @@ def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], 
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, pad=12)
     figure.colorbar(cells, ax=axes, label="attention weight", shrink=0.8, pad=0.02).outline.set_visible(False)
     figure.savefig(path, dpi=160)
+
+
+def format_axes(axes: Axes, title: str, grid: bool = True) -> None:
+    """Add a title and, unless `grid` is false, horizontal lines behind the data; remove the upper and right borders."""
+    axes.set_title(title, fontsize=11, fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    if grid:
+        axes.grid(axis="y", color=GRID_COLOR)
+        axes.set_axisbelow(True)
 
 
 def cell_centers(cells: Sequence[str]) -> list[float]:

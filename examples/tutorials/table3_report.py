@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from modeling_random_transformer.utils.atomic_files import write_atomically
 from modeling_random_transformer.utils.tables import markdown_table
 
-from .report import BLUE, GRAY, GRID, ORANGE
+from .report import BLUE, GRAY, GRID_COLOR, ORANGE
 from .table3_rows import ROWS
 from .table3_runs import Result
 
@@ -78,7 +78,7 @@ class Table3:
             axes.axvline(0, color=GRAY, linestyle=":")
             axes.set_title(f"Δ {label} from the base model", loc="left", fontweight="bold")
             axes.set_yticks(range(len(rows)), rows)
-            axes.grid(axis="x", color=GRID)
+            axes.grid(axis="x", color=GRID_COLOR)
             axes.spines[["top", "right"]].set_visible(False)
         figure.axes[0].invert_yaxis()
         if rows:

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention
 
-from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, RED, console, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, format_axes, show_table
 
 KERNEL = 3
 SIZES = ((256, 64), (2048, 64), (256, 512))  # (n, d): base, longer, wider
@@ -278,15 +278,12 @@ def draw_complexity(result: ComplexityResult, path: Path) -> None:
         shares = [100 * share for share in result.recall[kind].values()]
         right.plot(RECALL_LENGTHS, shares, color=COLORS[kind], linewidth=2, marker="o", markersize=4)
     left.set_yscale("log")
-    left.set_title("Gradient of the last state", fontsize=11, fontweight="bold")
     left.set_xlabel("distance of the token")
-    right.set_title("Recall of the first token after training, %", fontsize=11, fontweight="bold")
     right.set(xlabel="length", ylim=(0, 105))
     right.set_xscale("log", base=2)
     right.set_xticks(RECALL_LENGTHS, map(str, RECALL_LENGTHS))
     right.axhline(100 / SYMBOLS, color=GRAY, linestyle=":")
-    for axes in (left, right):
-        axes.grid(axis="y", color=GRID)
-        axes.spines[["top", "right"]].set_visible(False)
+    format_axes(left, "Gradient of the last state")
+    format_axes(right, "Recall of the first token after training, %")
     figure.legend(loc="outside lower center", ncols=len(COLORS), frameon=False)
     figure.savefig(path, dpi=90)

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
 
 from ..pruning import Head, head_importance, measure
-from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, RED, console, show_table
+from ..report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, RED, console, show_table
 from ..training_helpers import Pairs, train_briefly
 from .trained import load_trained
 
@@ -137,7 +137,7 @@ def draw_compressions(result: Sequence[Compressed], path: Path) -> None:
         axes.annotate(of.name, (of.megabytes, of.bleu), xytext=offset, textcoords="offset points", ha="center")
     largest = max(of.megabytes for of in result)
     axes.set(xlabel="size of the weights, MB", ylabel="BLEU", xlim=(0, 1.12 * largest), ylim=(0, 108))
-    axes.grid(color=GRID)
+    axes.grid(color=GRID_COLOR)
     axes.set_title("Size against quality", loc="left", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=90)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -16,7 +15,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
-from ..report import BLUE, GRAY, GRID, ORANGE, console, show_table
+from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
@@ -146,14 +145,7 @@ def draw_depths(result: DepthResult, path: Path) -> None:
             color, dashes = STYLES[variant]
             axes.plot(result.depths, values, dashes, label=variant, color=color, linewidth=2, marker="o", markersize=3)
         axes.set_yscale("linear" if name == "similarity" else "log")
+        axes.set(xlabel="layers", xticks=range(0, 25, 4))
         format_axes(axes, title)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=110)
-
-
-def format_axes(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=11, fontweight="bold")
-    axes.set_xlabel("layers")
-    axes.set_xticks(range(0, 25, 4))
-    axes.grid(axis="y", color=GRID)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -17,7 +17,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import intervene
 
-from ..report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_table
 from .trained import Translator, load_trained
 
 SENTENCES = 1000
@@ -268,7 +268,6 @@ def draw_memories(result: MemoryResult, path: Path) -> None:
         axes.bar_label(bars, fmt="%.0f", fontsize=8)
     axes.set_xticks(range(len(layers)), list(layers))
     axes.set_ylabel("%")
-    axes.set_title(f"The {TRIGGERS} inputs that excite a unit most", fontsize=11, fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
+    format_axes(axes, f"The {TRIGGERS} inputs that excite a unit most", grid=False)
     figure.legend(loc="outside right center", frameon=False)
     figure.savefig(path, dpi=90)

@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +19,7 @@ from transformers import AutoModelForCausalLM
 import modeling_random_transformer  # noqa: F401  (registers the Auto classes)
 
 from .. import long_attention
-from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, RED, console, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, format_axes, show_table
 from .tasks import FIRST_SYMBOL, Batch, tiny_model, train
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -228,10 +227,3 @@ def draw_long_attentions(result: LongInputResult, path: Path) -> None:
     format_axes(memory, "Peak memory, MB")
     format_axes(accuracy, "Correctly copied symbols, %")
     figure.savefig(path, dpi=90)
-
-
-def format_axes(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=11, fontweight="bold")
-    axes.grid(axis="y", color=GRID)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForTokenClassification
 from modeling_random_transformer.modeling_random_transformer import SinusoidalPositions
 
-from ..report import BLUE, GRAY, GREEN, GRID, ORANGE, console, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, console, format_axes, show_table
 from .tasks import FIRST_SYMBOL, Batch, train
 
 BITS = 10
@@ -184,8 +184,6 @@ def draw_encodings(result: SinusoidResult, path: Path) -> None:
         right.plot(range(2, LONGEST + 1), values, label=method, color=COLORS[method], linewidth=2)
     right.axvline(TRAINED_LENGTH + 0.5, color=GRAY, linestyle=":", label="longest of the training")
     right.set(xlabel="position", ylim=(0, 105))
-    right.set_title("Accuracy of the previous token, %", fontsize=11, fontweight="bold")
-    right.grid(axis="y", color=GRID)
-    right.spines[["top", "right"]].set_visible(False)
+    format_axes(right, "Accuracy of the previous token, %")
     figure.legend(loc="outside lower right", ncols=2, frameon=False)
     figure.savefig(path, dpi=90)

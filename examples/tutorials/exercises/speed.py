@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import trace
 
-from ..report import BLUE, GRAY, GRID, ORANGE, RED, console, show_table
+from ..report import BLUE, GRAY, GRID_COLOR, ORANGE, RED, console, show_table
 
 LENGTHS = (8, 16, 32, 64, 128)
 VOCAB_SIZE = 10_000
@@ -112,7 +112,7 @@ def draw_speeds(result: SpeedResult, path: Path) -> None:
     axes.set_xticks(result.lengths, [str(length) for length in result.lengths])
     axes.set(xlabel="tokens", ylabel="milliseconds")
     axes.set_title("Time for one sentence (tiny preset)", loc="left", fontweight="bold")
-    axes.grid(axis="y", color=GRID)
+    axes.grid(axis="y", color=GRID_COLOR)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", frameon=False)
     figure.savefig(path, dpi=110)

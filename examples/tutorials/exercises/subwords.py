@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, format_axes, show_table
 from ..sample_data import held_out_sample
 from ..training_helpers import MAX_TOKENS, Pairs, build_translator, train_briefly, translate
 
@@ -147,6 +147,5 @@ def draw_tokenizers(result: SubwordResult, path: Path) -> None:
         bars = axes.bar(list(result.kinds), values, color=[COLORS[kind] for kind in result.kinds])
         axes.bar_label(bars, fmt="%.1f", fontsize=9)
         axes.tick_params(axis="x", labelrotation=30)
-        axes.set_title(title, fontsize=11, fontweight="bold")
-        axes.spines[["top", "right"]].set_visible(False)
+        format_axes(axes, title, grid=False)
     figure.savefig(path, dpi=90)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention, eager_attention_forward
 
-from ..report import BLUE, GRAY, GRID, ORANGE, console, show_table
+from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
@@ -129,15 +129,20 @@ def draw_widths(result: WidthResult, path: Path) -> None:
     accuracy, cost, entropy = figure.subplots(1, 3)
     heads = result.heads
     draw_line(accuracy, {width: 100 * head.accuracy for width, head in heads.items()}, GRAY)
-    accuracy.set(title="Correct keys, %", ylim=(0, 105))
+    accuracy.set(ylim=(0, 105))
     draw_line(cost, {width: head.parameters for width, head in heads.items()}, GRAY)
-    cost.set(title="Parameters per head", ylim=(0, None))
+    cost.set(ylim=(0, None))
     draw_line(entropy, result.scaled, BLUE, "scaled by 1/√d_k")
     draw_line(entropy, result.unscaled, ORANGE, "unscaled")
-    entropy.set(title="Relative entropy of the weights (1 = uniform)", ylim=(0, 1.05))
+    entropy.set(ylim=(0, 1.05))
     entropy.legend(frameon=False, loc="lower left")
-    for axes in (accuracy, cost, entropy):
-        format_axes(axes, list(heads))
+    for axes, title in (
+        (accuracy, "Correct keys, %"),
+        (cost, "Parameters per head"),
+        (entropy, "Relative entropy of the weights (1 = uniform)"),
+    ):
+        format_axes(axes, title)
+        format_widths(axes, list(heads))
     figure.savefig(path, dpi=110)
 
 
@@ -145,10 +150,7 @@ def draw_line(axes: Axes, points: Mapping[int, float], color: str, label: str = 
     axes.plot(list(points), list(points.values()), marker="o", markersize=4, linewidth=2, color=color, label=label)
 
 
-def format_axes(axes: Axes, widths: Sequence[int]) -> None:
+def format_widths(axes: Axes, widths: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(widths, [str(width) for width in widths])
     axes.set_xlabel("d_k")
-    axes.set_title(axes.get_title(), fontsize=11, fontweight="bold")
-    axes.grid(axis="y", color=GRID)
-    axes.spines[["top", "right"]].set_visible(False)

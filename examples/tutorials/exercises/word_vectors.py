@@ -14,7 +14,7 @@ from torch.nn.functional import normalize, one_hot
 
 from modeling_random_transformer.loading import load_translator
 
-from ..report import BLUE, ORANGE, console, show_table
+from ..report import BLUE, ORANGE, console, format_axes, show_table
 from ..sample_data import NOUNS, english_plural, entries, spanish_plural
 
 WORDS = ("niño", "rojo", "los", "boy")  # whose neighbors are printed
@@ -222,8 +222,7 @@ def draw_word_vectors(result: WordVectorResult, path: Path) -> None:
             axes.scatter(x, y, s=16, color=color, marker=marker, label=f"{gender}, {number}", alpha=0.8)
         axes.axhline(0, color="#cccccc", linewidth=1)
         axes.axvline(0, color="#cccccc", linewidth=1)
-        axes.set_title(f"{language} nouns", fontsize=11, fontweight="bold")
         axes.set(xlabel="gender direction", ylabel="number direction")
-        axes.spines[["top", "right"]].set_visible(False)
+        format_axes(axes, f"{language} nouns", grid=False)
     panels[0].legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=90)
