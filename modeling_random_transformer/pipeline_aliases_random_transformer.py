@@ -179,7 +179,7 @@ def register_tasks() -> None:
 
 
 def check_task(task: str) -> tuple[str, dict[str, Any], Any]:
-    """`PIPELINE_REGISTRY.check_task` that also knows `"translation_en_to_de"`."""
+    """`PIPELINE_REGISTRY.check_task` that also accepts `"translation_en_to_de"`."""
     languages = TRANSLATION.fullmatch(task)
     if languages is None or task in PIPELINE_REGISTRY.get_supported_tasks():
         return PipelineRegistry.check_task(PIPELINE_REGISTRY, task)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Encoder-only and decoder-only models
 #
-# The original Transformer has two stacks of layers: an encoder, which reads the source, and a decoder, which writes the
-# target. Each stack is also a model of its own:
+# The original Transformer has two stacks of layers: the encoder processes the source, the decoder generates the target.
+# Each stack is also a model of its own:
 #
 # | model | stack | each token attends to | training objective | family |
 # |---|---|---|---|---|
@@ -40,10 +40,10 @@ configure_libraries(seed=0)
 # %% [markdown]
 # ## Sentences and a tokenizer
 #
-# The texts are from a small grammar, so that we know what there is to learn. A sentence is either an action (*the king
-# eats the red apple*), whose verb fits the kind of the noun, or a description (*the apple is red*), which says nothing
-# about the kind. The model sees neither the grammar nor the kinds. The tokenizer needs one more token, `<mask>`, in
-# place of a hidden word.
+# The texts are from a small grammar, so that the best possible predictions are known. A sentence is either an action
+# (*the king eats the red apple*), whose verb fits the kind of the noun, or a description (*the apple is red*), which
+# says nothing about the kind. The training data contain neither the grammar nor the kinds. The tokenizer needs one more
+# token, `<mask>`, in place of a hidden word.
 
 # %%
 LABELS = ["animal", "food", "text", "thing", "place"]
@@ -191,8 +191,8 @@ for text in ("The queen eats the red <mask>.", "The queen visits the <mask>.", "
 # %% [markdown]
 # ## Fine-tuning with few labels
 #
-# The task: what is described, an animal, food, a text, a thing or a place? In *The apple is red*, only the noun tells,
-# and a handful of labeled sentences contain only a few of the nouns.
+# The task: what is described, an animal, food, a text, a thing or a place? In *The apple is red*, only the
+# noun shows it, and a few labeled sentences contain only a few of the nouns.
 
 
 # %%
@@ -324,10 +324,10 @@ axes.set(xlabel="step", ylabel="loss, nats per predicted token", ylim=(0, None))
 _ = axes.legend(frameon=False)
 
 # %% [markdown]
-# The losses are not comparable: the encoder knows the words on both sides of a gap, the decoder only those before it.
+# The losses are not comparable: the encoder's input has the words on both sides of a gap, the decoder's those before.
 #
 # A decoder has what an encoder lacks, the probability of a whole text, as the product of the next-token
-# probabilities. It can therefore judge sentences, and write them by sampling one token after the other.
+# probabilities. It can therefore score sentences, and generate them by sampling one token after the other.
 
 # %%
 for text in ("The king eats the apple.", "The king eats the table."):

@@ -84,7 +84,7 @@ def copy_page(folder: Path, cache: Path) -> None:
         target = folder / VENDOR / package.name.rpartition("/")[2]
         target.mkdir(parents=True)
         extract(package, cache, target)
-        for module in target.glob("*.mjs"):  # some hosts do not know the type of .mjs
+        for module in target.glob("*.mjs"):  # some hosts have no content type for .mjs
             module.rename(module.with_suffix(".js"))
     import onnxruntime  # the archive of onnxruntime-web has no license; it is that of onnxruntime
 
@@ -95,7 +95,7 @@ def copy_page(folder: Path, cache: Path) -> None:
 def page_settings(
     model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, dtype: str
 ) -> dict[str, Any]:
-    """What the page needs to know about the model, its tokenizer and its generation config.
+    """The settings that the page requires: of the model, its tokenizer and its generation config.
 
     Raises:
         ValueError: the page does not support the tokenizer, or the generation config has no start token.
