@@ -1,1 +1,1 @@
-"""Walkthrough, explorer, exercises, recurrent comparison, and shared code of the small training examples."""
+"""Walkthrough, explorer, exercises, figures and comparisons, and shared code of the small training examples."""

@@ -1,4 +1,4 @@
-"""Console output of the examples: tables, and the summary and plots of the quickstart."""
+"""Output of the examples: tables, the format of plots, and the summary and plots of the quickstart."""
 
 import math
 from collections.abc import Iterable, Sequence
