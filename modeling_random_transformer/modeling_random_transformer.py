@@ -134,7 +134,7 @@ def eager_attention_forward(
     # In float32 at least: a half-precision minimum plus a negative score would overflow to -inf.
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if attention_mask is not None and attention_mask.dtype == torch.bool:
-        attention_mask = torch.where(attention_mask, 0.0, torch.finfo(scores.dtype).min)
+        attention_mask = scores.new_zeros(1).masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     if attention_mask is None:
         weights = scores.softmax(dim=-1)
     else:

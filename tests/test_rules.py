@@ -130,6 +130,20 @@ def test_a_mask_does_not_overflow_on_large_negative_scores(dtype):
     assert outputs[0, :, 0].tolist() == [[0.0] * 4, [10.0] * 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_eager_attention_with_a_boolean_mask(dtype):
+    """A boolean mask has the effect of one with 0 and the minimum, in every dtype."""
+    states = torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    visible = torch.tensor([[True, False, False], [False, False, False], [True, True, False]])[None, None]
+    additive = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+    results = [
+        eager_attention_forward(torch.nn.Identity(), states, states, states, mask, scaling=1.0)
+        for mask in (visible, additive)
+    ]
+    for with_boolean, with_additive in zip(*results, strict=True):
+        assert torch.equal(with_boolean, with_additive)
+
+
 def test_implementations_agree_on_a_fully_padded_source():
     model = exact_model()
     batch = padded_batch([5, 5])

@@ -122,7 +122,7 @@ def fit_network(network: nn.Module, steps: int, rate: float = 0.1) -> tuple[floa
         gradients = torch.autograd.grad(loss_of(network(X[:, None])[:, 0], BENT), parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter -= rate * gradient
+                parameter.sub_(rate * gradient)
     predictions = network(X[:, None])[:, 0].detach()
     return loss_of(predictions, BENT).item(), predictions
 
