@@ -54,6 +54,13 @@ def test_decoder_needs_the_feed_forward_network(exact_match):
     assert exact_match({"encoder.*.ffn.output": 0}) > decoder + 0.15
 
 
+def test_unit_promotes_the_next_token(page):
+    activations = page["complete"]["decoder.layers.1.ffn.activation"][0, :, page["unit"]]
+    assert activations.argmax() == 0
+    logits, without = (page[name]["logits"][0, 0, page["token"]] for name in ("complete", "without"))
+    assert logits > without
+
+
 def test_order_is_unknown_without_positions(page, exact_match):
     assert page["with_positions"] == ["El niño ayuda al médico.", "El médico ayuda al niño."]
     first, second = page["without_positions"]
