@@ -7,13 +7,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import eager_mask
+from transformers import PreTrainedModel
 
-from ..modeling_random_transformer import eager_attention_forward, ungroup_weights
-from .observers import Observer, find_stacks
-
-TRACED = "random_transformer_traced"  # name of the instrumented attention in transformers' registry
+from .attention import TRACED, AttentionHooks
+from .observers import Observer, Observers
+from .paths import find_stacks
 
 
 @contextmanager
@@ -67,33 +65,7 @@ class HookManager:
 
     def __init__(self, on_exit: ExitStack):
         self.on_exit = on_exit
-        self.observers: list[Observer] = []
-
-    def replaces(self, path: str) -> bool:
-        """Whether an intervention replaces the value at this path."""
-        return any(observer.replaces(path) for observer in self.observers)
-
-    def uses(self, path: str) -> bool:
-        """Whether an observer receives the value at this path."""
-        return any(observer.replaces(path) or observer.selects(path) for observer in self.observers)
-
-    def replace(self, path: str, value: Tensor) -> Tensor:
-        """The value after all interventions, the same object if there are none."""
-        for observer in self.observers:
-            if observer.replaces(path):
-                value = observer.replace(path, value)
-        return value
-
-    def record(self, path: str, value: Tensor) -> None:
-        for observer in self.observers:
-            if observer.selects(path):
-                observer.record(path, value)
-
-    def pass_value(self, path: str, value: Tensor) -> Tensor:
-        """Replace a value if required, and record it."""
-        value = self.replace(path, value)
-        self.record(path, value)
-        return value
+        self.observers = Observers()
 
     def replace_method(self, module: nn.Module, name: str, replacement: Callable) -> Callable:
         """Replace a method of one instance and return the original."""
@@ -114,7 +86,7 @@ class HookManager:
 
     def hook_output(self, module: nn.Module, path: str) -> None:
         """Pass what the module returns."""
-        self.add_forward_hook(module, lambda _, outputs: self.pass_value(path, outputs))
+        self.add_forward_hook(module, lambda _, outputs: self.observers.pass_value(path, outputs))
 
     def hook_stack(self, name: str, stack: Any) -> None:
         """Pass the values of an encoder or a decoder."""
@@ -127,7 +99,7 @@ class HookManager:
 
     def pass_first(self, path: str, outputs: Any) -> Any:
         """Pass the first of several outputs."""
-        states = self.pass_value(path, outputs[0])
+        states = self.observers.pass_value(path, outputs[0])
         if states is outputs[0]:
             return outputs
         if isinstance(outputs, tuple):
@@ -139,22 +111,21 @@ class HookManager:
         """Pass token ids and their embeddings up to the first layer's input (paper 3.4 and 3.5)."""
 
         def embed_ids(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-            for observer in self.observers:
-                observer.start(name)
+            self.observers.start(name)
             if input_ids is not None:
-                input_ids = self.pass_value(f"{name}.embedding.ids", input_ids)
+                input_ids = self.observers.pass_value(f"{name}.embedding.ids", input_ids)
             return original_embed_ids(input_ids, inputs_embeds)
 
         def embed(inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
-            inputs_embeds = self.pass_value(f"{name}.embedding.token", inputs_embeds)
+            inputs_embeds = self.observers.pass_value(f"{name}.embedding.token", inputs_embeds)
             computed = inputs_embeds * stack.embed_scale
-            scaled = self.pass_value(f"{name}.embedding.scaled", computed)
+            scaled = self.observers.pass_value(f"{name}.embedding.scaled", computed)
             if scaled is computed:
                 summed = original_embed(inputs_embeds, start, end)
             else:
                 with attribute(stack, "embed_scale", 1.0):
                     summed = original_embed(scaled, start, end)
-            return self.pass_value(f"{name}.embedding.sum", summed)
+            return self.observers.pass_value(f"{name}.embedding.sum", summed)
 
         original_embed_ids = self.replace_method(stack, "embed_ids", embed_ids)
         original_embed = self.replace_method(stack, "embed", embed)
@@ -188,10 +159,10 @@ class HookManager:
 
         def hook(_module: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> None:
             (states,) = args
-            if self.replaces(path):
+            if self.observers.replaces(path):
                 # In place, since pre-norm uses the sum again in the next residual connection.
-                states.copy_(self.replace(path, states.clone()))
-            self.record(path, states)
+                states.copy_(self.observers.replace(path, states.clone()))
+            self.observers.record(path, states)
 
         self.add_forward_pre_hook(norm, hook)
 
@@ -199,21 +170,21 @@ class HookManager:
         """Pass mean, variance and output of a layer norm."""
 
         def hook(inputs: Any, outputs: Tensor) -> Tensor:
-            if self.uses(f"{path}.mean") or self.uses(f"{path}.variance"):
+            if self.observers.uses(f"{path}.mean") or self.observers.uses(f"{path}.variance"):
                 (states,) = inputs
                 states = states.to(torch.promote_types(states.dtype, torch.float32))
                 statistics = {"mean": states.mean(-1), "variance": states.var(-1, correction=0)}
-                new = {name: self.pass_value(f"{path}.{name}", value) for name, value in statistics.items()}
+                new = {name: self.observers.pass_value(f"{path}.{name}", value) for name, value in statistics.items()}
                 if any(new[name] is not value for name, value in statistics.items()):
                     deviation = (states - new["mean"][..., None]) / (new["variance"][..., None] + norm.eps).sqrt()
                     outputs = (deviation * norm.weight + norm.bias).to(outputs.dtype)
-            return self.pass_value(f"{path}.layer_norm", outputs)
+            return self.observers.pass_value(f"{path}.layer_norm", outputs)
 
         self.add_forward_hook(norm, hook)
 
     def hook_attention(self, path: str, attention: Any) -> None:
         """Pass the values of each head, and the concatenation and projection of all heads (paper 3.2.2)."""
-        hooks = AttentionHooks(path, self)
+        hooks = AttentionHooks(path, self.observers)
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
         self.add_forward_pre_hook(attention, hooks.save_query_shape)
@@ -225,14 +196,14 @@ class HookManager:
 
         New probabilities change the logits to their logarithms, and a new token makes it the only possible one.
         """
-        logits = self.pass_value("logits", logits)
-        if self.uses("probabilities") or self.uses("choice"):
+        logits = self.observers.pass_value("logits", logits)
+        if self.observers.uses("probabilities") or self.observers.uses("choice"):
             computed = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            probabilities = self.pass_value("probabilities", computed)
+            probabilities = self.observers.pass_value("probabilities", computed)
             if probabilities is not computed:
                 logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log().to(logits.dtype)
             most_probable = probabilities.argmax(-1)
-            choice = self.pass_value("choice", most_probable)
+            choice = self.observers.pass_value("choice", most_probable)
             if choice is not most_probable:
                 lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
                 logits = lowest.scatter(-1, choice[..., None], 0.0)
@@ -248,106 +219,3 @@ def attribute(instance: object, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(instance, name, previous)
-
-
-class AttentionHooks:
-    """Passes the values of one attention module, `[batch, query_len, …]`, although rows may share a source."""
-
-    active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()  # of the instrumented modules
-
-    def __init__(self, path: str, manager: HookManager):
-        self.path, self.manager = path, manager
-        self.batch = self.query_len = 0
-
-    def save_query_shape(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Save the shape of the queries before those that share a source are grouped."""
-        states = args[0] if args else kwargs["hidden_states"]
-        self.batch, self.query_len = states.shape[:2]
-
-    def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        scaling: float,
-        dropout: float,
-    ) -> tuple[Tensor, Tensor]:
-        """Every step of scaled dot-product attention (paper 3.2.1), bitwise equal to `eager_attention_forward`.
-
-        Shapes are those of `eager_attention_forward`, with `[sources, heads, …]`.
-        """
-        heads = {
-            "query": self.replace("query", query),
-            "key": self.replace("key", key, by_query=False),
-            "value": self.replace("value", value, by_query=False),
-        }
-        heads["scores"] = self.replace("scores", torch.matmul(heads["query"], heads["key"].transpose(-1, -2)))
-        heads["scaled_scores"] = scores = self.replace("scaled_scores", heads["scores"] * scaling)
-        mask = scores.new_zeros(()) if mask is None else mask
-        mask = mask.expand(len(scores), scores.shape[1], *scores.shape[2:])
-        heads["mask"] = mask = self.replace("mask", mask)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        weights = (scores + mask).softmax(dim=-1).masked_fill(mask <= torch.finfo(mask.dtype).min, 0.0)
-        heads["weights"] = weights = self.replace("weights", weights.to(query.dtype))
-        outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ heads["value"]
-        heads["output"] = outputs = self.replace("output", outputs)
-        self.record_heads(heads)
-        return outputs.transpose(1, 2), weights
-
-    def replace(self, name: str, states: Tensor, by_query: bool = True) -> Tensor:
-        """Replace a value of the heads, `[sources, heads, …]`, if an intervention requires it."""
-        paths = [f"{self.path}.head.{head}.{name}" for head in range(states.shape[1])]
-        if not any(map(self.manager.replaces, paths)):
-            return states
-        ungrouped = self.ungroup(states) if by_query else states
-        new = torch.stack([self.manager.replace(path, ungrouped[:, head]) for head, path in enumerate(paths)], dim=1)
-        return new.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3) if by_query else new
-
-    def ungroup(self, states: Tensor) -> Tensor:
-        """`[sources, heads, batch / sources · query_len, …]` → `[batch, heads, query_len, …]`."""
-        return ungroup_weights(states, self.batch, self.query_len)
-
-    def record_heads(self, heads: dict[str, Tensor]) -> None:
-        """Record the values of each head, `[sources, heads, …]`, head by head."""
-        for head in range(heads["query"].shape[1]):
-            for name, states in heads.items():
-                path = f"{self.path}.head.{head}.{name}"
-                if self.manager.uses(path):
-                    ungrouped = states if name in ("key", "value") else self.ungroup(states)
-                    self.manager.record(path, ungrouped[:, head])
-
-    def pass_concatenated(self, _: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        """Pass the concatenated outputs of the heads."""
-        return (self.pass_states("concatenated", args[0]),), {}
-
-    def pass_projected(self, _: Any, outputs: Tensor) -> Tensor:
-        """Pass the projection of the concatenated outputs."""
-        return self.pass_states("output", outputs)
-
-    def pass_states(self, name: str, states: Tensor) -> Tensor:
-        """Pass a value of all heads."""
-        ungrouped = states.reshape(self.batch, self.query_len, -1)
-        new = self.manager.pass_value(f"{self.path}.{name}", ungrouped)
-        return states if new is ungrouped else new.reshape(states.shape)
-
-
-def traced_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """Eager attention that passes its values to the observers of its module."""
-    if module in AttentionHooks.active:
-        return AttentionHooks.active[module].attend(module, query, key, value, mask, scaling, dropout)
-    return eager_attention_forward(module, query, key, value, mask, scaling, dropout, **kwargs)
-
-
-AttentionInterface.register(TRACED, traced_attention)
-AttentionMaskInterface.register(TRACED, eager_mask)

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .hooks import instrument
-from .observers import Observer, step_and_path, value_paths
+from .observers import Observer
+from .paths import step_and_path, value_paths
 
 Replacement = float | Tensor | Callable[[Tensor], Tensor | float]
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .hooks import instrument
-from .observers import Observer, find_stacks, layer_and_head, step_and_path
+from .observers import Observer
+from .paths import find_stacks, layer_and_head, step_and_path
 from .steps import Step, describe
 
 

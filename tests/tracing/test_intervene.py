@@ -5,8 +5,9 @@ import torch
 
 from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForMaskedLM
 from modeling_random_transformer.tracing import intervene, trace
-from modeling_random_transformer.tracing.hooks import AttentionHooks, HookManager
-from modeling_random_transformer.tracing.observers import value_paths
+from modeling_random_transformer.tracing.attention import AttentionHooks
+from modeling_random_transformer.tracing.hooks import HookManager
+from modeling_random_transformer.tracing.paths import value_paths
 from tests.helpers.models import assert_near, exact_model, padded_batch, random_ids
 from tests.tracing.test_trace import CONFIGS, state
 

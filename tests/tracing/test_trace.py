@@ -13,7 +13,7 @@ from modeling_random_transformer import (
     RandomTransformerModel,
 )
 from modeling_random_transformer.tracing import Step, Trace, trace
-from modeling_random_transformer.tracing.hooks import AttentionHooks
+from modeling_random_transformer.tracing.attention import AttentionHooks
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 CONFIGS = {
