@@ -1,6 +1,6 @@
 """Train a constituency parser (section 6.3 of the paper) and parse sentences with it.
 
-    python examples/parse_sentences.py                                      # trees of the sample data, in two minutes
+    python examples/parse_sentences.py                                      # trees of the sample data, in a minute
     python examples/parse_sentences.py --train_file train.ptb --validation_file dev.ptb --test_file test.ptb
     python examples/parse_sentences.py --parse_only "The king 's dog is sad ."   # with the model in --output_dir
 
@@ -40,7 +40,8 @@ from .training_helpers import (
 
 FILES = ("train_file", "validation_file", "test_file")
 SAMPLE_SIZE = 3000  # training trees
-LAYERS = {"encoder_layers": 4, "decoder_layers": 4}  # of the paper's parser
+# Four layers as in the paper. In a run this short, pre-norm reaches half the loss of post-norm.
+ARCHITECTURE = {"encoder_layers": 4, "decoder_layers": 4, "norm_order": "pre"}
 BEAMS = (1, 4)
 REQUIRED_F1 = 95.0  # of the held-out sample trees
 
@@ -85,7 +86,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--config_overrides", default="", metavar="FIELDS", help="of the model, such as d_model=256,dropout=0.3"
     )
-    add_training_arguments(parser, epochs=8, output_dir="outputs/parser")
+    add_training_arguments(parser, epochs=5, output_dir="outputs/parser")
     args = parser.parse_args(argv)
     try:
         check_arguments(args)
@@ -125,11 +126,11 @@ def build_trainer(args: argparse.Namespace) -> Seq2SeqTrainer:
     tokenizer = train_tokenizer(args.train, args.vocab_size)
     # The sample has no noise to overfit.
     dropout = {"dropout": 0.0} if args.train_file is None else {}
-    model = build_translator(tokenizer, **{**LAYERS, **dropout, **args.config_overrides})
+    model = build_translator(tokenizer, **{**ARCHITECTURE, **dropout, **args.config_overrides})
     trainer = Seq2SeqTrainer(
         model,
         short_training_arguments(
-            args.output_dir, args.epochs, args.seed, args.max_steps, learning_rate=1e-3, adam_epsilon=1e-9
+            args.output_dir, args.epochs, args.seed, args.max_steps, learning_rate=2e-3, adam_epsilon=1e-9
         ),
         train_dataset=encode_trees(tokenizer, args.train),
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),

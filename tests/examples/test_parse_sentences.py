@@ -13,7 +13,15 @@ from modeling_random_transformer.tutorials.parsing_decoding import (
     max_constituents,
     max_target_length,
 )
-from modeling_random_transformer.tutorials.parsing_model import encode_sources, encode_trees, parse, train_tokenizer
+from modeling_random_transformer.tutorials.parsing_model import (
+    decode_tree,
+    encode_trees,
+    parse,
+    source_ids,
+    target_ids,
+    train_tokenizer,
+    word_tokens,
+)
 from modeling_random_transformer.tutorials.parsing_trees import (
     bracket_scores,
     delinearize,
@@ -227,36 +235,43 @@ def test_output_of_a_random_model_is_a_tree_over_the_words(decoding, seed, sente
 @given(TREES)
 def test_every_tree_is_allowed(tree):
     """Up to the limit of constituents; only the end-of-sequence token may follow a complete tree."""
-    processor = TreeLogitsProcessor(TOKENIZER, [len(tree.leaves())])
-    tokens = TOKENIZER.convert_tokens_to_ids([TOKENIZER.bos_token, *linearize(tree), TOKENIZER.eos_token])
-    assume(len(tokens) - 1 <= max_target_length(len(tree.leaves())))
-    for length in range(1, len(tokens)):
-        allowed = processor.allowed(torch.tensor([tokens[:length]]))[0]
-        assert allowed[tokens[length]], TOKENIZER.convert_ids_to_tokens(tokens[: length + 1])
+    assume(sum(not is_word(node) for node in tree.subtrees()) <= max_constituents(len(tree.leaves())))
+    words = word_tokens(TOKENIZER, tree.leaves())
+    processor = TreeLogitsProcessor(TOKENIZER, [words])
+    ids = [TOKENIZER.bos_token_id, *target_ids(TOKENIZER, tree, words)]
+    assert len(ids) - 1 <= max_target_length(words)
+    for length in range(1, len(ids)):
+        allowed = processor.allowed(torch.tensor([ids[:length]]))[0]
+        assert allowed[ids[length]], TOKENIZER.convert_ids_to_tokens(ids[: length + 1])
     assert allowed.nonzero().tolist() == [[TOKENIZER.eos_token_id]]
+
+
+OPENING = "(NP (PRT|ADVP (S (VP"
 
 
 @pytest.mark.parametrize(
     ("prefix", "allowed"),
     [
-        ("", "(NP (PRT|ADVP (S (VP"),
-        ("(S", "XX (NP (PRT|ADVP (S (VP"),
-        ("(S XX", "XX (NP (PRT|ADVP (S (VP"),  # the root has all words
-        ("(S (NP XX", "XX (NP (PRT|ADVP (S (VP )NP"),
-        ("(S (NP XX )NP (VP XX", ")VP"),
-        ("(S (NP XX )NP (VP XX )VP", ")S"),
-        ("(S XX XX )S", "</s>"),
-        ("(S XX XX )S </s> <pad>", "</s>"),  # generate() replaces it by <pad>
-        ("(S (S (S (S (S (S", "XX"),  # the limit of constituents
+        ("", OPENING),
+        ("(S", f"d {OPENING}"),
+        ("(S d", "o"),  # the first word has two tokens
+        ("(S d o", f"x {OPENING}"),  # the root has all words
+        ("(S (NP d o", f"x {OPENING} )NP"),
+        ("(S (NP d o )NP (VP x", ")VP"),
+        ("(S (NP d o )NP (VP x )VP", ")S"),
+        ("(S d o x )S", "</s>"),
+        ("(S d o x )S </s> <pad>", "</s>"),  # generate() replaces it by <pad>
+        ("(S (S (S (S (S (S", "d"),  # the limit of constituents
     ],
 )
 def test_tokens_after_a_prefix(prefix, allowed):
-    """Two words; each prefix also as the second of two copies of the second source."""
+    """The words `do` and `x`; each prefix also as the second of two copies of the second source."""
     ids = TOKENIZER.convert_tokens_to_ids([TOKENIZER.bos_token, *prefix.split()])
     expected = sorted(TOKENIZER.convert_tokens_to_ids(allowed.split()))
-    rows = TreeLogitsProcessor(TOKENIZER, [2]).allowed(torch.tensor([ids]))
+    words = [TOKENIZER.convert_tokens_to_ids(["d", "o"]), TOKENIZER.convert_tokens_to_ids(["x"])]
+    rows = TreeLogitsProcessor(TOKENIZER, [words]).allowed(torch.tensor([ids]))
     assert rows[0].nonzero()[:, 0].tolist() == expected
-    rows = TreeLogitsProcessor(TOKENIZER, [5, 2]).allowed(torch.tensor([ids] * 4))
+    rows = TreeLogitsProcessor(TOKENIZER, [words * 3, words]).allowed(torch.tensor([ids] * 4))
     assert rows[3].nonzero()[:, 0].tolist() == expected
 
 
@@ -268,17 +283,27 @@ def test_other_sentences_of_a_batch_do_not_change_a_tree(decoding):
     assert parse(model, TOKENIZER, sentences, **decoding) == alone
 
 
-def test_sentences_without_words_are_invalid():
-    with pytest.raises(ValueError, match=r"num_words must be positive integers, got \[2, 0\]"):
-        TreeLogitsProcessor(TOKENIZER, [2, 0])
+@pytest.mark.parametrize("sentences", [[[[5]], []], [[[5], []]]])
+def test_sentences_without_words_are_invalid(sentences):
+    with pytest.raises(ValueError, match="sentences must have words with tokens"):
+        TreeLogitsProcessor(TOKENIZER, sentences)
+    with pytest.raises(ValueError, match="sentences must have words with tokens"):
+        parse(random_parser(0), TOKENIZER, [[]])
 
 
 def test_words_are_not_special_tokens():
-    ids = encode_sources(TOKENIZER, [WORDS])["input_ids"][0]
-    assert ids[-1] == TOKENIZER.eos_token_id
-    assert not set(ids[:-1]) & set(TOKENIZER.get_added_vocab().values())
-    (example,) = encode_trees(TOKENIZER, [Tree("NP", [Tree("XX", ["XX"])])])
-    assert TOKENIZER.convert_ids_to_tokens(example["labels"]) == ["(NP", "XX", ")NP", "</s>"]
+    words = word_tokens(TOKENIZER, WORDS)
+    assert not {token for word in words for token in word} & set(TOKENIZER.get_added_vocab().values())
+    assert TOKENIZER.decode(source_ids(TOKENIZER, words)) == f" {' '.join(WORDS)}</s>"
+
+
+@given(TREES)
+def test_targets_are_decoded_to_the_tree(tree):
+    words = word_tokens(TOKENIZER, tree.leaves())
+    ids = target_ids(TOKENIZER, tree, words)
+    assert decode_tree(TOKENIZER, ids, tree.leaves(), words) == tree
+    (example,) = encode_trees(TOKENIZER, [tree])
+    assert example == {"input_ids": source_ids(TOKENIZER, words), "labels": ids}
 
 
 # Command
