@@ -63,12 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     console.rule("Trained model")
     model, tokenizer = trainer.model.eval(), trainer.processing_class
-    scores = {f"validation, {beams} beams": evaluate(model, tokenizer, args.validation, beams) for beams in BEAMS}
-    _, best = max((score.f1, -beams) for score, beams in zip(scores.values(), BEAMS, strict=True))
-    model.generation_config.num_beams = -best
+    validation = {beams: evaluate(model, tokenizer, args.validation, beams) for beams in BEAMS}
+    best = max(BEAMS, key=lambda beams: validation[beams].f1)  # of equal scores, the first
+    model.generation_config.num_beams = best
     trainer.save_model()
-    scores[f"test, {-best} beams"] = test = evaluate(model, tokenizer, args.test, -best)
-    show_scores(scores)
+    test = evaluate(model, tokenizer, args.test, best)
+    scores = {f"validation, {name(beams)}": score for beams, score in validation.items()}
+    show_scores({**scores, f"test, {name(best)}": test})
     if args.sentence:
         show_parses(model, tokenizer, args.sentence)
     console.print(f"Training time: {seconds:.0f} s\nModel folder:  {args.output_dir}", soft_wrap=True)
@@ -149,10 +150,15 @@ def evaluate(model: Any, tokenizer: Any, trees: Sequence[Tree], num_beams: int) 
     return bracket_scores(parse(model, tokenizer, [tree.leaves() for tree in trees], num_beams=num_beams), trees)
 
 
+def name(num_beams: int) -> str:
+    """As in the tables."""
+    return "greedy" if num_beams == 1 else f"{num_beams} beams"
+
+
 def show_scores(scores: dict[str, BracketScores]) -> None:
     rows = [
-        (name, *(f"{value:.1f}" for value in (score.precision, score.recall, score.f1, score.complete_match)))
-        for name, score in scores.items()
+        (trees, *(f"{value:.1f}" for value in (score.precision, score.recall, score.f1, score.complete_match)))
+        for trees, score in scores.items()
     ]
     show_table("Labeled brackets, in percent", ("trees", "precision", "recall", "F1", "complete match"), rows)
 
