@@ -107,7 +107,7 @@ def delinearize(tokens: Sequence[str], words: Sequence[str]) -> Tree:
                 closed = open_trees.pop()
                 well_formed = token == f"){closed.label()}" and len(closed) > 0 and closed is not top
                 open_trees = open_trees if well_formed else []
-        complete = open_trees == [top] and len(top) == 1 and not is_word(top[0]) and next(remaining, None) is None
+        complete = len(open_trees) == len(top) == 1 and not is_word(top[0]) and next(remaining, None) is None
     except (IndexError, StopIteration):
         complete = False
     if not complete:
