@@ -272,7 +272,7 @@ def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         "prune_heads",
         "table3",
     ]
-    modules += ["classify_text", "language_model"]
+    modules += ["classify_text", "language_model", "parse_sentences"]
     modules += ["convert_marian", "convert_marian_npz", "convert_torch_transformer", "convert_fairseq"]
     modules.remove(COMMANDS["convert"])
     known = set(OTHER_FLAGS)

@@ -1,6 +1,8 @@
 """Sample data of the training examples: English-Spanish sentence pairs from a small lexicon and grammar.
 
-Each meaning is sampled once and expressed in both languages. A model has to learn their differences:
+Each meaning is sampled once and expressed in both languages. The English sentence is the leaves of a constituency tree
+in the notation of the Penn Treebank, with `XX` as part-of-speech tag, as in Vinyals et al. (2015). A model has to learn
+the differences of the languages:
 
 - articles, adjectives and nouns agree, and adjectives follow their noun: `two red tables`, `dos mesas rojas`;
 - verbs are conjugated, so `I`, `you` and `we` are left out, and `to be` is `ser` or `estar`;
@@ -52,6 +54,7 @@ ADJECTIVES = {
     "estar person animal": "tired cansado, sad triste, sick enfermo",
     "estar thing place": "clean limpio, dirty sucio",
 }
+PREPOSITIONS = ("for", "in", "near", "to")  # of the English verbs
 PERSONS = ("1s", "2s", "3s", "1p", "3p")
 ENDINGS = {"ar": "o as a amos an", "er": "o es e emos en", "ir": "o es e imos en"}
 IRREGULAR_VERBS = {
@@ -85,8 +88,9 @@ DETERMINERS = {
     "a -": "un una - -",
     "- two": "- - dos dos",
 }
-# Regular expressions for words that depend on their neighbors. águila and aula are feminine but take `el` and `un`.
-ENGLISH_CONTRACTIONS = {r"\ba (?=[aeiouE])": "an ", r"\bcan not\b": "cannot"}
+# Regular expressions for words that depend on their neighbors. In a tree, these are words of their own.
+ENGLISH_CONTRACTIONS = {r" (?=['.?])": "", r"\bcan not\b": "cannot"}
+# águila and aula are feminine but take `el` and `un`.
 SPANISH_CONTRACTIONS = {
     r"\bla (?=(águila|aula)\b)": "el ",
     r"\buna (?=(águila|aula)\b)": "un ",
@@ -103,7 +107,7 @@ SAMPLE_SEED, HELD_OUT = 2017, 300
 class Phrase:
     """A noun phrase in both languages, with the person and gender that verbs and adjectives agree with."""
 
-    english: str
+    tree: str  # English
     spanish: str
     person: str
     gender: str
@@ -115,12 +119,41 @@ def entries(text: str) -> list[Pair]:
     return [(english.replace("_", " "), spanish.replace("_", " ")) for english, spanish in pairs]
 
 
+def node(label: str, *children: str) -> str:
+    """`("NP", "the old man")` → `"(NP (XX the) (XX old) (XX man))"`. A child is a tree, words or an empty string."""
+    trees = (child if child.startswith("(") else re.sub(r"\S+", r"(XX \g<0>)", child) for child in children)
+    return f"({label} {' '.join(filter(None, trees))})"
+
+
+def english_text(tree: str) -> str:
+    """`"(S (NP (XX Peter)) (VP (XX sleeps)) (. .))"` → `"Peter sleeps."`"""
+    text = " ".join(re.findall(r"[^ ()]+(?=\))", tree))
+    for pattern, contracted in ENGLISH_CONTRACTIONS.items():
+        text = re.sub(pattern, contracted, text)
+    return text
+
+
 def english_plural(noun: str) -> str:
     if noun.endswith("man"):
         return noun[:-3] + "men"
     if re.search(r"[^aeiou]y$", noun):
         return noun[:-1] + "ies"
     return noun + ("es" if re.search(r"(s|x|ch|sh|to)$", noun) else "s")
+
+
+def verb_phrase(verb: str, rest: str) -> str:
+    """The tree of a verb phrase, of a prepositional phrase, or of `rest` alone if there is no verb.
+
+    `("wants to look for", "(NP (XX it))")` → `(VP wants (S (VP to (VP look (PP for (NP it))))))`, with tags.
+    """
+    head, _, tail = verb.partition(" ")
+    if not head:
+        return rest
+    if head in PREPOSITIONS:
+        return node("PP", head, rest)
+    if tail.startswith("to ") and head.startswith("want"):
+        return node("VP", head, node("S", node("VP", "to", verb_phrase(tail.removeprefix("to "), rest))))
+    return node("VP", head, verb_phrase(tail, rest))
 
 
 def english_verb(verb: str, person: str, mood: str) -> Pair:
@@ -157,35 +190,39 @@ def spanish_verb(infinitive: str, person: str) -> str:
     return IRREGULAR_VERBS.get(infinitive, regular).split()[PERSONS.index(person)]
 
 
-def join_words(words: tuple[str, ...], end: str, contractions: dict[str, str]) -> str:
+def english_clause(subject: Phrase, verb: str, rest: str, mood: str) -> str:
+    """The tree of an English statement (mood `"."`), negation (`"no"`) or question (`"?"`); `rest` is a tree, too."""
+    auxiliary, verb = english_verb(verb, subject.person, mood)
+    predicate = verb_phrase(verb, rest)
+    if mood == "?":
+        tree = node("SQ", auxiliary, subject.tree, predicate, "(. ?)")
+    else:
+        if auxiliary:
+            predicate = node("VP", auxiliary, "not" if mood == "no" else "", predicate)
+        tree = node("S", subject.tree, predicate, "(. .)")
+    return re.sub(r"(?<=\(XX )\w", lambda letter: letter[0].upper(), tree, count=1)
+
+
+def spanish_sentence(words: tuple[str, ...], end: str) -> str:
     """A sentence with contractions, a capital letter and its final punctuation."""
     text = " ".join(filter(None, words))
-    for pattern, contracted in contractions.items():
+    for pattern, contracted in SPANISH_CONTRACTIONS.items():
         text = re.sub(pattern, contracted, text)
     return text[0].upper() + text[1:] + end
 
 
-def english_clause(subject: Phrase, verb: str, rest: str, mood: str) -> str:
-    """An English statement (mood `"."`), negation (`"no"`) or question (`"?"`)."""
-    auxiliary, verb = english_verb(verb, subject.person, mood)
-    if mood == "?":
-        return join_words((auxiliary, subject.english, verb, rest), "?", ENGLISH_CONTRACTIONS)
-    return join_words(
-        (subject.english, auxiliary, "not" if mood == "no" else "", verb, rest), ".", ENGLISH_CONTRACTIONS
-    )
-
-
 def spanish_clause(subject: str, verb: str, rest: str, mood: str) -> str:
-    """The same in Spanish. `verb` is conjugated; in a question, the subject follows the verb."""
+    """The same in Spanish, as text. `verb` is conjugated; in a question, the subject follows the verb."""
     if mood == "?":
-        return "¿" + join_words((verb, subject, rest), "?", SPANISH_CONTRACTIONS)
-    return join_words((subject, "no" if mood == "no" else "", verb, rest), ".", SPANISH_CONTRACTIONS)
+        return "¿" + spanish_sentence((verb, subject, rest), "?")
+    return spanish_sentence((subject, "no" if mood == "no" else "", verb, rest), ".")
 
 
 class SentenceSampler(random.Random):
-    """Samples sentence pairs; the random seed determines them."""
+    """Samples sentence pairs, with the tree of the English sentence; the random seed determines them."""
 
     def sentence(self) -> Pair:
+        """The tree of the English sentence, and the Spanish sentence."""
         draw = self.choices((self.action, self.quality, self.liking, self.object_pronoun), weights=(46, 22, 20, 12))[0]
         return draw(mood=self.choice((".", ".", "no", "?")))
 
@@ -200,7 +237,7 @@ class SentenceSampler(random.Random):
         infinitive, *rest = spanish.split()
         verb = spanish_verb(infinitive, subject.person)
         return (
-            english_clause(subject, english, thing.english, mood),
+            english_clause(subject, english, thing.tree, mood),
             spanish_clause(subject.spanish, verb, " ".join([*rest, thing.spanish]), mood),
         )
 
@@ -209,10 +246,13 @@ class SentenceSampler(random.Random):
         kind = self.choice(["person", *VERBS])
         subject = self.subject(definite=True) if kind == "person" else self.noun_phrase(kind, definite=True)
         # The gender of I, you and we is unknown: use only adjectives with one form for both genders, such as `triste`.
-        to_be, english, spanish = self.adjective(kind, ending="" if subject.spanish else "e", besides=subject.english)
+        to_be, english, spanish = self.adjective(kind, ending="" if subject.spanish else "e", besides=subject.tree)
         agreeing = spanish_adjective(spanish, subject.gender + subject.person[1])
         verb = f"{spanish_verb(to_be, subject.person)} {agreeing}"
-        return english_clause(subject, "be", english, mood), spanish_clause(subject.spanish, verb, "", mood)
+        return (
+            english_clause(subject, "be", node("ADJP", english), mood),
+            spanish_clause(subject.spanish, verb, "", mood),
+        )
 
     def liking(self, mood: str) -> Pair:
         """`She likes your houses.` `A ella le gustan tus casas.`"""
@@ -220,7 +260,7 @@ class SentenceSampler(random.Random):
         to_whom = PRONOUNS[f"{subject.person} m"][-1]
         verb = f"{to_whom} {spanish_verb('gustar', thing.person)} {thing.spanish}"
         liker = f"a {subject.spanish}" if subject.spanish else ""
-        return english_clause(subject, "like", thing.english, mood), spanish_clause(liker, verb, "", mood)
+        return english_clause(subject, "like", thing.tree, mood), spanish_clause(liker, verb, "", mood)
 
     def object_pronoun(self, mood: str) -> Pair:
         """`The girls do not see her.` `Las niñas no la ven.`"""
@@ -229,19 +269,21 @@ class SentenceSampler(random.Random):
         _, _, whom, clitic, _ = self.choice(others)
         english, spanish = self.choice(entries(VERBS["person"]))
         verb = f"{clitic} {spanish_verb(spanish.removesuffix(' a'), subject.person)}"
-        return english_clause(subject, english, whom, mood), spanish_clause(subject.spanish, verb, "", mood)
+        return english_clause(subject, english, node("NP", whom), mood), spanish_clause(subject.spanish, verb, "", mood)
 
     def subject(self, definite: bool = False) -> Phrase:
         if self.random() < 0.6:
             key = self.choice(list(PRONOUNS))
-            return Phrase(*PRONOUNS[key][:2], *key.split())
+            english, spanish = PRONOUNS[key][:2]
+            return Phrase(node("NP", english), spanish, *key.split())
         return self.noun_phrase("person", definite)
 
     def noun_phrase(self, kind: str, definite: bool = False, adjectives: float = 0.4) -> Phrase:
         """`two black horses`, `my sister's car`; without `a` and `two` if `definite`."""
         gender, number = self.choice("mf"), self.choice("ssp")
         if kind == "person" and self.random() < 0.25:
-            return Phrase(*self.choice(entries(NAMES[gender])), "3s", gender)
+            english, spanish = self.choice(entries(NAMES[gender]))
+            return Phrase(node("NP", english), spanish, "3s", gender)
         english, spanish = self.choice(entries(NOUNS[f"{kind} {gender}"]))
         if number == "p":
             english, spanish = english_plural(english), spanish_plural(spanish)
@@ -252,10 +294,13 @@ class SentenceSampler(random.Random):
         determiner, articles = self.determiner(number, definite)
         if kind != "person" and self.random() < 0.25:
             owner = self.noun_phrase("person", definite=True, adjectives=0.0)
-            determiner = owner.english + ("'" if owner.person == "3p" and owner.english.endswith("s") else "'s")
+            plural = owner.person == "3p" and owner.tree.endswith("s))")
+            determiner = node("NP", owner.tree.removeprefix("(NP ").removesuffix(")"), "'" if plural else "'s")
             articles, spanish = DETERMINERS["the the"], f"{spanish} de {owner.spanish}"
+        if determiner == "a" and english[0] in "aeiouE":  # English
+            determiner = "an"
         article = articles.split()[FORMS.index(gender + number)]
-        return Phrase(f"{determiner} {english}", f"{article} {spanish}", f"3{number}", gender)
+        return Phrase(node("NP", determiner, english), f"{article} {spanish}", f"3{number}", gender)
 
     def determiner(self, number: str, definite: bool) -> Pair:
         rows = [(english.split()["sp".index(number)], articles) for english, articles in DETERMINERS.items()]
@@ -281,8 +326,8 @@ def greetings() -> list[Pair]:
     return pairs
 
 
-def sample(size: int, seed: int) -> list[Pair]:
-    """`size` distinct English sentences with their translations."""
+def sample_trees(size: int, seed: int) -> list[Pair]:
+    """The trees of `size` distinct English sentences, with their translations: one tree per sentence of `sample`."""
     sampler = SentenceSampler(seed)
     sentences: dict[str, str] = {}
     while len(sentences) < size:
@@ -290,6 +335,11 @@ def sample(size: int, seed: int) -> list[Pair]:
     pairs = list(sentences.items())
     sampler.shuffle(pairs)  # otherwise, short sentences would come first
     return pairs
+
+
+def sample(size: int, seed: int) -> list[Pair]:
+    """`size` distinct English sentences with their translations."""
+    return [(english_text(tree), spanish) for tree, spanish in sample_trees(size, seed)]
 
 
 def held_out_sample(size: int) -> tuple[list[Pair], list[Pair]]:

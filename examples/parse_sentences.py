@@ -1,0 +1,8 @@
+"""Train a constituency parser: see `python examples/parse_sentences.py --help`."""
+
+import sys
+
+from modeling_random_transformer.tutorials.parsing_command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

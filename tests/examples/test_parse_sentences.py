@@ -1,0 +1,354 @@
+"""The parser: trees of the sample data, linearization, bracket scores, constrained decoding, the command."""
+
+import parse_sentences
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from nltk import Tree
+
+from modeling_random_transformer.tutorials import parsing_command, sample_data
+from modeling_random_transformer.tutorials.parsing_decoding import (
+    TreeLogitsProcessor,
+    max_constituents,
+    max_target_length,
+)
+from modeling_random_transformer.tutorials.parsing_model import (
+    decode_tree,
+    encode_trees,
+    parse,
+    source_ids,
+    target_ids,
+    train_tokenizer,
+    word_tokens,
+)
+from modeling_random_transformer.tutorials.parsing_trees import (
+    bracket_scores,
+    delinearize,
+    is_word,
+    linearize,
+    normalize,
+    one_line,
+    read_trees,
+    words_of,
+)
+from tests.helpers.models import tiny_model
+
+WORDS = ("the", "king", "XX", "(NP", ")", "</s>", "'s", ".", "ñandú")
+LABELS = ("S", "NP", "VP", "PRT|ADVP")
+LABELS_OF_SAMPLE = ("S", "SQ", "NP", "VP", "PP", "ADJP")
+SAMPLE = sample_data.sample_trees(300, seed=1)
+
+
+def parsed(text: str) -> Tree:
+    return Tree.fromstring(text)
+
+
+def constituents(children: st.SearchStrategy) -> st.SearchStrategy:
+    return st.builds(Tree, st.sampled_from(LABELS), st.lists(children, min_size=1, max_size=4))
+
+
+TAGGED_WORDS = st.sampled_from(WORDS).map(lambda word: Tree("XX", [word]))
+TREES = constituents(st.recursive(TAGGED_WORDS, constituents, max_leaves=12))
+SENTENCES = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=6), min_size=1, max_size=3)
+
+
+# Sample data
+
+
+def test_sample_has_a_tree_for_each_sentence():
+    assert [spanish for _, spanish in SAMPLE] == [spanish for _, spanish in sample_data.sample(300, seed=1)]
+    trees = [parsed(tree) for tree, _ in SAMPLE]
+    assert {tree.label() for tree in trees} == {"S", "SQ"}
+    assert {node.label() for tree in trees for node in tree.subtrees() if not is_word(node)} == set(LABELS_OF_SAMPLE)
+    for tree, (english, _) in zip(trees, sample_data.sample(300, seed=1), strict=True):
+        assert "".join(tree.leaves()) == english.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("leaves", "text"),
+    [
+        ("I can not see the kings ' dog .", "I cannot see the kings' dog."),
+        ("Is Peter 's cat an old one ?", "Is Peter's cat an old one?"),
+    ],
+)
+def test_text_of_a_tree(leaves, text):
+    assert sample_data.english_text(sample_data.node("S", *leaves.split())) == text
+
+
+@pytest.mark.parametrize(
+    ("verb", "tree"),
+    [
+        ("see", "(VP (XX see) (NP (XX it)))"),
+        ("look for", "(VP (XX look) (PP (XX for) (NP (XX it))))"),
+        ("want", "(VP (XX want) (NP (XX it)))"),
+        ("wants to go to", "(VP (XX wants) (S (VP (XX to) (VP (XX go) (PP (XX to) (NP (XX it)))))))"),
+        ("near", "(PP (XX near) (NP (XX it)))"),
+        ("", "(NP (XX it))"),
+    ],
+)
+def test_verb_phrases(verb, tree):
+    assert sample_data.verb_phrase(verb, "(NP (XX it))") == tree
+
+
+# Trees
+
+
+@given(TREES)
+def test_linearization_is_reversible(tree):
+    tokens = linearize(tree)
+    assert delinearize(tokens, tree.leaves()) == tree
+    assert tokens.count("XX") == len(tree.leaves())
+
+
+@given(TREES, st.data())
+def test_incomplete_linearizations_are_invalid(tree, data):
+    tokens = linearize(tree)
+    index = data.draw(st.integers(0, len(tokens) - 1))
+    with pytest.raises(ValueError, match="tokens must be one tree over"):
+        delinearize(tokens[:index] + tokens[index + 1 :], tree.leaves())
+
+
+@pytest.mark.parametrize(
+    "tokens", ["", "XX", "(S )S", "(S XX )NP", "(S XX )S (S )S", ")S (S XX )S", "(S XX )S )S", "("]
+)
+def test_invalid_linearizations(tokens):
+    with pytest.raises(ValueError, match="tokens must be one tree over 1 words"):
+        delinearize(tokens.split(), ["word"])
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ("(ROOT (S (NP-SBJ (NN x))))", "(S (NP (NN x)))"),
+        ("( (S (NP=2 (NN x)) (VP (-NONE- *)) (: -LRB-)))", "(S (NP (NN x)) (: -LRB-))"),
+        ("(TOP (NN x))", "(TOP (NN x))"),
+        ("((NP (NN x)) (. .))", "(ROOT (NP (NN x)) (. .))"),
+    ],
+)
+def test_normalization(tree, expected):
+    assert normalize(parsed(tree)) == parsed(expected)
+
+
+@pytest.mark.parametrize("line", ["", "(S (NN x)", "(S x)", "(NN x)", "(S (-NONE- *))", "(S (NP (NN x) y))"])
+def test_invalid_lines(line, tmp_path):
+    (tmp_path / "a.ptb").write_text(f"(S (NN x))\n{line}\n")
+    with pytest.raises(ValueError, match=r"each line must be a bracketed tree, got '.*' in line 2 of"):
+        read_trees(tmp_path / "a.ptb")
+
+
+def test_files_without_trees(tmp_path):
+    (tmp_path / "a.ptb").write_text("")
+    with pytest.raises(ValueError, match="must have at least one tree, got none"):
+        read_trees(tmp_path / "a.ptb")
+
+
+def test_parentheses_of_a_sentence_are_written_as_in_treebanks():
+    assert words_of(" I (can) see :( ") == ["I", "-LRB-can-RRB-", "see", ":-LRB-"]
+
+
+# Scores
+
+
+GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (NP (DT a) (NN cat)) (PP (IN in) (NP (NN town))))) (. .))"
+ATTACHED_TO_THE_VERB = (
+    "(S (NP (XX the) (XX dog)) (VP (XX sees) (NP (XX a) (XX cat)) (PP (XX in) (NP (XX town)))) (XX .))"
+)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "gold", "expected"),
+    [
+        (GOLD, GOLD, (100, 100, 100, 100)),
+        (ATTACHED_TO_THE_VERB, GOLD, (100, 600 / 7, 1200 / 13, 0)),
+        # NP instead of ADVP, with the same span
+        ("(S (NP (XX a)) (NP (XX b)))", "(S (NP (NN a)) (ADVP (RB b)))", (200 / 3, 200 / 3, 200 / 3, 0)),
+        # two NP with one span, one of them in the prediction
+        ("(S (NP (XX a)) (XX b))", "(S (NP (NP (NN a))) (NN b))", (100, 200 / 3, 80, 0)),
+        # punctuation is not scored: its position and its constituents
+        ("(S (NP (XX a) (XX ,)) (VP (XX b)))", "(S (NP (NN a)) (PRN (, ,)) (VP (VB b)))", (100, 100, 100, 100)),
+        # PRT and ADVP are equivalent; the root is not scored
+        ("(ROOT (XX a) (ADVP (XX b)))", "(TOP (NN a) (PRT (RP b)))", (100, 100, 100, 100)),
+        ("(NP (XX a))", "(ROOT (NN a))", (0, 0, 0, 0)),
+    ],
+)
+def test_scores_computed_by_hand(predicted, gold, expected):
+    scores = bracket_scores([parsed(predicted)], [parsed(gold)])
+    assert (scores.precision, scores.recall, scores.f1, scores.complete_match) == pytest.approx(expected)
+
+
+def test_scores_of_a_corpus_are_those_of_all_constituents():
+    """7 and 1 constituents, of which 6 and 0 are found."""
+    predicted, gold = [ATTACHED_TO_THE_VERB, "(NP (XX a))"], [GOLD, "(VP (VB a))"]
+    scores = bracket_scores(map(parsed, predicted), map(parsed, gold))
+    assert scores.precision == pytest.approx(600 / 7)
+    assert scores.recall == pytest.approx(600 / 8)
+    assert scores.f1 == pytest.approx(1200 / 15)
+
+
+@given(TREES)
+def test_exchanged_trees_exchange_precision_and_recall(tree):
+    flat = Tree("S", [Tree("XX", [word]) for word in tree.leaves()])
+    forward, backward = bracket_scores([flat], [tree]), bracket_scores([tree], [flat])
+    assert (forward.precision, forward.recall, forward.f1) == (backward.recall, backward.precision, backward.f1)
+    assert forward.complete_match == backward.complete_match
+
+
+def test_invalid_scores():
+    with pytest.raises(ValueError, match="predicted must have the words of gold"):
+        bracket_scores([parsed("(S (XX a))")], [parsed("(S (XX b))")])
+    with pytest.raises(ValueError, match="at least one tree"):
+        bracket_scores([], [])
+
+
+# Constrained decoding
+
+TOKENIZER = train_tokenizer([Tree(label, [Tree("XX", [word]) for word in WORDS]) for label in LABELS] * 3, 320)
+
+
+def random_parser(seed):
+    return tiny_model(seed, spread=2.0, vocab_size=len(TOKENIZER), norm_order="pre").eval()
+
+
+DECODINGS = [
+    {"do_sample": False},
+    {"num_beams": 3},
+    {"num_beams": 3, "use_cache": False},
+    {"do_sample": True},
+    {"do_sample": True, "temperature": 5.0, "use_cache": False},
+]
+
+
+@pytest.mark.parametrize("decoding", DECODINGS, ids=str)
+@given(seed=st.integers(0, 5), sentences=SENTENCES)
+@settings(max_examples=5)
+def test_output_of_a_random_model_is_a_tree_over_the_words(decoding, seed, sentences):
+    torch.manual_seed(seed)
+    trees = parse(random_parser(seed), TOKENIZER, sentences, **decoding)
+    assert [tree.leaves() for tree in trees] == sentences
+    for tree in trees:
+        assert tree == delinearize(linearize(tree), tree.leaves())
+        assert all(len(node) > 0 for node in tree.subtrees())
+        assert sum(not is_word(node) for node in tree.subtrees()) <= max_constituents(len(tree.leaves()))
+
+
+@given(TREES)
+def test_every_tree_is_allowed(tree):
+    """Up to the limit of constituents; only the end-of-sequence token may follow a complete tree."""
+    assume(sum(not is_word(node) for node in tree.subtrees()) <= max_constituents(len(tree.leaves())))
+    words = word_tokens(TOKENIZER, tree.leaves())
+    processor = TreeLogitsProcessor(TOKENIZER, [words])
+    ids = [TOKENIZER.bos_token_id, *target_ids(TOKENIZER, tree, words)]
+    assert len(ids) - 1 <= max_target_length(words)
+    for length in range(1, len(ids)):
+        allowed = processor.allowed(torch.tensor([ids[:length]]))[0]
+        assert allowed[ids[length]], TOKENIZER.convert_ids_to_tokens(ids[: length + 1])
+    assert allowed.nonzero().tolist() == [[TOKENIZER.eos_token_id]]
+
+
+OPENING = "(NP (PRT|ADVP (S (VP"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "allowed"),
+    [
+        ("", OPENING),
+        ("(S", f"d {OPENING}"),
+        ("(S d", "o"),  # the first word has two tokens
+        ("(S d o", f"x {OPENING}"),  # the root has all words
+        ("(S (NP d o", f"x {OPENING} )NP"),
+        ("(S (NP d o )NP (VP x", ")VP"),
+        ("(S (NP d o )NP (VP x )VP", ")S"),
+        ("(S d o x )S", "</s>"),
+        ("(S d o x )S </s> <pad>", "</s>"),  # generate() replaces it by <pad>
+        ("(S (S (S (S (S (S", "d"),  # the limit of constituents
+    ],
+)
+def test_tokens_after_a_prefix(prefix, allowed):
+    """The words `do` and `x`; each prefix also as the second of two copies of the second source."""
+    ids = TOKENIZER.convert_tokens_to_ids([TOKENIZER.bos_token, *prefix.split()])
+    expected = sorted(TOKENIZER.convert_tokens_to_ids(allowed.split()))
+    words = [TOKENIZER.convert_tokens_to_ids(["d", "o"]), TOKENIZER.convert_tokens_to_ids(["x"])]
+    rows = TreeLogitsProcessor(TOKENIZER, [words]).allowed(torch.tensor([ids]))
+    assert rows[0].nonzero()[:, 0].tolist() == expected
+    rows = TreeLogitsProcessor(TOKENIZER, [words * 3, words]).allowed(torch.tensor([ids] * 4))
+    assert rows[3].nonzero()[:, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("decoding", [{"do_sample": False}, {"num_beams": 3}], ids=str)
+def test_other_sentences_of_a_batch_do_not_change_a_tree(decoding):
+    model = random_parser(0).double()
+    sentences = [["the"], ["king", "'s", "the", "XX"], ["</s>", "(NP"]]
+    alone = [parse(model, TOKENIZER, [sentence], **decoding)[0] for sentence in sentences]
+    assert parse(model, TOKENIZER, sentences, **decoding) == alone
+
+
+@pytest.mark.parametrize("sentences", [[[[5]], []], [[[5], []]]])
+def test_sentences_without_words_are_invalid(sentences):
+    with pytest.raises(ValueError, match="sentences must have words with tokens"):
+        TreeLogitsProcessor(TOKENIZER, sentences)
+    with pytest.raises(ValueError, match="sentences must have words with tokens"):
+        parse(random_parser(0), TOKENIZER, [[]])
+
+
+def test_words_are_not_special_tokens():
+    words = word_tokens(TOKENIZER, WORDS)
+    assert not {token for word in words for token in word} & set(TOKENIZER.get_added_vocab().values())
+    assert TOKENIZER.decode(source_ids(TOKENIZER, words)) == f" {' '.join(WORDS)}</s>"
+
+
+@given(TREES)
+def test_targets_are_decoded_to_the_tree(tree):
+    words = word_tokens(TOKENIZER, tree.leaves())
+    ids = target_ids(TOKENIZER, tree, words)
+    assert decode_tree(TOKENIZER, ids, tree.leaves(), words) == tree
+    (example,) = encode_trees(TOKENIZER, [tree])
+    assert example == {"input_ids": source_ids(TOKENIZER, words), "labels": ids}
+
+
+# Command
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, part in (("train", SAMPLE[:30]), ("dev", SAMPLE[30:33]), ("test", SAMPLE[33:36])):
+        (tmp_path / f"{name}.ptb").write_text("".join(f"(ROOT {tree})\n" for tree, _ in part))
+    names = {"train": "train", "validation": "dev", "test": "test"}
+    return [part for name, file in names.items() for part in (f"--{name}_file", str(tmp_path / f"{file}.ptb"))]
+
+
+def test_command_trains_and_parses(files, tmp_path, capsys):
+    size = "encoder_layers=1,decoder_layers=1,d_model=16,d_ff=16,num_heads=2"
+    flags = ["--output_dir", str(tmp_path / "parser"), "--max_steps", "2", "--config_overrides", size]
+    assert parse_sentences.main([*files, *flags]) == 0
+    output = capsys.readouterr().out
+    assert "30 training trees, 3 for validation, 3 held out" in output
+    assert all(row in output for row in ("validation, greedy", "validation, 4 beams", "test, "))
+    sentence = "The boy (who) sees her ."
+    assert parse_sentences.main(["--parse_only", sentence, "--output_dir", str(tmp_path / "parser")]) == 0
+    tree = parsed(capsys.readouterr().out)
+    assert tree.leaves() == words_of(sentence)
+    assert one_line(tree).endswith(")")
+
+
+@pytest.mark.parametrize(("f1", "sample", "status"), [(94.9, True, 1), (95.0, True, 0), (10.0, False, 0)])
+def test_exit_status(f1, sample, status):
+    assert parsing_command.exit_status(f1, sample) == status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--test_file", __file__], "--train_file, --validation_file, --test_file must be given together"),
+        (["--parse_only"], "--parse_only must be used with at least one sentence, got none."),
+        (["--parse_only", " "], "a sentence to parse must not be empty"),
+        (["--parse_only", "a", "--output_dir", "/nothing"], "--output_dir must be a folder with a trained model"),
+        (["--config_overrides", "width=3"], "config_overrides must be like"),
+        ([f"--{name}_file={__file__}" for name in ("train", "validation", "test")], "each line must be a bracketed"),
+    ],
+)
+def test_invalid_arguments(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse_sentences.main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
