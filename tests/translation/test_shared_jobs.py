@@ -131,7 +131,7 @@ def test_a_chunk_of_a_killed_process_is_computed_by_another(output, chunks):
 
 def test_kills_at_random_times(output):
     draw = random.Random(7)
-    for _ in range(25):
+    for _ in range(8):
         survivor = start(output, lambda _: time.sleep(0.001))
         killed_after(draw.randrange(60), lambda: write(output), output.parent)
         finish(survivor)
