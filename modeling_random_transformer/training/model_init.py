@@ -115,7 +115,8 @@ def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
 
 def _check_resume_from_checkpoint(name: str, output: Path) -> None:
     checkpoint = Path(name)
-    required = ("trainer_state.json", "optimizer.pt", "scheduler.pt")
+    optimizer = "optimizer.bin" if (checkpoint / "optimizer.bin").exists() else "optimizer.pt"  # of FSDP2
+    required = ("trainer_state.json", optimizer, "scheduler.pt")
     missing = [file for file in required if not (checkpoint / file).exists()]
     if missing or ((checkpoint / MARKER).exists() and not is_complete(checkpoint)):
         found = f"without {', '.join(missing)}" if missing else "with incomplete files"

@@ -1,9 +1,9 @@
-"""One process of two runs on several devices, plain and regularized; the first process writes the losses."""
+"""One process of two runs on several devices, plain, regularized and with LoRA; the first one writes the losses."""
 
-import contextlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from accelerate import Accelerator, PartialState
@@ -49,7 +49,8 @@ FSDP2 = {
     "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
 }
-SAVED, INTERRUPTED = 10, 13  # steps of the run with Accelerate's FSDP2, which is interrupted and resumes
+# Runs that are interrupted before the second of these steps, and resume from the checkpoint of the first.
+INTERRUPTED = {"fsdp2": (10, 13), "fsdp2_lora": (4, 5)}
 
 
 def enable_fsdp2() -> None:
@@ -65,8 +66,17 @@ def enable_fsdp2() -> None:
     PartialState.__init__ = initialize_as_gpus
 
 
+def runs(folder: Path, kind: str) -> dict[str, dict]:
+    """The options of each run, by its name."""
+    options = {kind: {}, f"{kind}_regularized": REGULARIZATION}
+    if kind in ("alone", "fsdp2"):
+        base = {"model_name_or_path": str(folder / "alone"), "vocab_size": None, "config_overrides": ""}
+        options[f"{kind}_lora"] = {**base, "lora_rank": 2, "max_steps": 6}
+    return options
+
+
 def main(folder: Path, kind: str) -> None:
-    losses, steps, interruptions = [], [], {INTERRUPTED} if kind == "fsdp2" else set()
+    losses, steps, interruptions = [], [], []
 
     class RecordingTrainer(TranslationTrainer):
         def log(self, logs: dict, *args: object, **kwargs: object) -> None:
@@ -95,16 +105,18 @@ def main(folder: Path, kind: str) -> None:
         Accelerator.multi_device = True
     if kind == "fsdp2":
         enable_fsdp2()
-        plain = {"save_steps": SAVED, "average_last": 1}
-        with contextlib.suppress(KeyboardInterrupt):
-            run(folder, kind, **OPTIONS | plain)
-    else:
-        plain = {}
-    for name, options in ((kind, plain), (f"{kind}_regularized", REGULARIZATION)):
-        if name != kind:
-            losses.clear()
-            steps.clear()
-        result = run(folder, name, **KINDS[kind], **OPTIONS | options)
+    for name, options in runs(folder, kind).items():
+        if name in INTERRUPTED:
+            saved, interrupted = INTERRUPTED[name]
+            options |= {"save_steps": saved, "average_last": 1}
+            interruptions.append(interrupted)
+        losses.clear()
+        steps.clear()
+        start = partial(run, folder, name, **KINDS[kind], **OPTIONS | options)
+        try:
+            result = start()
+        except KeyboardInterrupt:
+            result = start()
         if losses:
             scores = {name: values["score"] for name, values in result.scores["test"].items()}
             (folder / f"{name}.json").write_text(json.dumps({"steps": steps, "losses": losses, "scores": scores}))
