@@ -11,6 +11,13 @@ def uses_fsdp2(accelerator: Accelerator) -> bool:
     return bool(getattr(accelerator, "is_fsdp2", False))
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 has sharded the model."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(model, FSDPModule)
+
+
 def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
     """Shard each layer as one unit, and the remaining weights as the root unit, with Accelerate's options.
 
@@ -20,9 +27,9 @@ def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
     Raises:
         ValueError: an option is not supported.
     """
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    if isinstance(model, FSDPModule):
+    if is_sharded(model):
         return
     plugin: Any = accelerator.state.fsdp_plugin
     for name in ("cpu_ram_efficient_loading", "activation_checkpointing"):
