@@ -56,7 +56,8 @@ def measure(arguments: argparse.Namespace, output: Path) -> dict[str, float]:
         use_cpu=True,
         disable_tqdm=True,
     )
-    data = DataArguments(source_file=str(arguments.folder / "train.a"), target_file=str(arguments.folder / "train.b"))
+    source, target = ([str(arguments.folder / f"train.{side}")] for side in "ab")
+    data = DataArguments(source_file=source, target_file=target)
     sizes = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,num_heads=2"
     train_translation(data, ModelArguments(vocab_size=2000, config_overrides=sizes), args)
     seconds = time.time() - START

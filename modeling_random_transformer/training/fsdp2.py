@@ -47,3 +47,9 @@ def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
             fully_shard(module, reshard_after_forward=plugin.reshard_after_forward, **options)
     fully_shard(model, **options)
     plugin.auto_wrap_policy = None  # Accelerate would look for the classes of the layers, which are replaced
+
+
+def prepare_for_evaluation(trainer: Any) -> None:
+    """Shard the model of a trainer that has not trained. Accelerate requires an optimizer, which remains unused."""
+    trainer.create_optimizer()
+    trainer.model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
