@@ -1,5 +1,6 @@
 """Tokenization of parallel text by several processes, and the sample that a vocabulary is trained on."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -56,7 +57,7 @@ def tokenize_pairs(
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
-            fn_kwargs={"tokenizer": tokenizer, "words": words},
+            fn_kwargs={"tokenizer": without_path(tokenizer), "words": words},
             remove_columns=[name for name in ("source", "target", *LANGUAGE_COLUMNS) if name in pairs.column_names],
             num_proc=num_proc,
             desc="tokenizing",
@@ -72,6 +73,14 @@ def tokenize_pairs(
     raise_if_invalid(report, on_invalid)
     raise_if_empty(report)
     return (tokens.select(np.flatnonzero(~(too_long | unequal))) if report.invalid else tokens), report
+
+
+def without_path(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy that does not contain the folder it was loaded from, which would be part of the key of the cache."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.name_or_path = ""
+    tokenizer.init_kwargs.pop("name_or_path", None)
+    return tokenizer
 
 
 def exceeds_ratio(lengths: np.ndarray, max_length_ratio: float | None) -> np.ndarray:

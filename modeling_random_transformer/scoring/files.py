@@ -38,7 +38,7 @@ def score_file(
 ) -> None:
     """Score parallel text; line n of the output is the score of pair n, as `score_format` writes it.
 
-    Resumes after an interruption and distributes chunks over processes like `translate_file`.
+    Resumes after an interruption and shares the chunks with other processes like `translate_file`.
 
     Args:
         corpus: the pairs, which are read once to check them, and again to score them.
@@ -111,9 +111,9 @@ def process_file(
         starts = list(range(0, lines, chunk_size))
         return Job(lines, digest, starts, chunk_size, fingerprint(process.model, process.tokenizer), options)
 
-    def chunks(job: Job, numbers: list[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
+    def chunks(job: Job, numbers: Iterator[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
         pairs = valid_pairs(corpus.lines(), str(corpus))
-        for number, chunk in zip(numbers, select_chunks(pairs, job, numbers, str(corpus)), strict=True):
+        for number, chunk in select_chunks(pairs, job, numbers, str(corpus)):
             first = job.starts[number] + 1
             results = process(chunk, range(first, first + len(chunk)), "line")
             update(len(chunk))

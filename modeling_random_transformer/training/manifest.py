@@ -313,6 +313,16 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def check_shared(folder: Path) -> None:
+    """Check that this process has the manifest that the first process has written.
+
+    Raises:
+        ValueError: the output folder is on a file system of another node.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder} without {MANIFEST}.")
+
+
 def _plain(value: Any) -> Any:
     """The value of an enumeration member, or the argument itself."""
     return getattr(value, "value", value)

@@ -88,7 +88,10 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
 def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:
     if args.tp_size * args.fsdp_size > 1:
         sizes = f"tp_size={args.tp_size} and fsdp_size={args.fsdp_size}"
-        raise ValueError(f"lora_rank must be unset for sharded weights, got {rank} with {sizes}.")
+        raise ValueError(
+            f"lora_rank must be unset with tp_size or fsdp_size above 1, got {rank} with {sizes}. Accelerate's FSDP2 "
+            "supports LoRA (examples/accelerate/fsdp2.yaml)."
+        )
     if not is_peft_available():
         raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
 
@@ -115,7 +118,8 @@ def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
 
 def _check_resume_from_checkpoint(name: str, output: Path) -> None:
     checkpoint = Path(name)
-    required = ("trainer_state.json", "optimizer.pt", "scheduler.pt")
+    optimizer = "optimizer.bin" if (checkpoint / "optimizer.bin").exists() else "optimizer.pt"  # of FSDP2
+    required = ("trainer_state.json", optimizer, "scheduler.pt")
     missing = [file for file in required if not (checkpoint / file).exists()]
     if missing or ((checkpoint / MARKER).exists() and not is_complete(checkpoint)):
         found = f"without {', '.join(missing)}" if missing else "with incomplete files"

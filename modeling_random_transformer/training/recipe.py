@@ -192,6 +192,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check_devices(self) -> None:
         """Check what the hardware and the distribution of the weights support."""
+        if self.save_on_each_node:
+            raise ValueError("save_on_each_node must be False, since all nodes share output_dir, got True.")
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 must be False on a CPU, which supports bf16, got True.")
         if self.tp_size * self.fsdp_size > 1:
@@ -200,7 +202,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                     "tp_size and fsdp_size must be 1 with transformers older than 5.23, whose Trainer cannot shard "
                     f"weights, got {self.tp_size} and {self.fsdp_size} with transformers {transformers.__version__}."
                 )
-            self.save_only_model = True  # transformers cannot save the optimizer of sharded weights
+            self.save_only_model = True  # required by transformers' Trainer, which cannot resume these runs
         if self.average_last > 1 and getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
             raise ValueError(
                 f"average_last must be 1 with DeepSpeed ZeRO-3, which partitions the weights, got {self.average_last}."

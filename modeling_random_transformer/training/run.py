@@ -32,7 +32,7 @@ from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
 from .ema import load_ema
 from .languages import check_languages
-from .manifest import Manifest, RunResult, fingerprint, fixed_values, free_values, locked, open_manifest
+from .manifest import Manifest, RunResult, check_shared, fingerprint, fixed_values, free_values, locked, open_manifest
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
 from .preparation import PreparedData, TokenizedSet, check_lengths, prepare_data
@@ -101,6 +101,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
                 Path(args.output_dir), fixed_values(data, model, args, corpora), free_values(args, __version__)
             )
         )
+        check_shared(Path(args.output_dir))
         return _execute(Run(data, model, args, corpora, manifest))
 
 

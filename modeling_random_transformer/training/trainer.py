@@ -44,6 +44,7 @@ from .checkpoints import (
     save_error,
 )
 from .ema import EMACallback, to_local
+from .fsdp2 import is_sharded, prepare_for_evaluation, shard_layers, uses_fsdp2
 from .loss import LossMonitor, SmoothedCrossEntropy
 from .predictions import common_tag, reordered, select_rows, with_mean_metrics
 from .r_drop import RDropLoss
@@ -244,6 +245,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self.gather_function = self._gather_rows
         self._batch_losses = []
+        if uses_fsdp2(self.accelerator) and not is_sharded(self.model):
+            prepare_for_evaluation(self)
         if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
             self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
         compute_metrics = self.compute_metrics
@@ -355,6 +358,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             "Decrease learning_rate, increase warmup_steps or set max_grad_norm; the newest checkpoint is "
             f"{newest_complete(self.args.output_dir)}."
         )
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """The optimizer; before, the weights are sharded if Accelerate's configuration selects FSDP2."""
+        if uses_fsdp2(self.accelerator):
+            shard_layers(self.model, self.accelerator)
+        return super().create_optimizer(*args, **kwargs)
 
     # Checkpoints
 

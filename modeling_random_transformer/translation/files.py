@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,12 +36,14 @@ def translate_file(
 ) -> None:
     """Translate a UTF-8 file with one text per line; line n of the output translates line n of the input.
 
-    Under `accelerate launch` (or `torchrun`), every process calls this function. Chunks are distributed over the
-    processes, which need a shared file system. When any of them returns, the output is complete.
+    Under `accelerate launch` (or `torchrun`), every process calls this function. The processes need a shared file
+    system with file locks. Each claims the next chunk until all are done, those of killed processes included. When any
+    of them returns, the output is complete. Processes that are started separately, even later, share the work too if
+    their arguments are the same and none of them restarts.
 
     After an interruption, the same call resumes with the unfinished chunks, with any number of processes, and produces
     the same output. Input, model, tokenizer and options must be the same; the device and, unless sampling,
-    `max_batch_tokens` may differ. Two calls must not write the same output concurrently.
+    `max_batch_tokens` may differ.
 
     Args:
         input_file: the file to translate, which may be compressed (`.gz`, `.zst`); only a line feed ends a line.
@@ -54,8 +56,8 @@ def translate_file(
             complete.
         restart: discard the parts of an earlier call. In `<output>.parts`, only files listed in its manifest are
             deleted.
-        progress: show a progress bar on stderr, which counts the lines of the first process; `None` shows it after a
-            delay.
+        progress: show a progress bar on stderr in the first process, which counts chunks that others have claimed as
+            done; `None` shows it after a delay.
         **options: those of `translate`. Sampling is reproducible after an interruption only with a `seed`.
 
     Raises:
@@ -116,7 +118,7 @@ class FileTranslation:
         model = fingerprint(self.pipe.model, self.pipe.tokenizer)
         return Job(lines, digest, starts, self.chunk_size, model, options)
 
-    def chunks(self, job: Job, numbers: Sequence[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
+    def chunks(self, job: Job, numbers: Iterator[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
         """Translate the chunks with these numbers; yields the number and the lines of each.
 
         Raises:
@@ -125,7 +127,7 @@ class FileTranslation:
         version = version_of(self.source)
         with ExitStack() as stack:
             file = stack.enter_context(open_binary(self.source))
-            for number, prefixes in zip(numbers, self.prefix_chunks(job, numbers, stack), strict=False):
+            for number, prefixes in self.prefix_chunks(job, numbers, stack):
                 texts = read_chunk(file, job, number)
                 if version_of(self.source) != version:
                     raise ValueError(f"{self.source} must not change during the translation, but has been written.")
@@ -133,10 +135,12 @@ class FileTranslation:
                 candidates = translate_chunk(self.pipe, texts, self.settings, first, "line", update, prefixes)
                 yield number, list(format_all(candidates, self.write, first))
 
-    def prefix_chunks(self, job: Job, numbers: Sequence[int], stack: ExitStack) -> Iterator[list[str] | None]:
-        """The prefixes of the chunks with these numbers, from a file that `stack` closes; `None` without prefixes."""
+    def prefix_chunks(
+        self, job: Job, numbers: Iterator[int], stack: ExitStack
+    ) -> Iterator[tuple[int, list[str] | None]]:
+        """The numbers and the prefixes of chunks, from a file that `stack` closes; `None` without prefixes."""
         if self.prefix is None:
-            return repeat(None)
+            return ((number, None) for number in numbers)
         name = str(self.prefix)
         return select_chunks(read_lines(stack.enter_context(open_binary(self.prefix)), name), job, numbers, name)
 

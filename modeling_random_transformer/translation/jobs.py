@@ -2,15 +2,17 @@
 
 Each finished chunk is a part, a file in the folder `<output>.parts`, together with a manifest that describes the job.
 The output is written when all parts exist. All files are written atomically, so an interruption at any time leaves
-only complete files.
+only complete files. Processes claim the chunks one by one: those of a killed process are computed by the others.
 """
 
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..ensemble import vocabulary
 from ..utils.distributed import call_on_main_process
+from .claims import Claims
 from .parts import Job, Parts
 from .streams import progress_bar
 
@@ -33,29 +36,34 @@ def run_job(
     output: Path,
     model: PreTrainedModel,
     describe: Callable[[], Job],
-    process: Callable[[Job, list[int], Callable[[int], Any]], Iterable[tuple[int, list[str]]]],
+    process: Callable[[Job, Iterator[int], Callable[[int], Any]], Iterable[tuple[int, list[str]]]],
     *,
     restart: bool,
     progress: bool | None,
     unit: str = "text",
 ) -> None:
-    """Write a file in chunks, which are distributed over the processes; or resume an earlier call.
+    """Write a file in chunks, which the processes share; or resume an earlier call.
+
+    The processes are those of `accelerate launch` or `torchrun`, and those of concurrent calls with the same arguments.
 
     Args:
         output: the file to write or to replace.
         model: the model, whose device determines how the processes communicate.
         describe: checks the complete input and describes the job; called in the first process only.
         process: computes the chunks with the given numbers, in ascending order: the number and the lines of each. It
-            calls its last argument with the number of texts that are done.
+            must request a number only when the lines of the one before have been consumed. It calls its last argument
+            with the number of texts that are done.
         restart: discard the parts of an earlier call.
-        progress: show a progress bar on stderr; `None` shows it after a delay.
+        progress: show a progress bar on stderr; `None` shows it after a delay. The first process shows it, and counts
+            the chunks that others have claimed as done.
         unit: what the progress bar counts.
 
     Raises:
         ValueError: the output cannot be a file, or the parts of an earlier call belong to a different job.
         OSError: a file cannot be written.
     """
-    parts, state = Parts(output), process_state(model)
+    state = process_state(model)
+    parts = Parts(output, is_shared=state.num_processes > 1)
 
     def begin() -> tuple[Job, list[int]]:
         job = describe()
@@ -63,32 +71,55 @@ def run_job(
         return job, parts.missing(job)
 
     job, missing = call_on_main_process(begin)
-    assigned = missing[state.process_index :: state.num_processes]
-    done = (job.lines - sum(map(job.lines_of, missing))) // state.num_processes
-    texts = range(done + sum(map(job.lines_of, assigned)))
-    with progress_bar(texts, progress if state.is_main_process else False, done, unit) as bar:
-        for number, lines in process(job, assigned, bar.update):
-            parts.write(number, lines)
-    if state.is_main_process:
-        # Not a barrier, because the backends' barriers time out after some minutes.
-        wait_until(lambda: not parts.missing(job))
-        parts.join(job)
-    wait_until(lambda: not parts.manifest.exists())
+    done = job.lines - sum(map(job.lines_of, missing))
+    try:
+        claims = parts.open_claims()
+    except FileNotFoundError:  # another process has completed the output
+        return
+    with claims, progress_bar(range(job.lines), progress if state.is_main_process else False, done, unit) as bar:
+        compute = partial(compute_chunks, parts, claims, job, process)
+        compute(missing, bar.update, lambda number: bar.update(job.lines_of(number)))
+        # Not a barrier, because the backends' barriers time out after some minutes, and a killed process does not join.
+        while parts.is_incomplete(claims):
+            if missing := parts.missing(job):
+                compute(missing, lambda _: None, lambda _: None)
+                time.sleep(POLLING_INTERVAL)
+            else:
+                parts.join(job, claims)
 
 
-def select_chunks(items: Iterable[T], job: Job, numbers: Collection[int], name: str) -> Iterator[list[T]]:
+def compute_chunks(
+    parts: Parts,
+    claims: Claims,
+    job: Job,
+    process: Callable[[Job, Iterator[int], Callable[[int], Any]], Iterable[tuple[int, list[str]]]],
+    numbers: list[int],
+    update: Callable[[int], Any],
+    skip: Callable[[int], Any],
+) -> None:
+    """Claim and write chunks in a single pass. `skip` is called with the number of each that cannot be claimed."""
+    with closing(parts.claim(claims, numbers, skip)) as claimed:
+        for first in claimed:  # the input is opened only if there is a chunk
+            for number, lines in process(job, chain([first], claimed), update):
+                parts.write(number, lines)
+
+
+def select_chunks(items: Iterable[T], job: Job, numbers: Iterable[int], name: str) -> Iterator[tuple[int, list[T]]]:
     """Read an input in a single pass, and yield the chunks of a job with these numbers, in ascending order.
+
+    A number is requested only when the chunk of the one before has been consumed.
 
     Raises:
         ValueError: the input has fewer items than the job; the message contains `name`.
     """
-    iterator, selected = iter(items), set(numbers)
-    for number in range(max(selected, default=-1) + 1):
-        chunk = list(islice(iterator, job.chunk_size))
-        if len(chunk) != job.lines_of(number):
-            raise ValueError(f"{name} must not change while it is read, but has become shorter.")
-        if number in selected:
-            yield chunk
+    iterator, position = iter(items), 0
+    for number in numbers:
+        while position <= number:
+            chunk = list(islice(iterator, job.chunk_size))
+            if len(chunk) != job.lines_of(position):
+                raise ValueError(f"{name} must not change while it is read, but has become shorter.")
+            position += 1
+        yield number, chunk
 
 
 def process_state(model: PreTrainedModel) -> Any:
@@ -111,9 +142,3 @@ def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> s
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll a condition; if another process fails, the launcher ends this one."""
-    while not condition():
-        time.sleep(POLLING_INTERVAL)

@@ -4,7 +4,8 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import write_binary
 from ..utils.text import encode_lines
+from .claims import Claims
 
 DAMAGED = "The manifest is damaged: delete the folder to start from the first line."
 
@@ -82,17 +84,25 @@ def is_count(value: Any) -> bool:
 class Parts:
     """The folder of finished chunks, `<output>.parts`, which exists until the output is complete.
 
+    Several processes may use it at the same time: see `Claims`.
+
+    Args:
+        output: the output.
+        is_shared: whether there is more than one process, which requires file locks.
+
     Raises:
         ValueError: the output cannot be a file.
     """
 
-    def __init__(self, output: Path):
+    def __init__(self, output: Path, is_shared: bool = False):
         # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
         if not self.output.parent.is_dir() or (self.output.exists() and not self.output.is_file()):
             raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(output)!r}.")
         self.folder = self.output.with_name(f"{self.output.name}.parts")
         self.manifest = self.folder / "manifest.json"
+        self.claims = self.folder / "claims.lock"
+        self.is_shared = is_shared
 
     def path(self, number: int) -> Path:
         """The file of a finished chunk."""
@@ -103,35 +113,88 @@ class Parts:
         return [number for number in range(len(job.starts)) if not self.path(number).exists()]
 
     def begin(self, job: Job, restart: bool) -> None:
-        """Create the folder, or reuse that of an earlier call for the same job; after `restart`, for any job."""
-        if self.manifest.exists():
-            earlier = Job.read(self.manifest)
-            if not restart:
-                return job.check_resumes(earlier, self.folder)
+        """Create the folder, or reuse that of an earlier or concurrent call for the same job; after `restart`, of any.
+
+        Raises:
+            ValueError: the folder belongs to another job or contains other files, or `restart` during another call.
+        """
+        is_begun = False
+        while not is_begun:
+            with suppress(FileNotFoundError):  # another process completes the job and deletes the folder
+                self.folder.mkdir(exist_ok=True)
+                with self.open_claims(create=True) as claims, claims.job():
+                    if claims.is_current():
+                        self._begin(job, restart, claims)
+                        is_begun = True
+
+    def open_claims(self, *, create: bool = False) -> Claims:
+        """Open the claims; raises a `FileNotFoundError` if the job is complete."""
+        return Claims(self.claims, create=create, required=self.is_shared)
+
+    def _begin(self, job: Job, restart: bool, claims: Claims) -> None:
+        if not self.manifest.exists():
+            others = [path for path in self.folder.iterdir() if path != self.claims and not self.is_temporary(path)]
+            if others:
+                self.claims.unlink()
+            return self._create(job, others)
+        earlier = Job.read(self.manifest)
+        if not restart:
+            return job.check_resumes(earlier, self.folder)
+        with claims.everything(wait=False) as is_alone:
+            if not is_alone:
+                raise ValueError(f"restart must be False while another process writes {self.output}, got True.")
             self.remove_parts(earlier)
-            others = [path for path in map(self.path, range(len(job.starts))) if path.exists()]
-        else:
-            self.folder.mkdir(exist_ok=True)
-            others = [path for path in self.folder.iterdir() if not self.is_temporary(path)]
+            return self._create(job, [path for path in map(self.path, range(len(job.starts))) if path.exists()])
+
+    def _create(self, job: Job, others: list[Path]) -> None:
+        """Write the manifest, unless there are files of something else."""
         if others:
             raise ValueError(
                 f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
                 f"{others[0].name}."
             )
-        return write_atomically(self.manifest, [json.dumps(asdict(job)).encode()], self.folder)
+        write_atomically(self.manifest, [json.dumps(asdict(job)).encode()], self.folder)
+
+    def claim(
+        self, claims: Claims, numbers: Iterable[int], skip: Callable[[int], object]
+    ) -> Generator[int, None, None]:
+        """Claim chunks one after the other, each until the next one is requested.
+
+        Args:
+            claims: the claims of this process.
+            numbers: the numbers of the chunks.
+            skip: called with the number of a chunk that is finished or that another process has claimed.
+        """
+        for number in numbers:
+            with claims.chunk(number) as is_claimed:
+                if is_claimed and self.is_incomplete(claims) and not self.path(number).exists():
+                    yield number
+                else:
+                    skip(number)
+
+    def is_incomplete(self, claims: Claims) -> bool:
+        """Whether the output of the job of these claims is not complete yet."""
+        return claims.is_current() and self.manifest.exists()
 
     def write(self, number: int, translations: list[str]) -> None:
         """Write the part of a finished chunk."""
         write_atomically(self.path(number), encode_lines(translations), self.folder)
 
-    def join(self, job: Job) -> None:
-        """Concatenate the parts into the output, then delete them, the manifest last. Other files are kept."""
-        paths = map(self.path, range(len(job.starts)))
-        write_binary(self.output, (block for path in paths for block in read_blocks(path)), self.folder)
-        self.remove_parts(job)
-        self.manifest.unlink()
-        if not any(self.folder.iterdir()):
-            self.folder.rmdir()
+    def join(self, job: Job, claims: Claims) -> None:
+        """Concatenate the parts into the output, then delete them, the manifest and the claims. Other files are kept.
+
+        Does nothing if another process has done it, or was killed while it deleted the parts.
+        """
+        with claims.everything(wait=True):
+            if not self.is_incomplete(claims) or self.missing(job):
+                return
+            paths = map(self.path, range(len(job.starts)))
+            write_binary(self.output, (block for path in paths for block in read_blocks(path)), self.folder)
+            self.remove_parts(job)
+            self.manifest.unlink()
+            self.claims.unlink()
+            with suppress(OSError):  # contains other files
+                self.folder.rmdir()
 
     def remove_parts(self, job: Job) -> None:
         """Delete the parts of a job and the temporary files of interrupted writes."""

@@ -98,3 +98,16 @@ def test_vocabulary_sample_of_a_corpus_of_unknown_length_is_its_start(monkeypatc
     rows = [{"source": f"source {i}", "target": f"target {i}"} for i in range(100)]
     expected = [text for row in rows[:30] for text in row.values()]
     assert list(vocabulary_sample(DatasetText(Dataset.from_list(rows)), None)) == expected
+
+
+def test_tokens_are_shared_by_runs_in_different_folders(tokenizer, tmp_path):
+    """The tokenizer of each run is loaded from its own folder."""
+    pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
+    files = []
+    for name in ("first", "second"):
+        tokenizer.save_pretrained(tmp_path / name)
+        loaded = AutoTokenizer.from_pretrained(tmp_path / name)
+        tokens, _ = tokenize_pairs(pairs, loaded)
+        files.append(tokens.cache_files)
+        assert loaded.name_or_path == str(tmp_path / name)
+    assert files[0] == files[1]

@@ -25,7 +25,7 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from modeling_random_transformer.translation import command, encode_lines, startup, translate
 from modeling_random_transformer.utils import command_line
 from tests.helpers.models import tiny_config
-from tests.helpers.processes import run_on_two_processes, start_imported
+from tests.helpers.processes import run_on_two_processes, start_imported, start_two_processes
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
@@ -407,6 +407,25 @@ class TestProcesses:
         done = run_on_two_processes(SCRIPT, *arguments)
         assert done.returncode == 0, done.stderr[-3000:]
         assert output.read_bytes() == expected
+
+    @pytest.mark.parametrize("victim", [0, 1])
+    def test_one_of_two_processes_is_killed(self, source, output, expected, arguments, victim):
+        with start_two_processes(SCRIPT, *arguments) as (ranks, _):
+            wait_for_parts(output, 4, ranks[victim])
+            ranks[victim].kill()
+            finish(ranks[1 - victim])
+        assert output.read_bytes() == expected
+        assert sorted(output.parent.iterdir()) == [source, output]
+
+    def test_processes_without_a_launcher_share_the_work(self, alone, source, output, expected):
+        processes = [alone()]
+        wait_for_parts(output, 2, processes[0])
+        processes += [alone(), alone()]
+        processes[1].kill()
+        finish(processes[2])
+        finish(processes[0])
+        assert output.read_bytes() == expected
+        assert sorted(output.parent.iterdir()) == [source, output]
 
     def test_several_processes_require_files(self, folder):
         done = run_on_two_processes(SCRIPT, "--model", folder, "the boy")

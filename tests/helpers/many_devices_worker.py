@@ -1,10 +1,13 @@
-"""One process of two runs on several devices, plain and regularized; the first process writes the losses."""
+"""One process of two runs on several devices, plain, regularized and with LoRA; the first one writes the losses."""
 
 import json
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.utils import DistributedType
 
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import run
@@ -33,18 +36,66 @@ KINDS = {
     "alone": {"gradient_accumulation_steps": 2},  # the number of batches per step of two processes
     "ddp": {},
     "fsdp": {"fsdp_size": 2},
+    "fsdp2": {},  # of Accelerate
     "tp": {"tp_size": 2, "gradient_accumulation_steps": 2},
 }
+# What `accelerate launch --config_file examples/accelerate/fsdp2.yaml` sets.
+FSDP2 = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "RandomTransformerEncoderLayer,RandomTransformerDecoderLayer",
+    "FSDP_RESHARD_AFTER_FORWARD": "true",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
+}
+# Runs that are interrupted before the second of these steps, and resume from the checkpoint of the first.
+INTERRUPTED = {"fsdp2": (10, 13), "fsdp2_lora": (4, 5)}
+
+
+def enable_fsdp2() -> None:
+    """Let Accelerate use FSDP2 on CPUs. It supports listed device types only; nothing else depends on it."""
+    os.environ.update(FSDP2)
+    initialize = PartialState.__init__
+
+    def initialize_as_gpus(state: PartialState, *args: object, **kwargs: object) -> None:
+        initialize(state, *args, **kwargs)
+        if state.distributed_type == DistributedType.MULTI_CPU:
+            state.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = initialize_as_gpus
+
+
+def runs(folder: Path, kind: str) -> dict[str, dict]:
+    """The options of each run, by its name."""
+    options = {kind: {}, f"{kind}_regularized": REGULARIZATION}
+    if kind in ("alone", "fsdp2"):
+        base = {"model_name_or_path": str(folder / "alone"), "vocab_size": None, "config_overrides": ""}
+        options[f"{kind}_lora"] = {**base, "lora_rank": 2, "max_steps": 6}
+    return options
 
 
 def main(folder: Path, kind: str) -> None:
-    losses = []
+    losses, steps, interruptions = [], [], []
 
     class RecordingTrainer(TranslationTrainer):
         def log(self, logs: dict, *args: object, **kwargs: object) -> None:
             if "loss" in logs and self.is_world_process_zero():
                 losses.append(logs["loss"])
+                steps.append(self.state.global_step)
             super().log(logs, *args, **kwargs)
+
+        def training_step(self, *args: object, **kwargs: object) -> object:
+            if self.state.global_step in interruptions:
+                interruptions.remove(self.state.global_step)
+                raise KeyboardInterrupt
+            return super().training_step(*args, **kwargs)
+
+        def predict(self, *args: object, **kwargs: object) -> object:
+            """Also with a number of tokens that differs between the processes."""
+            if kind == "fsdp2":
+                super().predict(*args, **kwargs | {"max_new_tokens": 3 + 4 * self.args.process_index})
+            return super().predict(*args, **kwargs)
 
     import modeling_random_transformer.training.run as module
 
@@ -52,12 +103,23 @@ def main(folder: Path, kind: str) -> None:
     if kind == "tp":
         # Accelerate supports tensor parallelism on listed device types only, without CPUs; nothing else depends on it.
         Accelerator.multi_device = True
-    for name, options in ((kind, {}), (f"{kind}_regularized", REGULARIZATION)):
+    if kind == "fsdp2":
+        enable_fsdp2()
+    for name, options in runs(folder, kind).items():
+        if name in INTERRUPTED:
+            saved, interrupted = INTERRUPTED[name]
+            options |= {"save_steps": saved, "average_last": 1}
+            interruptions.append(interrupted)
         losses.clear()
-        result = run(folder, name, **KINDS[kind], **OPTIONS | options)
+        steps.clear()
+        start = partial(run, folder, name, **KINDS[kind], **OPTIONS | options)
+        try:
+            result = start()
+        except KeyboardInterrupt:
+            result = start()
         if losses:
             scores = {name: values["score"] for name, values in result.scores["test"].items()}
-            (folder / f"{name}.json").write_text(json.dumps({"losses": losses, "scores": scores}))
+            (folder / f"{name}.json").write_text(json.dumps({"steps": steps, "losses": losses, "scores": scores}))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import runpy
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -53,8 +54,12 @@ def fork_server() -> ForkServerContext:
     return context
 
 
-def run_on_two_processes(script: Path, *arguments: object, timeout: float = 1200) -> Ended:
-    """Start both processes with the environment that `torchrun` gives them, and stop one if the other fails."""
+@contextmanager
+def start_two_processes(script: Path, *arguments: object) -> Iterator[tuple[list[BaseProcess], list[Path]]]:
+    """Start two processes with the environment that `torchrun` gives them; yields them and the files of their stderr.
+
+    The processes must have ended at the end of the block.
+    """
     # As torchrun does, this process serves the store: its port cannot be taken before the processes connect.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -67,6 +72,12 @@ def run_on_two_processes(script: Path, *arguments: object, timeout: float = 1200
             )
             for rank, file in enumerate(files)
         ]
+        yield ranks, files
+
+
+def run_on_two_processes(script: Path, *arguments: object, timeout: float = 1200) -> Ended:
+    """Run a script in two processes, and stop one if the other fails."""
+    with start_two_processes(script, *arguments) as (ranks, files):
         deadline = time.monotonic() + timeout
         while running := [rank for rank in ranks if rank.exitcode is None]:
             if any(rank.exitcode for rank in ranks) or time.monotonic() > deadline:

@@ -12,6 +12,7 @@ from transformers import set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments
+from tests.helpers.many_devices_worker import enable_fsdp2
 from tests.helpers.models import tiny_config
 
 VOCAB_SIZE = 270
@@ -86,4 +87,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if sys.argv[2] == "fsdp2":
+        enable_fsdp2()
     main(Path(sys.argv[1]))

@@ -19,7 +19,7 @@ from modeling_random_transformer.training import checkpoints as checkpoints_modu
 from modeling_random_transformer.training import preparation as preparation_module
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
-from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, locked
+from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, check_shared, locked
 from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import STEPS, run, write_corpus
@@ -252,6 +252,12 @@ def test_a_killed_process_releases_the_lock(tmp_path):
         process.wait()
     with locked(tmp_path):
         pass
+
+
+def test_an_output_folder_of_one_node_raises(tmp_path):
+    """The first process has written the manifest into a folder of its node."""
+    with pytest.raises(ValueError, match=r"output_dir must be on a file system that all nodes share, got .* without"):
+        check_shared(tmp_path)
 
 
 def test_a_full_disk_at_the_final_save_is_reported_in_one_line(tmp_path, monkeypatch):

@@ -37,6 +37,7 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
     [
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 2, got 0"),
         ({"average_last": 0}, "average_last must be at least 1, got 0"),
+        ({"save_on_each_node": True}, "save_on_each_node must be False, since all nodes share output_dir, got True"),
         ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
         ({"bpe_dropout": 1.0}, "bpe_dropout must be at least 0 and below 1, got 1.0"),
         ({"bpe_dropout": 0.1, "dataloader_persistent_workers": True}, "dataloader_persistent_workers must be False"),

@@ -65,13 +65,14 @@ def test_evaluating_a_stream_raises(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_evaluate_every_pair_once(tmp_path):
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_processes_evaluate_every_pair_once(tmp_path, kind):
     expected = {}
     for size in (1, 13):
         trainer = new_trainer(tmp_path, eval_dataset=pairs(size), per_device_eval_batch_size=4)
         output = trainer.predict(trainer.eval_dataset)
         expected[str(size)] = {"loss": output.metrics["test_loss"], "rows": unpadded(output.predictions.tolist())}
-    done = run_on_two_processes(WORKER, str(tmp_path))
+    done = run_on_two_processes(WORKER, str(tmp_path), kind)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads((tmp_path / "found.json").read_text())
     for size, values in expected.items():
