@@ -521,6 +521,18 @@ def test_front_matter_and_requirements():
     assert sorted(required) == sorted([*project["dependencies"], *project["optional-dependencies"]["space"]])
 
 
+def call_when_started(url, name, **arguments):
+    """`call`, repeated while the server resets connections because it is still starting."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return call(url, name, **arguments)
+        except httpx.TransportError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
 @pytest.mark.slow
 def test_uploaded_files_are_sufficient(folder, tmp_path):
     """The files of the upload commands, without the repository."""
@@ -546,7 +558,7 @@ def test_uploaded_files_are_sufficient(folder, tmp_path):
             if "Running on local URL" in line:
                 break
         assert server.poll() is None, "".join(lines)
-        _, (answer,) = call(f"http://127.0.0.1:{port}/", "translate", text="the cat")
+        _, (answer,) = call_when_started(f"http://127.0.0.1:{port}/", "translate", text="the cat")
         assert len(answer["translations"]) == 3
         assert len(lines) == 1, lines
     finally:
