@@ -12,7 +12,7 @@ QUIET := --quiet --no-compile --disable-pip-version-check
 PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 # Pairs of transformers and torch for `make test-matrix`.
-MATRIX ?= 5.17.0:2.11.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0
+MATRIX ?= 5.17.0:2.11.0 5.17.0:2.13.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test pytest test-fast test-lowest test-newest test-matrix coverage lint format notebooks docs clean
