@@ -187,78 +187,101 @@ def marian_logits(
         inputs: the decoder's inputs, `[batch, target_len]`; ids beyond the vocabulary stand for the zero vector, which
             Marian's decoder starts with.
     """
-    weights = {name: weight.astype(np.float64) for name, weight in weights.items()}
-    width = chosen["dim-emb"]
+    marian = MarianForward(weights, chosen)
+    visible = mask[:, None, :].astype(bool)
+    memory = marian.encode(sources, visible)
+    return marian.logits(marian.decode(inputs, memory, visible))
 
-    def layer_norm(x: np.ndarray, prefix: str, suffix: str = "") -> np.ndarray:
+
+class MarianForward:
+    """The forward pass of Marian's transformer, in float64."""
+
+    def __init__(self, weights: Weights, chosen: dict[str, Any]):
+        self.weights = {name: weight.astype(np.float64) for name, weight in weights.items()}
+        self.chosen = chosen
+        self.width = chosen["dim-emb"]
+        self.top = chosen.get("transformer-postprocess-top", "")
+        self.source_table = self.weights.get("Wemb", self.weights.get("encoder_Wemb"))
+        self.target_table = self.weights.get("Wemb", self.weights.get("decoder_Wemb"))
+
+    def encode(self, sources: np.ndarray, visible: np.ndarray) -> np.ndarray:
+        x = self.embed(sources, self.source_table)
+        for i in range(1, self.chosen["enc-depth"] + 1):
+            x = self.self_attention(x, visible, f"encoder_l{i}")
+            x = self.feed_forward(x, f"encoder_l{i}")
+        return self.process(x, self.top, "encoder_top", "", x)
+
+    def decode(self, inputs: np.ndarray, memory: np.ndarray, visible: np.ndarray) -> np.ndarray:
+        causal = np.tri(inputs.shape[1], dtype=bool)
+        x = self.embed(inputs, self.target_table)
+        for i in range(1, self.chosen["dec-depth"] + 1):
+            x = self.self_attention(x, causal, f"decoder_l{i}")
+            x = self.cross_attention(x, memory, visible, f"decoder_l{i}")
+            x = self.feed_forward(x, f"decoder_l{i}")
+        return self.process(x, self.top, "decoder_top", "", x)
+
+    def logits(self, states: np.ndarray) -> np.ndarray:
+        output = self.weights.get("decoder_ff_logit_out_Wt")
+        if output is None:
+            legacy = self.weights.get("decoder_ff_logit_out_W")
+            output = self.target_table if legacy is None else legacy.T
+        return states @ output.T + self.weights.get("decoder_ff_logit_out_b", 0.0)
+
+    def self_attention(self, x: np.ndarray, allowed: np.ndarray, layer: str) -> np.ndarray:
+        return self.sublayer(x, f"{layer}_self_Wo", lambda y: self.attention(y, y, allowed, f"{layer}_self"))
+
+    def cross_attention(self, x: np.ndarray, memory: np.ndarray, allowed: np.ndarray, layer: str) -> np.ndarray:
+        return self.sublayer(x, f"{layer}_context_Wo", lambda y: self.attention(y, memory, allowed, f"{layer}_context"))
+
+    def feed_forward(self, x: np.ndarray, layer: str) -> np.ndarray:
+        prefix = f"{layer}_ffn"
+        return self.sublayer(x, f"{prefix}_ffn", lambda y: self.two_layers(y, prefix))
+
+    def layer_norm(self, x: np.ndarray, prefix: str, suffix: str = "") -> np.ndarray:
         deviation = x - x.mean(-1, keepdims=True)
         normalized = deviation / np.sqrt((deviation**2).mean(-1, keepdims=True) + 1e-6)
-        return normalized * weights[f"{prefix}_ln_scale{suffix}"] + weights[f"{prefix}_ln_bias{suffix}"]
+        return normalized * self.weights[f"{prefix}_ln_scale{suffix}"] + self.weights[f"{prefix}_ln_bias{suffix}"]
 
-    def affine(x: np.ndarray, prefix: str, suffix: str) -> np.ndarray:
-        return x @ weights[f"{prefix}_W{suffix}"] + weights[f"{prefix}_b{suffix}"]
+    def affine(self, x: np.ndarray, prefix: str, suffix: str) -> np.ndarray:
+        return x @ self.weights[f"{prefix}_W{suffix}"] + self.weights[f"{prefix}_b{suffix}"]
 
-    def process(x: np.ndarray, operations: str, prefix: str, suffix: str, previous: np.ndarray) -> np.ndarray:
+    def process(self, x: np.ndarray, operations: str, prefix: str, suffix: str, previous: np.ndarray) -> np.ndarray:
         for operation in operations:
             if operation == "a":
                 x = x + previous
             elif operation == "n":
-                x = layer_norm(x, prefix, suffix)
+                x = self.layer_norm(x, prefix, suffix)
         return x
 
-    def sublayer(x: np.ndarray, prefix: str, function: Any) -> np.ndarray:
-        y = process(x, chosen["transformer-preprocess"], prefix, "_pre", x)
-        return process(function(y), chosen["transformer-postprocess"], prefix, "", x)
+    def sublayer(self, x: np.ndarray, prefix: str, function: Any) -> np.ndarray:
+        y = self.process(x, self.chosen["transformer-preprocess"], prefix, "_pre", x)
+        return self.process(function(y), self.chosen["transformer-postprocess"], prefix, "", x)
 
-    def attention(queries: np.ndarray, keys: np.ndarray, allowed: np.ndarray, prefix: str) -> np.ndarray:
-        q, k, v = affine(queries, prefix, "q"), affine(keys, prefix, "k"), affine(keys, prefix, "v")
-        heads, depth = [], width // chosen["transformer-heads"]
-        for head in range(chosen["transformer-heads"]):
+    def attention(self, queries: np.ndarray, keys: np.ndarray, allowed: np.ndarray, prefix: str) -> np.ndarray:
+        q, k, v = self.affine(queries, prefix, "q"), self.affine(keys, prefix, "k"), self.affine(keys, prefix, "v")
+        heads, depth = [], self.width // self.chosen["transformer-heads"]
+        for head in range(self.chosen["transformer-heads"]):
             part = slice(head * depth, (head + 1) * depth)
             scores = q[..., part] @ k[..., part].swapaxes(-1, -2) / np.sqrt(depth)
             scores = np.where(allowed, scores, -1e9)
             exponents = np.exp(scores - scores.max(-1, keepdims=True))
             heads.append(exponents / exponents.sum(-1, keepdims=True) @ v[..., part])
-        return affine(np.concatenate(heads, -1), prefix, "o")
+        return self.affine(np.concatenate(heads, -1), prefix, "o")
 
-    def activation(x: np.ndarray) -> np.ndarray:
-        name = chosen["transformer-ffn-activation"]
+    def activation(self, x: np.ndarray) -> np.ndarray:
+        name = self.chosen["transformer-ffn-activation"]
         if name == "relu":
             return np.maximum(x, 0)
         return x / (1 + np.exp(-x * {"swish": 1, "gelu": 1.702}[name]))  # gelu up to version 1.12.0
 
-    def feed_forward(x: np.ndarray, prefix: str) -> np.ndarray:
-        return affine(activation(affine(x, prefix, "1")), prefix, "2")
+    def two_layers(self, x: np.ndarray, prefix: str) -> np.ndarray:
+        return self.affine(self.activation(self.affine(x, prefix, "1")), prefix, "2")
 
-    def embed(ids: np.ndarray, table: np.ndarray) -> np.ndarray:
-        with_zero = np.concatenate([table, np.zeros((1, width))])
+    def embed(self, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+        with_zero = np.concatenate([table, np.zeros((1, self.width))])
         vectors = with_zero[np.minimum(ids, len(table))]
-        if chosen["transformer-train-position-embeddings"]:
-            return vectors + weights["Wpos"][: ids.shape[1]]
-        timescales = width / 2
+        if self.chosen["transformer-train-position-embeddings"]:
+            return vectors + self.weights["Wpos"][: ids.shape[1]]
+        timescales = self.width / 2
         angles = np.arange(ids.shape[1])[:, None] * np.exp(-np.arange(timescales) * np.log(10000) / (timescales - 1))
-        return vectors * np.sqrt(width) + np.concatenate([np.sin(angles), np.cos(angles)], -1)
-
-    top = chosen.get("transformer-postprocess-top", "")
-    source_table = weights.get("Wemb", weights.get("encoder_Wemb"))
-    target_table = weights.get("Wemb", weights.get("decoder_Wemb"))
-    visible = mask[:, None, :].astype(bool)
-    x = embed(sources, source_table)
-    for i in range(1, chosen["enc-depth"] + 1):
-        name = f"encoder_l{i}"
-        x = sublayer(x, f"{name}_self_Wo", lambda y, name=name: attention(y, y, visible, f"{name}_self"))
-        x = sublayer(x, f"{name}_ffn_ffn", lambda y, name=name: feed_forward(y, f"{name}_ffn"))
-    memory = process(x, top, "encoder_top", "", x)
-    causal = np.tri(inputs.shape[1], dtype=bool)
-    x = embed(inputs, target_table)
-    for i in range(1, chosen["dec-depth"] + 1):
-        name = f"decoder_l{i}"
-        x = sublayer(x, f"{name}_self_Wo", lambda y, name=name: attention(y, y, causal, f"{name}_self"))
-        x = sublayer(x, f"{name}_context_Wo", lambda y, name=name: attention(y, memory, visible, f"{name}_context"))
-        x = sublayer(x, f"{name}_ffn_ffn", lambda y, name=name: feed_forward(y, f"{name}_ffn"))
-    x = process(x, top, "decoder_top", "", x)
-    output = weights.get("decoder_ff_logit_out_Wt")
-    if output is None:
-        legacy = weights.get("decoder_ff_logit_out_W")
-        output = target_table if legacy is None else legacy.T
-    return x @ output.T + weights.get("decoder_ff_logit_out_b", 0.0)
+        return vectors * np.sqrt(self.width) + np.concatenate([np.sin(angles), np.cos(angles)], -1)
