@@ -7,13 +7,7 @@ import torch
 
 from modeling_random_transformer.tutorials.exercises import gradient_descent, patches
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not faster with more
 
 
 # 18. Gradient descent

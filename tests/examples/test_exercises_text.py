@@ -9,13 +9,7 @@ from modeling_random_transformer.tutorials.exercises import compression, long_in
 from modeling_random_transformer.tutorials.sample_data import held_out_sample
 from tests.helpers.models import padded_batch, tiny_model
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not faster with more
 
 
 # 13. Word vectors

@@ -17,13 +17,7 @@ from modeling_random_transformer.tutorials.exercises import (
     trained,
 )
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not faster with more
 
 
 # 9. Complexity
