@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from plotly.offline import get_plotlyjs
 
 from modeling_random_transformer.loading import check_finite, load_translator
 from modeling_random_transformer.utils.atomic_files import write_atomically
@@ -104,7 +103,15 @@ def explorer_page(args: argparse.Namespace) -> str:
 
 
 def render(data: dict[str, Any]) -> str:
-    """The page with the data as JSON. `<` is escaped, so that no text can close the script element."""
+    """The page with the data as JSON. `<` is escaped, so that no text can close the script element.
+
+    Raises:
+        ValueError: plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs  # the drawing of the architecture does not need it
+    except ImportError as error:
+        raise ValueError("the page requires plotly: pip install 'random-transformer[explore]'.") from error
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     before, after = TEMPLATE.read_text(encoding="utf-8").split("/* plotly.js */")
     middle, end = after.split("/* data */")

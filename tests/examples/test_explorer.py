@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import sys
 
 import explorer
 import numpy as np
@@ -280,3 +281,9 @@ def test_damaged_and_unsupported_models(tmp_path, capsys):
         explorer.main([str(tmp_path), "a"])
     assert "must contain a model of type 'random_transformer'" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
+
+
+def test_missing_plotly_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ValueError, match=r"requires plotly: pip install 'random-transformer\[explore\]'"):
+        explorer_command.render({})
