@@ -369,15 +369,16 @@ class Seq2SeqPipeline(Pipeline):
         batch_size, source_len = model_inputs["input_ids"].shape
         prefix_ids = model_inputs.pop("prefix_ids", None)
         options = with_scores(generate_options) if return_scores else dict(generate_options)
-        if prefix_ids is not None:
-            others = options.get("logits_processor") or ()
-            options["logits_processor"] = LogitsProcessorList([*others, ForcedPrefix(prefix_ids)])
         if max_batch_tokens is not None and options.get("max_length") is None:
             options |= {"max_new_tokens": self.target_limit(source_len, options), "max_length": None}
         if tgt_lang is not None:
             options["forced_bos_token_id"] = language_id(self.tokenizer, tgt_lang)
         else:
             self.check_target_language(options)
+        if prefix_ids is not None:
+            prefix_ids = begin_with(self.option(options, "forced_bos_token_id"), prefix_ids)
+            others = options.get("logits_processor") or ()
+            options["logits_processor"] = LogitsProcessorList([*others, ForcedPrefix(prefix_ids)])
         if self.option(options, "stop_strings") is not None:
             options.setdefault("tokenizer", self.tokenizer)
         with evaluation_mode(self.model):
@@ -478,6 +479,23 @@ def pad_prefixes(prefixes: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         return {}
     rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
     return {"prefix_ids": pad_sequence(rows, batch_first=True, padding_value=-1)}
+
+
+def begin_with(forced: int | None, prefix_ids: Tensor) -> Tensor:
+    """Insert the token that `generate()` is forced to begin with before the prefixes that lack it.
+
+    Args:
+        forced: `forced_bos_token_id`; `None` leaves the prefixes as they are.
+        prefix_ids: `[batch, prefix_len]`, -1 after the end of a shorter prefix.
+
+    Returns:
+        `[batch, prefix_len + 1]`.
+    """
+    if forced is None:
+        return prefix_ids
+    complete = nn.functional.pad(prefix_ids, (0, 1), value=-1)
+    has_it = (prefix_ids[:, :1] == forced) | (prefix_ids[:, :1] < 0)
+    return torch.where(has_it, complete, nn.functional.pad(prefix_ids, (1, 0), value=forced))
 
 
 class Texts(IterableDataset):

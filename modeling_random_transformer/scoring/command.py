@@ -33,9 +33,9 @@ from ..utils.model_arguments import (
     write_output,
 )
 from ..utils.text import encode_lines, read_lines
-from .alignments import alignments, pharaoh_line
+from .alignments import Aligner, pharaoh_line
 from .files import Pair, align_file, score_file, score_format, valid_pairs
-from .pairs import score_pairs
+from .pairs import Scorer, process_pairs
 
 SCRIPT = "score.py"
 
@@ -140,9 +140,12 @@ def lines_of_pairs(
     options: dict[str, Any],
 ) -> Iterator[str]:
     """One line per pair, in a single pass."""
+    chunk_size = options.pop("chunk_size")
     if arguments.alignments:
-        return map(pharaoh_line, alignments(model, tokenizer, pairs, **options))
-    scores = score_pairs(model, tokenizer, pairs, token_scores=arguments.token_scores, **options)
+        aligner = Aligner(model, tokenizer, **options)
+        return map(pharaoh_line, process_pairs(pairs, aligner, chunk_size, progress=None, unit="line"))
+    scorer = Scorer(model, tokenizer, token_scores=arguments.token_scores, **options)
+    scores = process_pairs(pairs, scorer, chunk_size, progress=None, unit="line")
     return map(score_format(arguments.output_format), scores)
 
 

@@ -91,15 +91,24 @@ def process_pairs(
     process: Callable[[Sequence[tuple[str, str]], Sequence[int], str], list[Any]],
     chunk_size: int,
     progress: bool | None,
+    unit: str = "index",
 ) -> Iterator[Any]:
-    """The results of a function of chunks of pairs, lazily and in the order of the pairs."""
+    """The results of a function of chunks of pairs, lazily and in the order of the pairs.
+
+    Args:
+        pairs: sources and targets.
+        process: called with the pairs of a chunk, their numbers and the unit.
+        chunk_size: number of pairs of a chunk.
+        progress: see `score_pairs`.
+        unit: `"index"` or `"line"`, which counts from 1: how error messages identify a pair.
+    """
     check_positive(chunk_size=chunk_size)
 
     def results() -> Iterator[Any]:
-        iterator, first = iter(pairs), 0
+        iterator, first = iter(pairs), int(unit == "line")
         with progress_bar(pairs, progress, unit="pair") as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                yield from process(chunk, range(first, first + len(chunk)), "index")
+                yield from process(chunk, range(first, first + len(chunk)), unit)
                 bar.update(len(chunk))
                 first += len(chunk)
 

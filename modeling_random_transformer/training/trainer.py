@@ -375,7 +375,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         if resume_from_checkpoint is True:
             self._check_resumable()
             if self.is_world_process_zero():
-                remove_incomplete(self.args.output_dir)
+                for folder in remove_incomplete(self.args.output_dir):
+                    logger.warning("%s was incomplete and has been removed.", folder)
             self.accelerator.wait_for_everyone()
             newest = newest_complete(self.args.output_dir)
             resume_from_checkpoint = None if newest is None else str(newest)

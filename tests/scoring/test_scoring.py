@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from itertools import chain
 
@@ -294,6 +295,13 @@ class TestCommand:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + line)))
         assert self.run(folder) == 2
         assert message in capsys.readouterr().err
+
+    @pytest.mark.parametrize("option", [(), ("--alignments",)])
+    def test_a_long_line_of_standard_input(self, folder, monkeypatch, capsys, option):
+        long = b"one " * 5000
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + long + b"\tb\n")))
+        assert self.run(folder, *option) == 2
+        assert re.search(r"texts must have at most \d+ tokens .*but the one at line 2 has", capsys.readouterr().err)
 
     def test_target_without_source(self, folder, tmp_path, capsys):
         write_pairs(tmp_path)

@@ -21,6 +21,10 @@ from tests.helpers.training import STEPS, arguments, run, write_corpus
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def test_a_run_writes_a_scored_model(tmp_path):
     write_corpus(tmp_path)
     result = run(tmp_path, "out")
@@ -93,16 +97,24 @@ def test_a_non_finite_loss_stops_the_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_incomplete_checkpoint_is_not_resumed(tmp_path):
+def test_an_incomplete_checkpoint_is_not_resumed(tmp_path, monkeypatch, caplog):
     write_corpus(tmp_path)
-    run(tmp_path, "out", max_steps=6)
-    newest = newest_complete(tmp_path / "out")
-    assert newest.name == "checkpoint-6"
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_average_checkpoints", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "out", max_steps=6)
+    first, newest = all_checkpoints(tmp_path / "out")
+    assert newest_complete(tmp_path / "out") == newest
     (newest / "optimizer.pt").write_bytes(b"half")
     assert not is_complete(newest)
-    (all_checkpoints(tmp_path / "out")[0] / MARKER).write_text("{")
+    (first / MARKER).write_text("{")
     assert newest_complete(tmp_path / "out") is None
-    assert run(tmp_path, "out", max_steps=6).steps == 6  # trained again from step 0
+    caplog.clear()
+    assert run(tmp_path, "out", max_steps=6).steps == 6
+    for folder in (first, newest):
+        assert f"{folder} was incomplete and has been removed." in caplog.messages
+    history = json.loads((newest / "trainer_state.json").read_text())["log_history"]
+    assert history[0]["step"] == 4  # the first that is logged: it trained from step 0
 
 
 @pytest.mark.slow

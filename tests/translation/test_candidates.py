@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from modeling_random_transformer import Seq2SeqPipeline
+from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
 from modeling_random_transformer.translation import (
     Candidate,
     TranslationOptions,
@@ -141,6 +142,16 @@ class TestPrefixes:
         assert one["generated_text"].startswith("el")
         assert list(pipe(text for text in ["the boy"])) == [one]
         assert pipe("the boy", target_prefix="las")["generated_text"].startswith("las")
+
+    @pytest.mark.parametrize("num_beams", [1, 4])
+    def test_a_prefix_follows_the_forced_first_token(self, model, tokenizer, num_beams):
+        first = tokenizer.convert_tokens_to_ids("<unk>")
+        options = {"forced_bos_token_id": first, "max_new_tokens": 8, "num_beams": num_beams}
+        pipe = Text2TextGenerationPipeline(model, tokenizer, device="cpu", return_tensors=True, **options)
+        texts, prefixes = ["the boy", "one", "two"], ["el libro", "", "las"]
+        for answer, prefix in zip(pipe(texts, target_prefix=prefixes), prefixes, strict=True):
+            forced = [first, *tokenizer(prefix)["input_ids"][:-1]]
+            assert answer["generated_token_ids"].tolist()[1 : len(forced) + 1] == forced
 
     @pytest.mark.parametrize(
         ("inputs", "target_prefix", "message"),
