@@ -53,6 +53,12 @@ def _reset_accelerate() -> Iterator[None]:
     PartialState._reset_state()
 
 
+@pytest.fixture
+def _state_on_cpu(_reset_accelerate: None) -> None:
+    """Create Accelerate's state, which child processes inherit, and reset it after the test."""
+    PartialState(cpu=True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files that have slow tests, so that parallel workers finish at about the same time.
 

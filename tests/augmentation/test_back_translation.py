@@ -166,6 +166,7 @@ class TestBackTranslate:
         assert len(chunks) == (3 if interrupted == "in the translation" else 0)
 
     @pytest.mark.slow
+    @pytest.mark.usefixtures("_reset_accelerate")
     def test_resumes_after_a_kill_at_any_file_operation(self, paths, model, tokenizer):
         def run():
             back_translate(*paths, model, tokenizer, chunk_size=9, num_beams=1, max_new_tokens=2, progress=False)
@@ -182,7 +183,6 @@ class TestBackTranslate:
                 path.unlink()
             steps += 2
         assert steps > 25
-        PartialState._reset_state()
 
     def test_finished_translation_of_another_input_is_not_reused(self, paths, model, tokenizer, monkeypatch):
         with monkeypatch.context() as patch:
@@ -233,6 +233,7 @@ class TestBackTranslate:
             back_translate(*paths, model, tokenizer)
 
 
+@pytest.mark.usefixtures("_reset_accelerate")
 def test_model_card_states_the_synthetic_share(tmp_path):
     write_corpus(tmp_path)
     for name, tag in (("a", "<bt> "), ("b", "")):
@@ -245,7 +246,6 @@ def test_model_card_states_the_synthetic_share(tmp_path):
     result = run(tmp_path, "out", **files, special_tokens=["<bt>"], max_steps=1, average_last=1)
     card = (result.folder / "README.md").read_text()
     assert "The sources of 25% of the pairs of an epoch begin with the tag `<bt>`." in card
-    PartialState._reset_state()
 
 
 @pytest.fixture
@@ -272,7 +272,6 @@ class TestCommand:
         sources, targets = map(lines, paths[1:])
         assert len(sources) == len(targets) > 3
         assert not any(source.startswith("<bt>") for source in sources)
-        PartialState._reset_state()
 
     @pytest.mark.parametrize(
         ("more", "message"),

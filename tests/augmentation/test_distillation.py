@@ -138,6 +138,7 @@ def test_ensemble_as_teacher(folder):
     assert "(2 models, 1 beams)" in (result.run.folder / "README.md").read_text()
 
 
+@pytest.mark.usefixtures("_reset_accelerate")
 def test_teacher_with_language_tags(tmp_path):
     write_corpus(tmp_path)
     languages = {"source_lang": ["a"], "target_lang": ["b"]}
@@ -149,7 +150,6 @@ def test_teacher_with_language_tags(tmp_path):
     files = {f"{side}_file": [str(tmp_path / "test.a"), str(tmp_path / "test.b")] for side in ("source", "target")}
     with pytest.raises(ValueError, match="must be one language each in a distillation"):
         distilled(tmp_path, **files, source_lang=["a", "b"], target_lang=["b", "a"])
-    PartialState._reset_state()
 
 
 @pytest.mark.slow

@@ -3,12 +3,13 @@
 import json
 
 import pytest
-from accelerate import PartialState
 
 from modeling_random_transformer.translation import files, longest_target, translate, translate_file
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
+
+pytestmark = pytest.mark.usefixtures("_state_on_cpu")
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +20,6 @@ def model():
 @pytest.fixture(scope="module")
 def tokenizer():
     return random_tokenizer()
-
-
-@pytest.fixture(autouse=True)
-def _state_on_cpu():
-    PartialState(cpu=True)
-    yield
-    PartialState._reset_state()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import PartialState
 
 from modeling_random_transformer.translation import claims
 from modeling_random_transformer.translation.claims import Claims
@@ -25,13 +24,7 @@ EXPECTED = "".join(f"line {index}\n" for index in range(JOB.lines))
 MODEL = SimpleNamespace(device=torch.device("cpu"))
 FORK = multiprocessing.get_context("fork")
 
-
-@pytest.fixture(autouse=True)
-def _state_on_cpu():
-    """Create accelerate's state, which child processes inherit, and reset it after the test."""
-    PartialState(cpu=True)
-    yield
-    PartialState._reset_state()
+pytestmark = pytest.mark.usefixtures("_state_on_cpu")
 
 
 @pytest.fixture

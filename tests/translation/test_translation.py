@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import PartialState
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
@@ -49,14 +48,6 @@ def model():
 @pytest.fixture(scope="module")
 def tokenizer():
     return random_tokenizer()
-
-
-@pytest.fixture
-def _state_on_cpu():
-    """Create accelerate's state, which child processes inherit, and reset it after the test."""
-    PartialState(cpu=True)
-    yield
-    PartialState._reset_state()
 
 
 @pytest.fixture
