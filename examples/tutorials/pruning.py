@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from .report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, console, show_table
+from .report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, show_plot, show_table
 from .training_helpers import Pairs, translate
 
 BATCH = 50  # sentences
@@ -215,7 +215,7 @@ def show_pruning(result: PruningResult, path: Path) -> None:
         ]
         show_table(f"{title}: BLEU / exact match in percent on held-out sentences", ("pruned", *curves), rows)
     draw_pruning(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_pruning(result: PruningResult, path: Path) -> None:

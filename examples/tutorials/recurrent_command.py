@@ -25,7 +25,7 @@ from modeling_random_transformer.utils.command_line import Parser
 
 from .recurrent_comparison import CANDIDATES, LENGTHS, as_pair, mean_source_tokens, sample_texts, train_and_evaluate
 from .recurrent_report import draw, show_results, summarize, uncertainty
-from .report import console
+from .report import console, show_plot
 from .training_helpers import MAX_TOKENS, VOCAB_SIZE, check_seed, check_writable, configure_libraries
 
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(line)
     path = args.output_dir / "comparison.png"
     draw(results, mean_source_tokens(test, tokenizer), path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
     return 0
 
 

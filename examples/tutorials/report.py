@@ -36,6 +36,11 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
     console.print(table)
 
 
+def show_plot(path: Path) -> None:
+    """Print the path of a plot."""
+    console.print(f"Plot: {path}", soft_wrap=True)
+
+
 def show_summary(scores: dict[str, tuple[float, float]], seconds: float, folder: Path, sentence: str) -> None:
     """Exact match and BLEU of each decoding method, the training time, and the paths of the output."""
     rows = [(name, f"{exact_match:.1f}%", f"{bleu:.1f}") for name, (exact_match, bleu) in scores.items()]

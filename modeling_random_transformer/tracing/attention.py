@@ -34,9 +34,10 @@ class AttentionHooks:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None,
+        attention_mask: Tensor | None,
         scaling: float,
-        dropout: float,
+        dropout: float = 0.0,
+        **_: Any,
     ) -> tuple[Tensor, Tensor]:
         """Every step of scaled dot-product attention (paper 3.2.1), bitwise equal to `eager_attention_forward`.
 
@@ -49,7 +50,7 @@ class AttentionHooks:
         }
         heads["scores"] = self.replace("scores", torch.matmul(heads["query"], heads["key"].transpose(-1, -2)))
         heads["scaled_scores"] = scores = self.replace("scaled_scores", heads["scores"] * scaling)
-        mask = scores.new_zeros(()) if mask is None else mask
+        mask = scores.new_zeros(()) if attention_mask is None else attention_mask
         mask = mask.expand(len(scores), scores.shape[1], *scores.shape[2:])
         heads["mask"] = mask = self.replace("mask", mask)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -97,20 +98,11 @@ class AttentionHooks:
         return states if new is ungrouped else new.reshape(states.shape)
 
 
-def traced_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """Eager attention that passes its values to the observers of its module."""
-    if module in AttentionHooks.active:
-        return AttentionHooks.active[module].attend(module, query, key, value, mask, scaling, dropout)
-    return eager_attention_forward(module, query, key, value, mask, scaling, dropout, **kwargs)
+def traced_attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """`eager_attention_forward` that passes its values to the observers of its module."""
+    hooks = AttentionHooks.active.get(module)
+    attend = eager_attention_forward if hooks is None else hooks.attend
+    return attend(module, *args, **kwargs)
 
 
 AttentionInterface.register(TRACED, traced_attention)

@@ -12,7 +12,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.tracing import intervene
 
-from ..report import BLUE, ORANGE, console, show_table
+from ..report import BLUE, ORANGE, show_plot, show_table
 from ..training_helpers import Pairs, translate
 from .tasks import Reversal, exact_match, tiny_model, train
 from .trained import Translator, load_trained
@@ -141,7 +141,7 @@ def show_ablations(result: AblationResult, folder: Path) -> None:
     show_table(title, ("", "exact match"), trained)
     path = folder / "ablations.png"
     draw_ablations(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_ablations(result: AblationResult, path: Path) -> None:

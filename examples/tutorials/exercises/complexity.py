@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, format_axes, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, show_plot, show_table
 
 KERNEL = 3
 SIZES = ((256, 64), (2048, 64), (256, 512))  # (n, d): base, longer, wider
@@ -265,7 +265,7 @@ def show_complexity(result: ComplexityResult, folder: Path) -> None:
     show_table(title, ("", *(f"n = {length}" for length in RECALL_LENGTHS)), rows)
     path = folder / "complexity.png"
     draw_complexity(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_complexity(result: ComplexityResult, path: Path) -> None:

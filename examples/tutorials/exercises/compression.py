@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
 
 from ..pruning import Head, head_importance, measure
-from ..report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, RED, console, show_table
+from ..report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, RED, show_plot, show_table
 from ..training_helpers import Pairs, train_briefly
 from .trained import load_trained
 
@@ -125,7 +125,7 @@ def show_compressions(result: Sequence[Compressed], folder: Path) -> None:
     rows = [(of.name, f"{of.megabytes:.2f}", f"{of.bleu:.1f}", f"{of.exact_match:.1f}%") for of in result]
     show_table("Held-out sentences", ("model", "MB", "BLEU", "exact match"), rows)
     draw_compressions(result, folder / "compression.png")
-    console.print(f"Plot: {folder / 'compression.png'}", soft_wrap=True)
+    show_plot(folder / "compression.png")
 
 
 def draw_compressions(result: Sequence[Compressed], path: Path) -> None:

@@ -15,7 +15,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
-from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_table
+from ..report import BLUE, GRAY, ORANGE, format_axes, show_plot, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
@@ -134,7 +134,7 @@ def show_depths(result: DepthResult, folder: Path) -> None:
     show_table(f"{TRAINED_LAYERS} + {TRAINED_LAYERS} layers, trained to reverse", ("", "exact match"), trained)
     path = folder / "residual_and_norm.png"
     draw_depths(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_depths(result: DepthResult, path: Path) -> None:

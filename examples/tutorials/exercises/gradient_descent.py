@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ..report import BLUE, GRAY, ORANGE, console, show_table
+from ..report import BLUE, GRAY, ORANGE, console, show_plot, show_table
 
 X = torch.linspace(-1, 1, 101, dtype=torch.float64)  # the inputs of all data
 BENT = torch.where(X > 0, X, -X / 2)  # no straight line fits these targets
@@ -140,7 +140,7 @@ def show_descents(result: DescentResult, folder: Path) -> None:
     fits = [(name, f"{loss:.2g}") for name, (loss, _) in result.fits.items()]
     show_table("Networks fitted to a bent line", ("network", "loss"), fits)
     draw_descents(result, folder / "gradient_descent.png")
-    console.print(f"Plot: {folder / 'gradient_descent.png'}", soft_wrap=True)
+    show_plot(folder / "gradient_descent.png")
 
 
 def draw_descents(result: DescentResult, path: Path) -> None:

@@ -14,7 +14,7 @@ from modeling_random_transformer.tracing import intervene
 
 from .. import sample_data as data
 from ..pruning import KINDS, Head
-from ..report import BLUE, console, show_table
+from ..report import BLUE, show_plot, show_table
 from ..training_helpers import Pairs
 from .tasks import FIRST_SYMBOL, Batch, train
 from .trained import Translator, load_trained
@@ -211,7 +211,7 @@ def show_roles(result: RoleResult, folder: Path) -> None:
     show_table(title, ("heads", "d_k", "accuracy"), rows)
     path = folder / "head_roles.png"
     draw_roles(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_roles(result: RoleResult, path: Path) -> None:

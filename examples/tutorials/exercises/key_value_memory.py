@@ -17,7 +17,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import intervene
 
-from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_table
+from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_plot, show_table
 from .trained import Translator, load_trained
 
 SENTENCES = 1000
@@ -247,7 +247,7 @@ def show_memories(result: MemoryResult, folder: Path) -> None:
     )
     path = folder / "key_value_memory.png"
     draw_memories(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_memories(result: MemoryResult, path: Path) -> None:

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 import modeling_random_transformer  # noqa: F401  (registers the Auto classes)
 
 from .. import long_attention
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, format_axes, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, show_plot, show_table
 from .tasks import FIRST_SYMBOL, Batch, tiny_model, train
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -196,7 +196,7 @@ def show_long_attentions(result: LongInputResult, folder: Path) -> None:
     distances = (f"{length} positions back" for length in next(iter(result.accuracy.values())))
     show_table("Correctly copied symbols", ("attention", *distances), copies)
     draw_long_attentions(result, folder / "long_inputs.png")
-    console.print(f"Plot: {folder / 'long_inputs.png'}", soft_wrap=True)
+    show_plot(folder / "long_inputs.png")
 
 
 def cost_text(cost: Cost | None, attribute: str) -> str:

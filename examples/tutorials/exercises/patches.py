@@ -16,7 +16,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForSequenceClassification
 
-from ..report import console, show_table
+from ..report import console, show_plot, show_table
 from .tasks import Batch, train
 
 GLYPHS = (
@@ -162,7 +162,7 @@ def show_patches(result: PatchResult, folder: Path) -> None:
     console.print(f"Text: token ids and one-hot vectors in a linear layer differ by {result.text_difference:.2g}")
     console.print(f"Attention to a patch with ink, relative to one without: {result.attention_ratio:.1f}")
     draw_patches(result, folder / "patches.png")
-    console.print(f"Plot: {folder / 'patches.png'}", soft_wrap=True)
+    show_plot(folder / "patches.png")
 
 
 def draw_patches(result: PatchResult, path: Path) -> None:

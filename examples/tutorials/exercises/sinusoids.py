@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForTokenClassification
 from modeling_random_transformer.modeling_random_transformer import SinusoidalPositions
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, console, format_axes, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, format_axes, show_plot, show_table
 from .tasks import FIRST_SYMBOL, Batch, train
 
 BITS = 10
@@ -165,7 +165,7 @@ def show_encodings(result: SinusoidResult, folder: Path) -> None:
     show_table(title, ("", *(f"{start} to {end}" for start, end in ranges)), accuracy)
     path = folder / "sinusoids.png"
     draw_encodings(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_encodings(result: SinusoidResult, path: Path) -> None:

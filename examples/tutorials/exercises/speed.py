@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.tracing import trace
 
-from ..report import BLUE, GRAY, GRID_COLOR, ORANGE, RED, console, show_table
+from ..report import BLUE, GRAY, GRID_COLOR, ORANGE, RED, show_plot, show_table
 
 LENGTHS = (8, 16, 32, 64, 128)
 VOCAB_SIZE = 10_000
@@ -99,7 +99,7 @@ def show_speeds(result: SpeedResult, folder: Path) -> None:
     show_table("Median process time, ms", columns, times)
     path = folder / "decoder_speed.png"
     draw_speeds(result, path)
-    console.print(f"Plot: {path}", soft_wrap=True)
+    show_plot(path)
 
 
 def draw_speeds(result: SpeedResult, path: Path) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, console, format_axes, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, show_plot, show_table
 from ..sample_data import held_out_sample
 from ..training_helpers import MAX_TOKENS, Pairs, build_translator, train_briefly, translate
 
@@ -135,7 +135,7 @@ def show_tokenizers(result: SubwordResult, folder: Path) -> None:
     examples = [(kind, " ".join(of.sentence)) for kind, of in result.kinds.items()]
     show_table(f"“{SENTENCE}”", ("tokens", "sentence"), examples)
     draw_tokenizers(result, folder / "subwords.png")
-    console.print(f"Plot: {folder / 'subwords.png'}", soft_wrap=True)
+    show_plot(folder / "subwords.png")
 
 
 def draw_tokenizers(result: SubwordResult, path: Path) -> None:

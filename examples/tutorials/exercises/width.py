@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention, eager_attention_forward
 
-from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_table
+from ..report import BLUE, GRAY, ORANGE, format_axes, show_plot, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
@@ -121,7 +121,7 @@ def show_widths(result: WidthResult, folder: Path) -> None:
     title = f"Training models with d_k = {TASK_WIDTH} to reverse {TASK.length} of {TASK.symbols} symbols"
     show_table(title, ("factor of the scores", "loss, nats per token", "exact match"), models)
     draw_widths(result, folder / "attention_width.png")
-    console.print(f"Plot: {folder / 'attention_width.png'}", soft_wrap=True)
+    show_plot(folder / "attention_width.png")
 
 
 def draw_widths(result: WidthResult, path: Path) -> None:

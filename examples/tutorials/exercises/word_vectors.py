@@ -14,7 +14,7 @@ from torch.nn.functional import normalize, one_hot
 
 from modeling_random_transformer.loading import load_translator
 
-from ..report import BLUE, ORANGE, console, format_axes, show_table
+from ..report import BLUE, ORANGE, console, format_axes, show_plot, show_table
 from ..sample_data import NOUNS, english_plural, entries, spanish_plural
 
 WORDS = ("niño", "rojo", "los", "boy")  # whose neighbors are printed
@@ -207,7 +207,7 @@ def show_word_vectors(result: WordVectorResult, folder: Path) -> None:
     )
     console.print(f"Mean cosine of a noun and its translation: {result.translations:.3f}")
     draw_word_vectors(result, folder / "word_vectors.png")
-    console.print(f"Plot: {folder / 'word_vectors.png'}", soft_wrap=True)
+    show_plot(folder / "word_vectors.png")
 
 
 def draw_word_vectors(result: WordVectorResult, path: Path) -> None:
