@@ -118,9 +118,7 @@ def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
 
 def _check_resume_from_checkpoint(name: str, output: Path) -> None:
     checkpoint = Path(name)
-    optimizer = "optimizer.bin" if (checkpoint / "optimizer.bin").exists() else "optimizer.pt"  # of FSDP2
-    required = ("trainer_state.json", optimizer, "scheduler.pt")
-    missing = [file for file in required if not (checkpoint / file).exists()]
+    missing = [file for file in _training_state(checkpoint) if not (checkpoint / file).exists()]
     if missing or ((checkpoint / MARKER).exists() and not is_complete(checkpoint)):
         found = f"without {', '.join(missing)}" if missing else "with incomplete files"
         raise ValueError(f"resume_from_checkpoint must be the folder of a complete checkpoint, got {name!r} {found}.")
@@ -130,6 +128,14 @@ def _check_resume_from_checkpoint(name: str, output: Path) -> None:
             f"resume_from_checkpoint must be the newest checkpoint of output_dir, {newest.name}, or one of another "
             f"run, got {name!r}."
         )
+
+
+def _training_state(checkpoint: Path) -> tuple[str, ...]:
+    """The names of the files and folders that a run resumes from."""
+    if (latest := checkpoint / "latest").is_file():  # DeepSpeed: names a folder with optimizer and scheduler
+        return "trainer_state.json", latest.read_text().strip()
+    optimizer = "optimizer.bin" if (checkpoint / "optimizer.bin").exists() else "optimizer.pt"  # of FSDP2
+    return "trainer_state.json", optimizer, "scheduler.pt"
 
 
 def _check_saved_model(folder: str, overrides: dict[str, Any]) -> RandomTransformerConfig:

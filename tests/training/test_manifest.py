@@ -21,6 +21,7 @@ from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, check_shared, locked
 from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
+from modeling_random_transformer.training.model_init import check_arguments
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import STEPS, run, write_corpus
 
@@ -231,6 +232,21 @@ def test_resume_from_checkpoint_of_another_run(finished, copied):
 def test_an_invalid_resume_from_checkpoint_raises(checkpoint, message, finished):
     with pytest.raises(ValueError, match=f"resume_from_checkpoint {message}"):
         run(finished, "out", resume_from_checkpoint=str(finished / checkpoint))
+
+
+def test_a_deepspeed_checkpoint_is_accepted(finished, tmp_path):
+    """DeepSpeed writes a folder with optimizer and scheduler, and its name into the file `latest`."""
+    checkpoint = shutil.copytree(finished / "out" / "checkpoint-10", tmp_path / "checkpoint-10")
+    for name in ("optimizer.pt", "scheduler.pt", "complete.json"):
+        (checkpoint / name).unlink()
+    (checkpoint / "latest").write_text("global_step10")
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path / "new"), resume_from_checkpoint=str(checkpoint), use_cpu=True
+    )
+    with pytest.raises(ValueError, match="must be the folder of a complete checkpoint, .* without global_step10"):
+        check_arguments(ModelArguments(), args)
+    (checkpoint / "global_step10").mkdir()
+    check_arguments(ModelArguments(), args)
 
 
 def test_a_folder_in_use_raises(finished):
