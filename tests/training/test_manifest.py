@@ -20,8 +20,8 @@ from modeling_random_transformer.training import preparation as preparation_modu
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, check_shared, locked
-from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.model_init import check_arguments
+from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import STEPS, run, write_corpus
 
@@ -243,7 +243,7 @@ def test_a_deepspeed_checkpoint_is_accepted(finished, tmp_path):
     args = TranslationTrainingArguments(
         output_dir=str(tmp_path / "new"), resume_from_checkpoint=str(checkpoint), use_cpu=True
     )
-    with pytest.raises(ValueError, match="must be the folder of a complete checkpoint, .* without global_step10"):
+    with pytest.raises(ValueError, match=r"must be the folder of a complete checkpoint, .* without global_step10"):
         check_arguments(ModelArguments(), args)
     (checkpoint / "global_step10").mkdir()
     check_arguments(ModelArguments(), args)
