@@ -422,6 +422,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         self.accelerator.wait_for_everyone()
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Warn about missing weights, except tied ones, which a checkpoint contains once."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _load_best_model(self) -> None:
         super()._load_best_model()
         self.ema.load(self.model, Path(self.state.best_model_checkpoint))
