@@ -127,6 +127,8 @@ class StateDictMapper:
     def finish(self) -> RandomTransformerForConditionalGeneration:
         """Build the model, in evaluation mode. Its dtype is the widest of all weights, so that none is rounded.
 
+        `generate()` returns at most `max_position_embeddings` tokens by default.
+
         Raises:
             ValueError: a source weight has no counterpart in this model, a parameter has no source weight, or the
                 shapes differ.
@@ -142,9 +144,12 @@ class StateDictMapper:
                 f"Weights of {format_names(map(str, dtypes))} became {dtype}, which represents all of them exactly."
             )
         state_dict = {name: weight.to(dtype) for name, weight in self.state_dict.items()}
-        return RandomTransformerForConditionalGeneration.from_pretrained(
+        model = RandomTransformerForConditionalGeneration.from_pretrained(
             None, config=config, state_dict=state_dict, dtype=dtype
         )
+        # As in training. By default, generate() stops after 20 tokens.
+        model.generation_config.max_length = config.max_position_embeddings
+        return model
 
     def check_parameters(self, config: RandomTransformerConfig) -> None:
         with torch.device("meta"):

@@ -37,7 +37,8 @@ def from_marian(
         marian: the model, or the folder that it was saved to. Names on the Hub are not supported.
 
     Returns:
-        The model, in evaluation mode, with Marian's generation config; and the report.
+        The model, in evaluation mode, with Marian's generation config; and the report. If that config does not limit
+        the length of outputs, the limit is `max_position_embeddings`.
 
     Raises:
         ValueError: the folder does not contain a complete Marian model, or an option or a weight has no counterpart in
@@ -54,7 +55,10 @@ def from_marian(
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
     model = mapper.finish()
-    model.generation_config = known_options(marian.generation_config)
+    options = known_options(marian.generation_config)
+    if options.max_length is None and options.max_new_tokens is None:
+        options.max_length = model.generation_config.max_length
+    model.generation_config = options
     mapper.report.notes.append("The generation config of Marian was copied, including suppressed tokens and num_beams.")
     return model, mapper.report
 

@@ -164,6 +164,13 @@ def test_search_suppresses_padding_and_early_end():
         assert (tokens[:, 2] == 2).all()
 
 
+def test_output_is_limited_by_the_positions(tmp_path):
+    torch.save(checkpoint(max_source_positions=30, max_target_positions=30), tmp_path / "model.pt")
+    convert_fairseq(tmp_path / "model.pt", tmp_path / "out")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert model.generate(**batch_of(SOURCE_TOKENS), suppress_tokens=[1, 2]).shape == (3, 30)
+
+
 def test_report_lists_every_weight_once():
     content = checkpoint(**PRE)
     model, report = from_fairseq(content)

@@ -86,6 +86,18 @@ def test_generation_config_is_copied():
     assert model.generation_config is not original.generation_config
 
 
+def test_output_is_limited_by_the_positions():
+    """If Marian's generation config has no limit, with which MarianMTModel returns 20 tokens."""
+    original = tiny_marian()
+    original.generation_config.max_length = None
+    model, _ = from_marian(original)
+    ids = batch_for(original)["input_ids"]
+    positions = original.config.max_position_embeddings
+    assert model.generate(ids, min_length=positions - 1).shape[1] == positions
+    original.generation_config.max_new_tokens = 5
+    assert from_marian(original)[0].generation_config.max_length is None
+
+
 def test_padding_is_suppressed():
     """The pad token has the highest logit and is only generated without OPUS-MT's `bad_words_ids`."""
     original = tiny_marian()

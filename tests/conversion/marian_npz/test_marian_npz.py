@@ -92,6 +92,13 @@ def test_first_input_is_a_zero_vector(tmp_path):
     assert (model.config.eos_token_id, model.generation_config.suppress_tokens) == (0, [1])
 
 
+def test_output_is_limited_by_the_positions(tmp_path):
+    path, _, _ = model_file(tmp_path, positions=24, **{"transformer-train-position-embeddings": True})
+    convert_marian_npz(path, tmp_path / "out")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert model.generate(torch.tensor([[5, 9, 0]]), suppress_tokens=[0, 1]).shape == (1, 24)
+
+
 def test_old_output_layer_is_transposed(tmp_path):
     chosen = options(**UNTIED)
     weights = random_weights(chosen)

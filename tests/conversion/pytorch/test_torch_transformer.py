@@ -95,6 +95,13 @@ def test_positions_by_name(positions):
     assert_same(original, from_torch_transformer(*arguments, positions=positions, scale_embedding=True)[0])
 
 
+def test_output_is_limited_by_the_positions():
+    original = Original((TOKENS,))
+    model, _ = from_torch_transformer(original.transformer, original.source, positions=original.table)
+    ids = torch.tensor([[5, 9, 7]])
+    assert model.generate(ids, suppress_tokens=[model.config.eos_token_id]).shape == (1, len(original.table))
+
+
 def test_tables_of_sinusoids_are_recognized():
     original = Original((TOKENS,), positions="sinusoidal")
     tables = tuple(sinusoids(torch.arange(length), WIDTH)[:, None] for length in (30, 40))
