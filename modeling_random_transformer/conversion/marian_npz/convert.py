@@ -1,8 +1,9 @@
 """Converts Marian's own model files, as published by OPUS-MT and for Firefox Translations."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 from transformers import GenerationConfig
@@ -221,14 +222,21 @@ def check_vocabularies(
 
 
 def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], report: ConversionReport) -> None:
-    """Copy the beam size and the length normalization of Marian's search, and whether it may return `<unk>`."""
+    """Copy the beam size and the length normalization of Marian's search, and whether it may return `<unk>`.
+
+    `length_penalty` requires more than one beam. Without `beam-size`, Marian would use 12 beams; this model has one.
+    """
     beams, normalize = decoder.get("beam-size"), decoder.get("normalize")
-    if isinstance(beams, int) and beams > 0:
-        config.num_beams = int(beams)
-        report.notes.append(f"num_beams={config.num_beams} is beam-size of the options of the search.")
-    if isinstance(normalize, int | float):
+    if is_number(beams) and isinstance(beams, int) and beams > 0:
+        config.num_beams = beams
+        report.notes.append(f"num_beams={beams} is beam-size of the options of the search.")
+    if is_number(normalize) and (config.num_beams or 1) > 1:
         config.length_penalty = float(normalize)
         report.notes.append(f"length_penalty={config.length_penalty} is normalize of the options of the search.")
+    elif normalize is not None:
+        report.notes.append(
+            f"normalize={normalize!r} of the search was dropped: it must be a finite number, with a beam-size above 1."
+        )
     if decoder.get("allow-unk") is True:
         config.suppress_tokens = None
         report.notes.append("generate() may return <unk>, as the options of the search have allow-unk.")
@@ -236,3 +244,8 @@ def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], rep
         report.notes.append("As in Marian, generate() never returns <unk>.")
     if decoder.get("word-penalty"):
         report.notes.append(f"word-penalty={decoder['word-penalty']!r} of the search was dropped.")
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value of YAML is a finite number. In Python, true and false are integers."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -216,6 +216,29 @@ def test_options_of_the_search(tmp_path):
     assert any("word-penalty=0.5" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(
+    ("text", "beams"),
+    [
+        ("beam-size: 1\nnormalize: 0.6\n", 1),
+        ("beam-size: 1\nnormalize: 0\n", 1),
+        ("normalize: 0.6\n", None),
+        ("beam-size: 4\nnormalize: .nan\n", 4),
+        ("beam-size: 4\nnormalize: .inf\n", 4),
+        (f"beam-size: 4\nnormalize: 1{'0' * 400}\n", 4),
+        ("beam-size: 4\nnormalize: true\n", 4),
+        ("beam-size: true\nnormalize: 0.6\n", None),
+        ("beam-size: 0\nnormalize: 0.6\n", None),
+    ],
+)
+def test_length_normalization_without_a_counterpart_is_dropped(text, beams, tmp_path):
+    save_npz(tmp_path / "model.npz")
+    (tmp_path / "decoder.yml").write_text(text)
+    report = convert_marian_npz(tmp_path, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (config.get("num_beams"), config.get("length_penalty")) == (beams, None)
+    assert any(note.startswith("normalize=") and "was dropped" in note for note in report.notes)
+
+
 @pytest.mark.parametrize("text", ["[1", "- 1", "x"])
 def test_damaged_options_of_the_search(text, tmp_path):
     save_npz(tmp_path / "model.npz")
