@@ -8,6 +8,7 @@ from ...utils.atomic_files import check_free
 from ...utils.errors import format_names
 from ..fairseq.folder import FILES as FAIRSEQ_FILES
 from ..fairseq.folder import convert_fairseq_folder
+from ..hidden_files import is_hidden
 from ..marian_npz import convert_marian_npz
 from ..marian_npz.files import FILES as MARIAN_FILES
 from ..report import ConversionReport
@@ -28,7 +29,7 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
 
     The archives of OPUS-MT and of fairseq's translation models have the expected layout: the model with its
     vocabularies, or with its dictionaries `dict.<language>.txt` and `bpecodes`, in one folder. Only these files are
-    extracted, into a temporary folder next to `output`.
+    extracted, into a temporary folder next to `output`. Hidden files are ignored.
 
     Args:
         archive: a `.zip`, `.tar`, `.tar.gz`, `.tar.bz2` or `.tar.xz` file; the format is detected by its content.
@@ -42,7 +43,8 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
     """
     archive, output = Path(archive), check_free(output)
     with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
-        with open_archive(archive) as members:
+        with open_archive(archive) as contained:
+            members = [member for member in contained if not is_hidden(member.path)]
             chosen, others = choose_model(archive, members, model)
             needed = [chosen, *find_companions(archive, members, chosen)]
             # In the order of the archive, as going back in a compressed tar archive decompresses it again.
@@ -66,7 +68,7 @@ def choose_model(archive: Path, members: list[Member], name: str | None) -> tupl
         ValueError: there is no such model.
     """
     models = [m for m in members if m.path.suffix in CONVERTERS and not m.path.name.endswith(OPTIMIZER)]
-    models = sorted((m for m in models if not m.path.name.startswith(".")), key=lambda m: str(m.path))
+    models.sort(key=lambda m: str(m.path))
     if not models:
         binary = [str(m.path) for m in members if m.path.suffix == ".bin"]
         found = format_names(binary or (str(m.path) for m in members)) or "no files"

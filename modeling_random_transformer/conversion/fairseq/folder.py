@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...utils.errors import format_names
+from ..hidden_files import is_hidden
 from ..report import ConversionReport
 from ..safe_loading import read_checkpoint
 from .convert import convert_content
@@ -56,7 +57,7 @@ def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
     Raises:
         ValueError: it is ambiguous which dictionary or which codes to use.
     """
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
     dictionaries = {match["language"]: path for path in files if (match := DICTIONARY.fullmatch(path.name))}
     if not dictionaries:
         return {}

@@ -7,6 +7,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from ...utils.errors import format_names
+from ..hidden_files import is_hidden
 from .npz import check_format, read_yaml
 
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
@@ -42,11 +43,13 @@ def find_model(path: Path) -> Path:
     if not path.is_dir():
         check_format(path)
         return path
-    models = [file for file in sorted(path.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
+    models = [
+        file for file in sorted(path.glob("*.npz")) if not (file.name.endswith(".optimizer.npz") or is_hidden(file))
+    ]
     if len(models) == 1:
         return models[0]
     for binary in sorted(path.glob("*.bin")):
-        if not models:
+        if not models and not is_hidden(binary):
             check_format(binary)
     found = format_names(file.name for file in models) or "none"
     raise ValueError(f"{path} must contain one .npz file of Marian, got {found}.")
@@ -115,7 +118,10 @@ def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
     found = [
         path
         for path in sorted(folder.iterdir())
-        if path.suffix in VOCABULARY_SUFFIXES and IS_VOCABULARY.search(path.name) and path.is_file()
+        if path.suffix in VOCABULARY_SUFFIXES
+        and IS_VOCABULARY.search(path.name)
+        and path.is_file()
+        and not is_hidden(path)
     ]
     if len(found) == 1:
         return found[0], found[0]
@@ -125,4 +131,7 @@ def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
     if len(found) == 2 and len(source) == len(target) == 1 and source != target:
         return source[0], target[0]
     names = format_names(path.name for path in found)
-    raise ValueError(f"vocabs must be given if a folder contains several vocabularies, got {names}.")
+    raise ValueError(
+        f"vocabs must be given if a folder contains several vocabularies, got {names}. To convert an archive, extract "
+        "it and run `random-transformer convert marian-npz --vocabs`."
+    )

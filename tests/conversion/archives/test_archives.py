@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.conversion import command, convert_archive, convert_fairseq, convert_marian_npz
+from modeling_random_transformer.conversion.fairseq.folder import convert_fairseq_folder
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, words, write_dictionary
 from tests.helpers.marian_npz import opus_folder, spm_folder
 
@@ -167,6 +168,30 @@ def test_training_state_is_not_a_model(tmp_path):
     (tmp_path / "model" / "._a.npz").write_bytes(b"x")  # as macOS adds
     report = convert_archive(zip_folder(tmp_path / "model", tmp_path / "m.zip"), tmp_path / "out")
     assert "model.npz, vocab.spm" in report.notes[0]
+
+
+def with_hidden_copies(folder):
+    """Add the AppleDouble files of macOS."""
+    for file in list(folder.iterdir()):
+        (folder / f"._{file.name}").write_bytes(b"\0\5\x16\7")
+    return folder
+
+
+def test_hidden_files_of_fairseq(tmp_path):
+    folder = with_hidden_copies(wmt_folder(tmp_path / "wmt", models=1))
+    report = convert_archive(tar_folder(folder, tmp_path / "a.tar.gz"), tmp_path / "archive")
+    assert "._" not in report.notes[0]
+    convert_fairseq_folder(folder / "model1.pt", tmp_path / "folder")
+    assert same_model(tmp_path / "archive", tmp_path / "folder")
+
+
+def test_hidden_files_of_marian(tmp_path):
+    spm_folder(tmp_path / "model")
+    folder = with_hidden_copies(tmp_path / "model")
+    report = convert_archive(tar_folder(folder, tmp_path / "a.tar.gz"), tmp_path / "archive")
+    assert "._" not in report.notes[0]
+    convert_marian_npz(folder, tmp_path / "folder")
+    assert same_model(tmp_path / "archive", tmp_path / "folder")
 
 
 def test_command(tmp_path, capsys, monkeypatch):

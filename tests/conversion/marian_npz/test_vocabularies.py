@@ -184,6 +184,7 @@ def names_found(folder, *names, **decoder):
         (["a.trg.vocab.yml", "a.src.vocab.yml"], ("a.src.vocab.yml", "a.trg.vocab.yml")),
         (["srcvocab.ende.spm", "trgvocab.ende.spm"], ("srcvocab.ende.spm", "trgvocab.ende.spm")),
         (["vocab.source.spm", "vocab.target.spm"], ("vocab.source.spm", "vocab.target.spm")),
+        (["vocab.spm", "._vocab.spm"], ("vocab.spm", "vocab.spm")),
     ],
 )
 def test_vocabularies_in_a_folder(names, expected, tmp_path):
@@ -192,7 +193,8 @@ def test_vocabularies_in_a_folder(names, expected, tmp_path):
 
 @pytest.mark.parametrize("names", [["vocab.de.yml", "vocab.en.yml"], ["src.vocab.yml", "source.vocab.yml"]])
 def test_ambiguous_vocabularies(names, tmp_path):
-    with pytest.raises(ValueError, match=r"^vocabs must be given if a folder contains several vocabularies, got "):
+    message = r"^vocabs must be given if a folder contains several vocabularies, got .* extract it and run `.*--vocabs`"
+    with pytest.raises(ValueError, match=message):
         names_found(tmp_path, *names)
 
 
