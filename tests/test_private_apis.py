@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 import modeling_random_transformer
@@ -13,7 +14,9 @@ PACKAGE = Path(modeling_random_transformer.__file__).parent
 ROOT = PACKAGE.parent
 PAGE = ROOT / "docs" / "compatibility.md"
 STANDARD_LIBRARY = {"_actions", "_exit", "_replace"}  # argparse, os, named tuples
-GENERATED = {"_abc_impl", "_auto_class", "_backward_cls", "_is_protocol"}  # set by Python, PyTorch and transformers
+# Set by Python, PyTorch and transformers.
+GENERATED = {"_abc_impl", "_auto_class", "_backward_cls", "_is_protocol", "_registered_impl"}
+SUFFIXES = {"_counter", "_per_second", "_pre"}  # strings that are not names
 TUTORIALS = f"{PACKAGE.name}.tutorials"
 
 
@@ -41,26 +44,46 @@ def is_self(node):
 
 
 def used_names():
-    """Private attributes that the package does not define, and private imports."""
+    """Private attributes that the package does not define, private imports, and strings such as those of `getattr`."""
     nodes = [node for tree in trees() for node in ast.walk(tree)]
     own = set(own_names(nodes))
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     imports = {
         alias.name for node in nodes if isinstance(node, ast.ImportFrom) and not node.level for alias in node.names
     }
-    return {name for name in attributes - own | imports if is_private(name)} - STANDARD_LIBRARY
+    names = {name for name in attributes - own | imports if is_private(name)} | strings(nodes)
+    return names - STANDARD_LIBRARY - SUFFIXES
 
 
-def overridden_names():
-    """Private methods and attributes of other libraries' classes that classes of the package replace."""
+def strings(nodes):
+    """String constants that may be private names, except parts of f-strings and names of the package's classes."""
+    parts = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant) and node not in parts)
+    names = {value for value in constants if isinstance(value, str) and re.fullmatch(r"_[A-Za-z]\w*", value)}
+    return names - classes
+
+
+def shared_names():
+    """Private methods and attributes that classes of the package have in common with other libraries' base classes."""
     for module in pkgutil.walk_packages([str(PACKAGE)], f"{PACKAGE.name}."):
         if module.name.startswith(TUTORIALS) or module.name.endswith("__main__"):
             continue
         for _, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if kind.__module__.startswith(PACKAGE.name):
                 foreign = [base for base in kind.__mro__ if not base.__module__.startswith(PACKAGE.name)]
-                names = {name for base in foreign for name in vars(base)}
-                yield from (name for name in vars(kind) if is_private(name) and name in names)
+                names = set().union(*map(attributes_of, foreign))
+                yield from (name for name in attributes_of(kind) if is_private(name) and name in names)
+
+
+@cache
+def attributes_of(kind):
+    """The attributes that a class defines, and those of its instances that its methods use."""
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):  # a built-in or generated class
+        source = ""
+    return set(vars(kind)) | set(re.findall(r"\bself\.(\w+)", source))
 
 
 def listed():
@@ -70,7 +93,7 @@ def listed():
 
 
 def test_every_private_name_is_listed():
-    assert set(listed()) == used_names() | set(overridden_names()) - GENERATED
+    assert set(listed()) == used_names() | set(shared_names()) - GENERATED
 
 
 def test_every_private_name_has_a_test():
