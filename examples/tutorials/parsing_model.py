@@ -17,6 +17,11 @@ from .parsing_decoding import TreeLogitsProcessor, WordTokens, max_target_length
 from .parsing_trees import TERMINAL, delinearize, linearize
 
 BATCH_SIZE = 50
+# Options of `generate()` with which each sentence has one complete tree.
+SEARCH_OPTIONS = (
+    *("num_beams", "length_penalty", "early_stopping", "use_cache"),
+    *("do_sample", "temperature", "top_k", "top_p"),
+)
 
 
 def train_tokenizer(trees: Sequence[Tree], vocab_size: int) -> RandomTransformerTokenizer:
@@ -79,11 +84,16 @@ def parse(model: Any, tokenizer: Any, sentences: Sequence[Sequence[str]], **gene
         model: trained on `encode_trees`.
         tokenizer: of the model.
         sentences: words of each sentence.
-        **generation_kwargs: of `generate()`, such as `num_beams`.
+        **generation_kwargs: options of `generate()`, those of `SEARCH_OPTIONS`. The length of an output is limited by
+            its number of words.
 
     Raises:
-        ValueError: a sentence has no words.
+        ValueError: a sentence has no words, or an option is not supported.
     """
+    for name, value in generation_kwargs.items():
+        if name not in SEARCH_OPTIONS:
+            allowed = ", ".join(SEARCH_OPTIONS)
+            raise ValueError(f"generation_kwargs must be options among {allowed}, got {name}={value!r}.")
     trees: dict[int, Tree] = {}
     order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))  # reduces padding
     for batch in batches(order):

@@ -215,6 +215,8 @@ DECODINGS = [
     {"num_beams": 3},
     {"num_beams": 3, "use_cache": False},
     {"do_sample": True},
+    {"do_sample": True, "top_k": 2, "top_p": 0.5},
+    {"num_beams": 2, "length_penalty": 2.0, "early_stopping": "never"},
     {"do_sample": True, "temperature": 5.0, "use_cache": False},
 ]
 
@@ -289,6 +291,12 @@ def test_sentences_without_words_are_invalid(sentences):
         TreeLogitsProcessor(TOKENIZER, sentences)
     with pytest.raises(ValueError, match="sentences must have words with tokens"):
         parse(random_parser(0), TOKENIZER, [[]])
+
+
+@pytest.mark.parametrize("option", ["max_new_tokens", "num_return_sequences", "logits_processor"])
+def test_options_without_a_tree_for_each_sentence_are_invalid(option):
+    with pytest.raises(ValueError, match=rf"^generation_kwargs must be options among num_beams, .*, got {option}=3\.$"):
+        parse(random_parser(0), TOKENIZER, [["the"]], num_beams=3, **{option: 3})
 
 
 def test_words_are_not_special_tokens():
