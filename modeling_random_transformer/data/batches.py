@@ -104,7 +104,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         longest = int(self.lengths.sum(axis=1).max())
         if longest > max_tokens:
             raise ValueError(
-                f"max_tokens must be at least {longest}, the padded length of the longest pair, got {max_tokens}."
+                f"max_tokens (in training: max_tokens_per_batch) must be at least {longest}, the padded length of the "
+                f"longest pair, got {max_tokens}."
             )
 
 

@@ -1,6 +1,7 @@
 """Estimates of a training run from a few steps on its first pairs: time, memory and floating-point operations."""
 
 import copy
+import math
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from .manifest import Manifest
 from .model_init import build_model, check_arguments
 from .preparation import PreparedData, prepare_data
 from .recipe import TranslationTrainingArguments
+from .run import check_evaluation
 from .trainer import TranslationTrainer
 
 PAIRS, STEPS = 1000, 20
@@ -108,6 +110,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
         ValueError: an argument or one of the pairs is invalid, or `max_steps` is unset.
     """
     check_arguments(model, args)
+    check_evaluation(data, args)
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
@@ -191,11 +194,11 @@ def first_pairs(corpus: CorpusSpec, on_invalid: str) -> DatasetText:
 
 def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:
     """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
-    tokens = lengths_of(data.sets["train"].tokens).sum()
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
     weights = np.ones(len(data.sets["train"].tokens)) if data.train_weights is None else data.train_weights
-    return weights * int(-(-needed // tokens))
+    tokens = lengths_of(data.sets["train"].tokens).sum(axis=1) @ weights  # of an epoch
+    return weights * math.ceil(needed / tokens)
 
 
 class MeasuredTrainer(TranslationTrainer):

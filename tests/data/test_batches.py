@@ -74,7 +74,7 @@ def test_sorting_by_length_reduces_padding():
     ("pairs", "options", "message"),
     [
         ([(5, 6)], {"num_processes": 2}, "at least one pair for each of 2 processes, got 1"),
-        ([(5, 6), (60, 70)], {}, "max_tokens must be at least 130, .* got 120"),
+        ([(5, 6), (60, 70)], {}, r"max_tokens \(in training: max_tokens_per_batch\) must be at least 130, .* got 120"),
     ],
 )
 def test_invalid_arguments_raise_value_error(pairs, options, message):

@@ -1,5 +1,7 @@
 """Dry runs: the estimate of a run from a few steps."""
 
+import re
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -52,10 +54,11 @@ def test_the_command_prints_the_estimate_and_saves_nothing(options, tmp_path, mo
     assert not (tmp_path / "out").exists()
 
 
-def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"train_weights": 0.02}, {"train_weights": 2.5}], ids=str)
+def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, tmp_path, monkeypatch):
     monkeypatch.setattr(estimation, "STEPS", 2)
     write_corpus(tmp_path)
-    given = arguments(tmp_path, "out", vocab_size=3000, gradient_accumulation_steps=3)
+    given = arguments(tmp_path, "out", vocab_size=3000, gradient_accumulation_steps=3, **options)
     flags = [f"--{name}={value}" for name, value in given.items()]
     result = estimation.dry_run(*command.parse_arguments(flags)[:3])
     assert result.parameters > 3000 * 16
@@ -69,6 +72,20 @@ def test_a_dry_run_requires_a_number_of_steps(tmp_path, capsys):
     flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", max_steps=-1).items()]
     assert command.main([*flags, "--dry_run"]) == 2
     assert "max_steps must be a positive integer for a dry run, got -1." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens_per_batch": 4}, r"max_tokens_per_batch\) must be at least \d+, .*, got 4\."),
+        ({"eval_strategy": "steps"}, r"eval_strategy must be 'no' without a validation set, got 'steps'\."),
+    ],
+)
+def test_arguments_that_are_invalid_for_the_run(options, message, tmp_path, capsys):
+    write_corpus(tmp_path)
+    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", **options).items()]
+    assert command.main([*flags, "--dry_run"]) == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_invalid_lines_raise_or_are_skipped(tmp_path, monkeypatch, capsys):
