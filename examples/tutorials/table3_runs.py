@@ -24,7 +24,7 @@ from modeling_random_transformer.training.checkpoints import save_atomically
 from modeling_random_transformer.utils.atomic_files import write_atomically
 from modeling_random_transformer.utils.distributed import call_on_main_process
 
-from .table3_rows import Row, scaled_overrides
+from .table3_rows import ROWS, Row, scaled_overrides
 
 RESULT = "table3.json"
 
@@ -77,6 +77,11 @@ class Experiment:
             raise ValueError("the validation set must be one corpus without language tags, got others.")
         if (initial := self.model.model_name_or_path) is not None:
             raise ValueError(f"model_name_or_path must be unset: rows are trained from scratch, got {initial!r}.")
+        if self.args.label_smoothing_factor != ROWS["base"].label_smoothing:
+            raise ValueError(
+                f"label_smoothing_factor must be {ROWS['base'].label_smoothing}, since rows differ in it, got "
+                f"{self.args.label_smoothing_factor}."
+            )
         for row in rows:
             self.model_of(row).config(self.model.vocab_size or VOCAB_SIZE)
 
@@ -110,9 +115,8 @@ class Experiment:
             FloatingPointError: the training diverged.
         """
         folder = self.folder / row.name / f"seed-{seed}"
-        smoothing = self.args.label_smoothing_factor if row.label_smoothing is None else row.label_smoothing
         args = copy.copy(self.args)
-        args.output_dir, args.seed, args.label_smoothing_factor = str(folder), seed, smoothing
+        args.output_dir, args.seed, args.label_smoothing_factor = str(folder), seed, row.label_smoothing
         model = replace(self.model_of(row), tokenizer=self.tokenizer(), vocab_size=None)
         trained = train_translation(self.data, model, args)
         path = folder / RESULT

@@ -19,7 +19,7 @@ OPTIONS = {
     "max_steps": 2,
     "num_beams": 1,
     "preset": "tiny",  # of a recipe, replaced
-    "config_overrides": "max_position_embeddings=32,dropout=0.3",
+    "config_overrides": "max_position_embeddings=32,norm_order=pre",
 }
 RESULT = Result("base", seed=1, steps=9, parameters=1000, seconds=5.0, perplexity=8.0, bleu=20.0)
 
@@ -73,6 +73,9 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
         ({"width_scale": 0.01}, "width_scale must give a positive integer for d_model=512 of row base, got 0.01."),
         ({"depth_scale": 0.25}, "depth_scale must give a positive integer for encoder_layers=6 of row base"),
         ({"config_overrides": "d_ff=8"}, "config_overrides must not set sizes (use width_scale, depth_scale)"),
+        ({"config_overrides": "dropout=0.3"}, "(dropout, num_heads, position_embedding), got dropout."),
+        ({"config_overrides": "position_embedding=none"}, "got position_embedding."),
+        ({"label_smoothing_factor": 0.2}, "label_smoothing_factor must be 0.1, since rows differ in it, got 0.2."),
     ],
 )
 def test_invalid_arguments(changes, message, tmp_path, capsys):
