@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.training.arguments import parse_overrides
 from modeling_random_transformer.tutorials.table3_command import main
 from modeling_random_transformer.tutorials.table3_report import Table3
 from modeling_random_transformer.tutorials.table3_rows import ROWS, scaled_overrides
 from modeling_random_transformer.tutorials.table3_runs import Result
-from tests.helpers.training import arguments, write_corpus
+from tests.helpers.training import arguments, run, write_corpus
 
 OPTIONS = {
     "width_scale": 1 / 32,
@@ -49,6 +50,54 @@ def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatc
     assert [(args.seed, args.label_smoothing_factor) for args in trained] == [(1, 0.2), (2, 0.2)]
     assert len((tmp_path / "out" / "table3.md").read_text().splitlines()) == len(lines) + 1
     assert "D-smoothing-0.2, seed 2: perplexity" in capsys.readouterr().out
+
+
+def set_result(folder, **changes):
+    path = folder / "out" / "base" / "seed-1" / "table3.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+
+def result(folder):
+    return json.loads((folder / "out" / "base" / "seed-1" / "table3.json").read_bytes())
+
+
+def test_a_row_is_scored_again_after_a_change_of_the_validation_set_or_the_search(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    first = result(tmp_path)
+    monkeypatch.setattr(TranslationTrainer, "train", None)  # not called again
+
+    set_result(tmp_path, perplexity=1.0)
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert result(tmp_path)["perplexity"] == 1.0  # not scored again without a change
+
+    assert main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
+    assert result(tmp_path)["perplexity"] == pytest.approx(first["perplexity"], rel=1e-6)
+
+    for side in "ab":
+        (tmp_path / f"test.{side}").write_text("abc\ndef\n")
+    assert main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
+    assert result(tmp_path)["perplexity"] != pytest.approx(first["perplexity"], rel=1e-6)
+
+
+def test_the_tokenizer_is_that_of_a_run(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)  # of 120
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    run(tmp_path, "run", max_steps=1)
+    of_run, of_rows = ((tmp_path / name / "tokenizer.json").read_text() for name in ("run", "out/base/seed-1"))
+    assert of_rows == of_run
+
+
+def test_a_changed_vocabulary_or_training_set_is_an_error(tmp_path, capsys):
+    write_corpus(tmp_path)
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert main([*flags(tmp_path, ["A-4"], vocab_size=270), "--seeds=1"]) == 2
+    assert "vocab_size must be 280, that of the tokenizer in" in capsys.readouterr().err
+    for side in "ab":
+        (tmp_path / f"train.{side}").write_text("abc\ndef\n")
+    assert main([*flags(tmp_path, ["A-4"]), "--seeds=1"]) == 2
+    assert "training set must be" in capsys.readouterr().err
 
 
 def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
