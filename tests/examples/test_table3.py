@@ -9,7 +9,7 @@ from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.training.arguments import parse_overrides
 from modeling_random_transformer.tutorials.table3_command import main
-from modeling_random_transformer.tutorials.table3_report import Table3
+from modeling_random_transformer.tutorials.table3_report import Table3, write_report
 from modeling_random_transformer.tutorials.table3_rows import ROWS, scaled_overrides
 from modeling_random_transformer.tutorials.table3_runs import Result
 from tests.helpers.training import arguments, run, write_corpus
@@ -36,7 +36,17 @@ def flags(folder, rows, **changes):
 def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
     assert main(flags(tmp_path, ["D-0.0", "base"])) == 0
-    lines = (tmp_path / "out" / "table3.md").read_text().splitlines()
+    text = (tmp_path / "out" / "table3.md").read_text()
+    for flags_of_all_rows in (
+        "`--source_file train.a --target_file train.b ",
+        " --vocab_size 280 --config_overrides max_position_embeddings=32,norm_order=pre`",
+        "`--seeds 1 2 --max_steps 2 --max_tokens_per_batch 200 ",
+        " --learning_rate 0.003 --lr_scheduler_type inverse_sqrt --warmup_steps 4 ",
+        "`--num_beams 1`",
+    ):
+        assert flags_of_all_rows in text
+    assert str(tmp_path) not in text
+    lines = text.splitlines()
     assert [line.split(" | ")[0] for line in lines[-2:]] == ["| base", "| D-0.0"]
     assert (tmp_path / "out" / "table3.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((tmp_path / "out" / "D-0.0" / "seed-2" / "config.json").read_text())
@@ -112,7 +122,10 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
     monkeypatch.setattr(TranslationTrainer, "train", diverge)
     assert main(flags(tmp_path, ["D-0.0", "D-0.2"])) == 0
     assert "D-0.0, seed 1: diverged: the loss is not finite" in capsys.readouterr().out
-    assert "D-0.0" not in (tmp_path / "out" / "table3.md").read_text()
+    diverged, other = (tmp_path / "out" / "table3.md").read_text().splitlines()[-2:]
+    assert diverged.startswith("| D-0.0 | P_drop = 0.0 | – | 0, 2 diverged | diverged | – | 5.77 | +0.85 | diverged |")
+    assert other.startswith("| D-0.2 | P_drop = 0.2 | ")
+    assert main(flags(tmp_path, ["D-0.0"])) == 1
 
 
 @pytest.mark.parametrize(
@@ -156,3 +169,26 @@ def test_table_shows_differences_from_the_base_model_and_the_paper():
     base, row = Table3(results).markdown().splitlines()[2:]
     assert base == "| base | – | 1,000 | 2 | 9.00 (8.00 to 10.00) | – | 4.92 | – | 21.0 (20.0 to 22.0) | – | 25.8 | – |"
     assert row.endswith("| 1 | 10.50 | +1.50 | 5.29 | +0.37 | 18.5 | -2.5 | 24.9 | -0.9 |")
+
+
+def test_table_shows_the_number_of_seeds_that_diverged():
+    (row,) = Table3([RESULT], diverged=[("base", 2)]).markdown().splitlines()[2:]
+    assert row.startswith("| base | – | 1,000 | 1, 1 diverged | 8.00 | – |")
+
+
+def test_plot_shows_ranges_only_of_several_seeds():
+    results = [RESULT, replace(RESULT, row="A-1"), replace(RESULT, row="A-4", bleu=18.5)]
+    assert legend(results) == ["here", "paper"]
+    assert legend([*results, replace(RESULT, row="A-4", seed=2)]) == ["here", "range of seeds", "paper"]
+
+
+def legend(results):
+    return [text.get_text() for text in Table3(results).figure().axes[0].get_legend().get_texts()]
+
+
+def test_without_the_base_model_there_is_no_plot(tmp_path):
+    (tmp_path / "table3.png").write_bytes(b"of other rows")
+    write_report(Table3([replace(RESULT, row="A-1")]), "settings", tmp_path)
+    assert not (tmp_path / "table3.png").exists()
+    assert "| A-1 | h = 1, d_k = d_v = 512 | 1,000 | 1 | 8.00 | – |" in (tmp_path / "table3.md").read_text()
+    assert Table3([RESULT]).figure() is None
