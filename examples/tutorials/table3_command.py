@@ -50,13 +50,21 @@ class Table3Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the arguments, train the rows and return the exit status."""
     results: list[Result] = []
     status = run_resumable(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)))
     return status or int(not results)
 
 
 def run(argv: Sequence[str]) -> list[Result]:
-    """Parse the arguments and train the rows; all seeds of a row follow each other."""
+    """Parse the arguments and train the rows; all seeds of a row follow each other.
+
+    Returns:
+        The results of the runs that did not diverge.
+
+    Raises:
+        ValueError: an argument is invalid, or has changed since an earlier call.
+    """
     classes = (DataArguments, ModelArguments, TranslationTrainingArguments, Table3Arguments)
     data, model, args, table = parse_dataclasses(classes, argv, description=__doc__)
     experiment = Experiment(data, model, args, table.width_scale, table.depth_scale)
