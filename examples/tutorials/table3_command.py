@@ -8,7 +8,8 @@ Takes the arguments and recipes of `random-transformer train`. The architecture 
 its widths and depths multiplied by a scale; the preset of a recipe is ignored. Writes table3.md and table3.png to the
 output folder after each row. The same command resumes, also within a row, and does not train finished rows again.
 
-Exit status: 0 on success, 2 for an invalid argument, 130 after Ctrl-C.
+Exit status: 0 if a row was trained (also if others diverged), 1 if all rows diverged, 2 for an invalid argument, 130
+after Ctrl-C.
 """
 
 import sys
@@ -20,9 +21,10 @@ from modeling_random_transformer.training.command import parse_dataclasses, run_
 from modeling_random_transformer.training.recipe import TranslationTrainingArguments
 
 from .report import console
-from .table3_report import write_report
+from .table3_report import Table3, write_report
 from .table3_rows import ROWS
-from .table3_runs import Experiment
+from .table3_runs import Experiment, Result
+from .table3_settings import settings
 
 
 @dataclass
@@ -48,23 +50,36 @@ class Table3Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_resumable(lambda: run(sys.argv[1:] if argv is None else argv))
+    """Parse the arguments, train the rows and return the exit status."""
+    results: list[Result] = []
+    status = run_resumable(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)))
+    return status or int(not results)
 
 
-def run(argv: Sequence[str]) -> None:
-    """Parse the arguments and train the rows; all seeds of a row follow each other."""
+def run(argv: Sequence[str]) -> list[Result]:
+    """Parse the arguments and train the rows; all seeds of a row follow each other.
+
+    Returns:
+        The results of the runs that did not diverge.
+
+    Raises:
+        ValueError: an argument is invalid, or has changed since an earlier call.
+    """
     classes = (DataArguments, ModelArguments, TranslationTrainingArguments, Table3Arguments)
     data, model, args, table = parse_dataclasses(classes, argv, description=__doc__)
     experiment = Experiment(data, model, args, table.width_scale, table.depth_scale)
     rows = [row for name, row in ROWS.items() if name in table.rows]
     experiment.check(rows)
-    scale = f"Table 3 with widths × {table.width_scale:g}, depths × {table.depth_scale:g}, {args.max_steps:,} steps"
-    results = []
+    seeds = list(dict.fromkeys(table.seeds))
+    common = settings(experiment, seeds)
+    results: list[Result] = []
+    diverged: list[tuple[str, int]] = []
     for row in rows:
-        for seed in dict.fromkeys(table.seeds):
+        for seed in seeds:
             try:
                 result = experiment.run(row, seed)
             except FloatingPointError as error:  # the other rows do not depend on this one
+                diverged.append((row.name, seed))
                 console.print(f"{row.name}, seed {seed}: diverged: {error}", soft_wrap=True)
                 continue
             results.append(result)
@@ -72,6 +87,8 @@ def run(argv: Sequence[str]) -> None:
                 f"{row.name}, seed {seed}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.1f}, "
                 f"{result.seconds:,.0f} s"
             )
-        if results and args.process_index == 0:
-            write_report(results, scale, experiment.folder)
-    console.print(f"Table: {experiment.folder / 'table3.md'}", soft_wrap=True)
+        if args.process_index == 0:
+            write_report(Table3(results, diverged), common, experiment.folder)
+    if args.process_index == 0:
+        console.print(f"Table: {experiment.folder / 'table3.md'}", soft_wrap=True)
+    return results

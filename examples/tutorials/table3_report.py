@@ -1,8 +1,11 @@
 """The results beside the paper's Table 3, as a Markdown table and a plot."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from modeling_random_transformer.utils.atomic_files import write_atomically
@@ -21,92 +24,101 @@ class Table3:
 
     Args:
         results: the results of all rows and seeds so far.
+        diverged: row and seed of each run that diverged.
     """
 
-    def __init__(self, results: Sequence[Result]):
-        self.results = {name: [result for result in results if result.row == name] for name in ROWS}
-        self.results = {name: by_seed for name, by_seed in self.results.items() if by_seed}
+    def __init__(self, results: Sequence[Result], diverged: Sequence[tuple[str, int]] = ()):
+        by_row = {name: [result for result in results if result.row == name] for name in ROWS}
+        self.results = {name: by_seed for name, by_seed in by_row.items() if by_seed}
+        self.diverged = Counter(name for name, _ in diverged)
 
     def values(self, row: str, metric: str) -> list[float]:
         """A metric of a row, by seed."""
-        return [getattr(result, metric) for result in self.results.get(row, ())]
-
-    def mean(self, row: str, metric: str) -> float:
-        """The mean over the seeds."""
-        values = self.values(row, metric)
-        return sum(values) / len(values)
+        return [getattr(result, metric) for result in self.results[row]]
 
     def difference(self, row: str, metric: str) -> float | None:
-        """The difference of the means of a row and of the base model; `None` without a base model."""
-        return self.mean(row, metric) - self.mean("base", metric) if "base" in self.results else None
+        """The difference of the means of a row and of the base model; `None` if one of them has no result."""
+        if "base" not in self.results or row not in self.results:
+            return None
+        return mean(self.values(row, metric)) - mean(self.values("base", metric))
 
     def markdown(self) -> str:
         """The table. Differences from the base model are in columns Δ, the ranges over the seeds in parentheses."""
         header = ["row", "change", "parameters", "seeds"]
         for _, name in METRICS.values():
             header += [name, "Δ", f"paper: {name}", "Δ"]
-        rows = []
-        for name, by_seed in self.results.items():
-            cells = [name, ROWS[name].change or MISSING, f"{by_seed[0].parameters:,}", len(by_seed)]
-            for metric, (decimals, _) in METRICS.items():
-                paper, base = (getattr(ROWS[row], metric) for row in (name, "base"))
-                own = self.difference(name, metric) if name != "base" else None
-                cells += [
-                    _with_range(self.mean(name, metric), self.values(name, metric), decimals),
-                    _signed(own, decimals),
-                    f"{paper:.{decimals}f}",
-                    _signed(None if name == "base" else paper - base, decimals),
-                ]
-            rows.append(tuple(cells))
+        rows = [self._cells(name) for name in ROWS if name in self.results or name in self.diverged]
         return markdown_table(tuple(header), rows)
 
-    def draw(self, path: Path) -> None:
-        """Plot the differences from the base model beside those of the paper, as a PNG."""
+    def _cells(self, name: str) -> tuple[str, ...]:
+        results, diverged = self.results.get(name, []), self.diverged[name]
+        parameters = f"{results[0].parameters:,}" if results else MISSING
+        seeds = f"{len(results)}, {diverged} diverged" if diverged else str(len(results))
+        cells = [name, ROWS[name].change or MISSING, parameters, seeds]
+        for metric, (decimals, _) in METRICS.items():
+            paper, base = (getattr(ROWS[row], metric) for row in (name, "base"))
+            own = None if name == "base" else self.difference(name, metric)
+            cells += [
+                _with_range(self.values(name, metric), decimals) if results else "diverged",
+                _signed(own, decimals),
+                f"{paper:.{decimals}f}",
+                _signed(None if name == "base" else paper - base, decimals),
+            ]
+        return tuple(cells)
+
+    def figure(self) -> Figure | None:
+        """A plot of the differences from the base model beside those of the paper; `None` without differences."""
         rows = [name for name in self.results if name != "base"]
+        if not rows or "base" not in self.results:
+            return None
         figure = Figure(figsize=(10, 1.6 + 0.32 * len(rows)), layout="constrained")
         for axes, (metric, (_, label)) in zip(figure.subplots(1, 2, sharey=True), METRICS.items(), strict=True):
-            base = self.mean("base", metric)
-            for position, name in enumerate(rows):
-                values = [value - base for value in self.values(name, metric)]
-                paper = getattr(ROWS[name], metric) - getattr(ROWS["base"], metric)
-                axes.plot([min(values), max(values)], [position] * 2, color=BLUE, linewidth=2)
-                first = position == 0
-                axes.plot(
-                    self.difference(name, metric), position, "o", color=BLUE, label="here, range of seeds" * first
-                )
-                axes.plot(paper, position, "D", color=ORANGE, label="paper" * first)
+            self._draw_differences(axes, rows, metric)
             axes.axvline(0, color=GRAY, linestyle=":")
             axes.set_title(f"Δ {label} from the base model", loc="left", fontweight="bold")
             axes.set_yticks(range(len(rows)), rows)
             axes.grid(axis="x", color=GRID_COLOR)
             axes.spines[["top", "right"]].set_visible(False)
         figure.axes[0].invert_yaxis()
-        if rows:
-            figure.axes[0].legend(frameon=False)
+        figure.axes[0].legend(frameon=False)
+        return figure
+
+    def _draw_differences(self, axes: Axes, rows: list[str], metric: str) -> None:
+        base = mean(self.values("base", metric))
+        values = [[value - base for value in self.values(name, metric)] for name in rows]
+        paper = [getattr(ROWS[name], metric) - getattr(ROWS["base"], metric) for name in rows]
+        positions = range(len(rows))
+        axes.plot(list(map(mean, values)), positions, "o", color=BLUE, label="here")
+        if any(len(by_seed) > 1 for by_seed in values):
+            ranges = list(map(min, values)), list(map(max, values))
+            axes.hlines(positions, *ranges, colors=BLUE, linewidth=2, label="range of seeds")
+        axes.plot(paper, positions, "D", color=ORANGE, label="paper")
+
+
+def write_report(table: Table3, settings: str, folder: Path) -> None:
+    """Write `table3.md`, and `table3.png` if there are differences from the base model.
+
+    Args:
+        table: the results so far.
+        settings: what all rows have in common, in Markdown.
+        folder: the output folder.
+    """
+    text = (
+        f"Rows of the paper's Table 3. Arguments that are not listed have their defaults.\n\n{settings}\n\n"
+        "Means over the seeds on the validation set, with their ranges in parentheses. Δ is the difference from the "
+        "base model. Perplexities are per token of the vocabulary. The paper's rows were trained on WMT 2014 English "
+        f"to German, and scored on newstest2013 with tokenized BLEU.\n\n{table.markdown()}\n"
+    )
+    write_atomically(folder / "table3.md", [text.encode()])
+    figure, path = table.figure(), folder / "table3.png"
+    if figure is None:
+        path.unlink(missing_ok=True)  # that of an earlier call with other rows
+    else:
         figure.savefig(path, dpi=160)
 
 
-def write_report(results: Sequence[Result], scale: str, folder: Path) -> None:
-    """Write `table3.md`, and `table3.png` if the base model has been trained.
-
-    Args:
-        results: the results so far.
-        scale: what all rows have in common, for the first line.
-        folder: the output folder.
-    """
-    table = Table3(results)
-    text = (
-        f"{scale}\n\nMeans over the seeds on the validation set, with their ranges in parentheses. Δ is the difference "
-        "from the base model. Perplexities are per token of the vocabulary. The paper's rows were trained on WMT 2014 "
-        f"English to German, and scored on newstest2013 with tokenized BLEU.\n\n{table.markdown()}\n"
-    )
-    write_atomically(folder / "table3.md", [text.encode()])
-    if "base" in table.results:
-        table.draw(folder / "table3.png")
-
-
-def _with_range(mean: float, values: Sequence[float], decimals: int) -> str:
-    text = f"{mean:.{decimals}f}"
+def _with_range(values: Sequence[float], decimals: int) -> str:
+    text = f"{mean(values):.{decimals}f}"
     return text if len(values) < 2 else f"{text} ({min(values):.{decimals}f} to {max(values):.{decimals}f})"
 
 

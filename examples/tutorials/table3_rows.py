@@ -19,7 +19,7 @@ class Row:
         perplexity: the paper's perplexity per word piece on newstest2013.
         bleu: the paper's BLEU on newstest2013.
         preset: preset of `RandomTransformerConfig`.
-        label_smoothing: label smoothing factor; `None` for that of the recipe.
+        label_smoothing: label smoothing factor.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Row:
     perplexity: float
     bleu: float
     preset: str
-    label_smoothing: float | None = None
+    label_smoothing: float = 0.1
 
 
 def _row(name: str, change: str, perplexity: float, bleu: float) -> Row:
@@ -58,6 +58,8 @@ ROWS = {
         _row("E", "learned positions", 4.92, 25.7),
     )
 }
+# Fields besides the sizes that differ between rows: dropout, num_heads and position_embedding.
+VARIED = sorted({name for row in ROWS.values() for name in PRESETS[row.preset]} - {*WIDTHS, *DEPTHS})
 
 
 def scaled_overrides(row: Row, width: float, depth: float, overrides: str = "") -> str:
@@ -67,19 +69,27 @@ def scaled_overrides(row: Row, width: float, depth: float, overrides: str = "") 
         row: the row.
         width: factor of `d_model`, `d_k`, `d_v` and `d_ff`.
         depth: factor of the numbers of layers.
-        overrides: `config_overrides` of all rows. A row that varies one of these fields keeps its own value.
+        overrides: `config_overrides` of all rows.
 
     Raises:
-        ValueError: a scaled size is not a positive integer, or `overrides` contains a scaled field.
+        ValueError: a scaled size is not a positive integer, or `overrides` contains a field that is scaled or differs
+            between rows.
     """
-    given = sorted({*WIDTHS, *DEPTHS} & set(parse_overrides(overrides)))
-    if given:
-        raise ValueError(f"config_overrides must not set sizes (use width_scale, depth_scale), got {', '.join(given)}.")
+    given = parse_overrides(overrides)
+    if scaled := sorted({*WIDTHS, *DEPTHS} & set(given)):
+        raise ValueError(
+            f"config_overrides must not set sizes (use width_scale, depth_scale), got {', '.join(scaled)}."
+        )
+    if varied := sorted(set(VARIED) & set(given)):
+        raise ValueError(
+            f"config_overrides must not set fields that differ between rows ({', '.join(VARIED)}), got "
+            f"{', '.join(varied)}."
+        )
     config = RandomTransformerConfig.from_preset(row.preset)
     sizes = {name: _scaled(row, name, getattr(config, name), width, "width_scale") for name in WIDTHS}
     sizes |= {name: _scaled(row, name, getattr(config, name), depth, "depth_scale") for name in DEPTHS}
     own = {name: value for name, value in PRESETS[row.preset].items() if name not in sizes}
-    values = {**sizes, **parse_overrides(overrides), **own}
+    values = {**sizes, **own, **given}
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 

@@ -4,13 +4,13 @@ import copy
 import json
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data.sources import ParallelLine
-from modeling_random_transformer.data.tokenization import vocabulary_sample
 from modeling_random_transformer.scoring import score_pairs
 from modeling_random_transformer.training import (
     DataArguments,
@@ -20,11 +20,11 @@ from modeling_random_transformer.training import (
     train_translation,
 )
 from modeling_random_transformer.training.arguments import VOCAB_SIZE
-from modeling_random_transformer.training.checkpoints import save_atomically
+from modeling_random_transformer.training.manifest import MANIFEST
 from modeling_random_transformer.utils.atomic_files import write_atomically
-from modeling_random_transformer.utils.distributed import call_on_main_process
 
-from .table3_rows import Row, scaled_overrides
+from .table3_rows import ROWS, Row, scaled_overrides
+from .table3_tokenizer import train_once
 
 RESULT = "table3.json"
 
@@ -77,6 +77,11 @@ class Experiment:
             raise ValueError("the validation set must be one corpus without language tags, got others.")
         if (initial := self.model.model_name_or_path) is not None:
             raise ValueError(f"model_name_or_path must be unset: rows are trained from scratch, got {initial!r}.")
+        if self.args.label_smoothing_factor != ROWS["base"].label_smoothing:
+            raise ValueError(
+                f"label_smoothing_factor must be {ROWS['base'].label_smoothing}, since rows differ in it, got "
+                f"{self.args.label_smoothing_factor}."
+            )
         for row in rows:
             self.model_of(row).config(self.model.vocab_size or VOCAB_SIZE)
 
@@ -85,22 +90,14 @@ class Experiment:
         overrides = scaled_overrides(row, self.width_scale, self.depth_scale, self.model.config_overrides)
         return replace(self.model, preset=row.preset, config_overrides=overrides)
 
+    @cached_property
     def tokenizer(self) -> str:
-        """The tokenizer of all rows: that of the arguments, or one in the output folder, which is trained first."""
-        folder = self.folder / "tokenizer"
+        """The tokenizer of all rows: that of the arguments, or one in the output folder, which is trained first.
 
-        def train() -> None:
-            if (folder / "tokenizer.json").is_file():
-                return
-            texts = (text for corpus in self.data.corpora("train") for text in vocabulary_sample(corpus.text, None))
-            tokenizer = RandomTransformerTokenizer.train(texts, vocab_size=self.model.vocab_size or VOCAB_SIZE)
-            folder.mkdir(parents=True, exist_ok=True)
-            with save_atomically(folder) as temporary:
-                tokenizer.save_pretrained(temporary)
-
-        if self.model.tokenizer is None:
-            call_on_main_process(train)
-        return self.model.tokenizer or str(folder)
+        Raises:
+            ValueError: see `train_once`.
+        """
+        return self.model.tokenizer or train_once(self.folder / "tokenizer", self.data, self.model, self.args)
 
     def run(self, row: Row, seed: int) -> Result:
         """Train a row and score it on the validation set; or resume, or return the result of an earlier call.
@@ -110,18 +107,16 @@ class Experiment:
             FloatingPointError: the training diverged.
         """
         folder = self.folder / row.name / f"seed-{seed}"
-        smoothing = self.args.label_smoothing_factor if row.label_smoothing is None else row.label_smoothing
         args = copy.copy(self.args)
-        args.output_dir, args.seed, args.label_smoothing_factor = str(folder), seed, smoothing
-        model = replace(self.model_of(row), tokenizer=self.tokenizer(), vocab_size=None)
+        args.output_dir, args.seed, args.label_smoothing_factor = str(folder), seed, row.label_smoothing
+        model = replace(self.model_of(row), tokenizer=self.tokenizer, vocab_size=None)
         trained = train_translation(self.data, model, args)
-        path = folder / RESULT
-        if path.is_file():
-            result = Result(**json.loads(path.read_bytes()))
-            if result.steps == trained.steps:
-                return result
+        scored, path = _scored(folder), folder / RESULT
+        stored = json.loads(path.read_bytes()) if path.is_file() else {}
+        if stored.pop("scored", None) == scored:
+            return Result(**stored)
         result = self._result(row, seed, trained)
-        write_atomically(path, [json.dumps(asdict(result), indent=2).encode()])
+        write_atomically(path, [json.dumps({**asdict(result), "scored": scored}, indent=2).encode()])
         return result
 
     def _result(self, row: Row, seed: int, trained: RunResult) -> Result:
@@ -143,3 +138,9 @@ class Experiment:
         pairs = [(line.source, line.target) for line in corpus.text.lines() if isinstance(line, ParallelLine)]
         scores = list(score_pairs(model, tokenizer, pairs, progress=False))
         return math.exp(-sum(score.log_probability for score in scores) / sum(score.tokens for score in scores))
+
+
+def _scored(folder: Path) -> dict[str, Any]:
+    """What determines the scores of a finished run: its weights, the validation set and the generation options."""
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    return {"weights": manifest["finished"]["files"], **manifest["scores"]["validation"]["scored"]}

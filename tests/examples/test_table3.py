@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.training.arguments import parse_overrides
 from modeling_random_transformer.tutorials.table3_command import main
-from modeling_random_transformer.tutorials.table3_report import Table3
+from modeling_random_transformer.tutorials.table3_report import Table3, write_report
 from modeling_random_transformer.tutorials.table3_rows import ROWS, scaled_overrides
 from modeling_random_transformer.tutorials.table3_runs import Result
-from tests.helpers.training import arguments, write_corpus
+from tests.helpers.training import arguments, run, write_corpus
 
 OPTIONS = {
     "width_scale": 1 / 32,
@@ -19,7 +20,7 @@ OPTIONS = {
     "max_steps": 2,
     "num_beams": 1,
     "preset": "tiny",  # of a recipe, replaced
-    "config_overrides": "max_position_embeddings=32,dropout=0.3",
+    "config_overrides": "max_position_embeddings=32,norm_order=pre",
 }
 RESULT = Result("base", seed=1, steps=9, parameters=1000, seconds=5.0, perplexity=8.0, bleu=20.0)
 
@@ -35,7 +36,17 @@ def flags(folder, rows, **changes):
 def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
     assert main(flags(tmp_path, ["D-0.0", "base"])) == 0
-    lines = (tmp_path / "out" / "table3.md").read_text().splitlines()
+    text = (tmp_path / "out" / "table3.md").read_text()
+    for flags_of_all_rows in (
+        "`--source_file train.a --target_file train.b ",
+        " --vocab_size 280 --config_overrides max_position_embeddings=32,norm_order=pre`",
+        "`--seeds 1 2 --max_steps 2 --max_tokens_per_batch 200 ",
+        " --learning_rate 0.003 --lr_scheduler_type inverse_sqrt --warmup_steps 4 ",
+        "`--num_beams 1`",
+    ):
+        assert flags_of_all_rows in text
+    assert str(tmp_path) not in text
+    lines = text.splitlines()
     assert [line.split(" | ")[0] for line in lines[-2:]] == ["| base", "| D-0.0"]
     assert (tmp_path / "out" / "table3.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((tmp_path / "out" / "D-0.0" / "seed-2" / "config.json").read_text())
@@ -51,6 +62,54 @@ def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatc
     assert "D-smoothing-0.2, seed 2: perplexity" in capsys.readouterr().out
 
 
+def set_result(folder, **changes):
+    path = folder / "out" / "base" / "seed-1" / "table3.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+
+def result(folder):
+    return json.loads((folder / "out" / "base" / "seed-1" / "table3.json").read_bytes())
+
+
+def test_a_row_is_scored_again_after_a_change_of_the_validation_set_or_the_search(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    first = result(tmp_path)
+    monkeypatch.setattr(TranslationTrainer, "train", None)  # not called again
+
+    set_result(tmp_path, perplexity=1.0)
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert result(tmp_path)["perplexity"] == 1.0  # not scored again without a change
+
+    assert main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
+    assert result(tmp_path)["perplexity"] == pytest.approx(first["perplexity"], rel=1e-6)
+
+    for side in "ab":
+        (tmp_path / f"test.{side}").write_text("abc\ndef\n")
+    assert main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
+    assert result(tmp_path)["perplexity"] != pytest.approx(first["perplexity"], rel=1e-6)
+
+
+def test_the_tokenizer_is_that_of_a_run(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)  # of 120
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    run(tmp_path, "run", max_steps=1)
+    of_run, of_rows = ((tmp_path / name / "tokenizer.json").read_text() for name in ("run", "out/base/seed-1"))
+    assert of_rows == of_run
+
+
+def test_a_changed_vocabulary_or_training_set_is_an_error(tmp_path, capsys):
+    write_corpus(tmp_path)
+    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert main([*flags(tmp_path, ["A-4"], vocab_size=270), "--seeds=1"]) == 2
+    assert "vocab_size must be 280, that of the tokenizer in" in capsys.readouterr().err
+    for side in "ab":
+        (tmp_path / f"train.{side}").write_text("abc\ndef\n")
+    assert main([*flags(tmp_path, ["A-4"]), "--seeds=1"]) == 2
+    assert "training set must be" in capsys.readouterr().err
+
+
 def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
     train = TranslationTrainer.train
@@ -63,7 +122,10 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
     monkeypatch.setattr(TranslationTrainer, "train", diverge)
     assert main(flags(tmp_path, ["D-0.0", "D-0.2"])) == 0
     assert "D-0.0, seed 1: diverged: the loss is not finite" in capsys.readouterr().out
-    assert "D-0.0" not in (tmp_path / "out" / "table3.md").read_text()
+    diverged, other = (tmp_path / "out" / "table3.md").read_text().splitlines()[-2:]
+    assert diverged.startswith("| D-0.0 | P_drop = 0.0 | – | 0, 2 diverged | diverged | – | 5.77 | +0.85 | diverged |")
+    assert other.startswith("| D-0.2 | P_drop = 0.2 | ")
+    assert main(flags(tmp_path, ["D-0.0"])) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,6 +135,9 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
         ({"width_scale": 0.01}, "width_scale must give a positive integer for d_model=512 of row base, got 0.01."),
         ({"depth_scale": 0.25}, "depth_scale must give a positive integer for encoder_layers=6 of row base"),
         ({"config_overrides": "d_ff=8"}, "config_overrides must not set sizes (use width_scale, depth_scale)"),
+        ({"config_overrides": "dropout=0.3"}, "(dropout, num_heads, position_embedding), got dropout."),
+        ({"config_overrides": "position_embedding=none"}, "got position_embedding."),
+        ({"label_smoothing_factor": 0.2}, "label_smoothing_factor must be 0.1, since rows differ in it, got 0.2."),
     ],
 )
 def test_invalid_arguments(changes, message, tmp_path, capsys):
@@ -104,3 +169,26 @@ def test_table_shows_differences_from_the_base_model_and_the_paper():
     base, row = Table3(results).markdown().splitlines()[2:]
     assert base == "| base | – | 1,000 | 2 | 9.00 (8.00 to 10.00) | – | 4.92 | – | 21.0 (20.0 to 22.0) | – | 25.8 | – |"
     assert row.endswith("| 1 | 10.50 | +1.50 | 5.29 | +0.37 | 18.5 | -2.5 | 24.9 | -0.9 |")
+
+
+def test_table_shows_the_number_of_seeds_that_diverged():
+    (row,) = Table3([RESULT], diverged=[("base", 2)]).markdown().splitlines()[2:]
+    assert row.startswith("| base | – | 1,000 | 1, 1 diverged | 8.00 | – |")
+
+
+def test_plot_shows_ranges_only_of_several_seeds():
+    results = [RESULT, replace(RESULT, row="A-1"), replace(RESULT, row="A-4", bleu=18.5)]
+    assert legend(results) == ["here", "paper"]
+    assert legend([*results, replace(RESULT, row="A-4", seed=2)]) == ["here", "range of seeds", "paper"]
+
+
+def legend(results):
+    return [text.get_text() for text in Table3(results).figure().axes[0].get_legend().get_texts()]
+
+
+def test_without_the_base_model_there_is_no_plot(tmp_path):
+    (tmp_path / "table3.png").write_bytes(b"of other rows")
+    write_report(Table3([replace(RESULT, row="A-1")]), "settings", tmp_path)
+    assert not (tmp_path / "table3.png").exists()
+    assert "| A-1 | h = 1, d_k = d_v = 512 | 1,000 | 1 | 8.00 | – |" in (tmp_path / "table3.md").read_text()
+    assert Table3([RESULT]).figure() is None
