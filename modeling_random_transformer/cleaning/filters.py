@@ -12,8 +12,8 @@ COPY = "the target is a copy of the source"
 TOO_LONG = "longer than max_length"
 RATIO = "length ratio above max_length_ratio"
 SCRIPT = "{side} in another script"
-DUPLICATE = "a duplicate of an earlier pair"
 LANGUAGE = "{side} in another language"
+DUPLICATE = "a duplicate of an earlier pair"
 
 COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
 WORD = re.compile(r"\w+")
