@@ -1,5 +1,6 @@
 """Cleaning of files and its command: outputs, reports, rejected lines and errors."""
 
+import gzip
 import io
 import json
 import sys
@@ -118,6 +119,29 @@ def test_command_with_standard_streams(table, monkeypatch, capsysbinary):
     captured = capsysbinary.readouterr()
     assert captured.out.decode() == "".join(f"{source}\t{target}\n" for source, target in KEPT)
     assert captured.err.decode().startswith("-: kept 3 of 8 pairs")
+
+
+def test_report_on_standard_output(table, tmp_path, capsysbinary):
+    clean_files(ParallelText(table), tmp_path / "b.tsv", report_file="-")
+    assert json.loads(capsysbinary.readouterr().out)["kept"] == 3
+    clean_files(ParallelText(table), tmp_path / "b.tsv", report_file=tmp_path / "report.json.gz")
+    assert json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))["kept"] == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ("--output - --rejected -", "output and rejected_file"),
+        ("--output_source - --output_target -", "output and output_target"),
+        ("--output b.tsv --rejected - --report -", "rejected_file and report_file"),
+    ],
+)
+def test_several_outputs_on_standard_output_raise_error(run, table, flags, names, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    status, errors = run("--train_file", table, *flags.split())
+    message = f"only one output may be standard output ('-'), got {names}."
+    assert (status, errors) == (2, [f"random-transformer clean: error: {message}"])
+    assert [path.name for path in table.parent.iterdir()] == ["train.tsv"]
 
 
 def test_every_filter_can_be_turned_off(run, table, tmp_path):
