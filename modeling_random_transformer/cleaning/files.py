@@ -40,7 +40,8 @@ def clean_files(
         output: a `.tsv` or `.jsonl` file for both sides, `-` for TSV; with `output_target`, a text file for the
             sources.
         output_target: a text file for the targets.
-        rejected_file: a TSV file for the dropped lines: reason, line number, source and target.
+        rejected_file: a TSV file for the dropped lines: reason, line number, source and target; the beginnings of the
+            texts of an invalid line.
         report_file: a JSON file for the report.
         progress: show a progress bar on stderr; `None` shows it after some seconds.
         **options: the fields of `CleaningOptions`.
@@ -124,8 +125,7 @@ def _writer(files: list[IO[bytes]], paths: list[Path]) -> Callable[[ParallelLine
 
 def _rejected_line(rejected: RejectedLine) -> bytes:
     line = rejected.line
-    texts = (line.source, line.target) if isinstance(line, ParallelLine) else ("", "")
-    return "\t".join([rejected.reason, str(line.number), *map(_cell, texts)]).encode() + b"\n"
+    return "\t".join([rejected.reason, str(line.number), _cell(line.source), _cell(line.target)]).encode() + b"\n"
 
 
 def _cell(text: str) -> str:

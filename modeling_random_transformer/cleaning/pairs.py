@@ -16,7 +16,7 @@ CHUNK_LINES = 10_000  # compared with earlier pairs together
 
 @dataclass(slots=True)
 class RejectedLine:
-    """A dropped line and the reason. `line` has texts only if it is a `ParallelLine`."""
+    """A dropped line and the reason."""
 
     line: Line
     reason: str

@@ -159,5 +159,5 @@ class CorpusMixture:
 def _completed(line: Line, number: int, languages: Languages | None) -> Line:
     """The line with another number and with its languages."""
     if isinstance(line, InvalidLine):
-        return InvalidLine(number, line.reason)
+        return replace(line, number=number)
     return ParallelLine(number, line.source, line.target, languages)
