@@ -12,8 +12,7 @@ from transformers.utils.logging import tqdm
 
 from ..data.readers import file_format
 from ..data.sources import Corpus, ParallelLine, ParallelText
-from ..utils.atomic_files import write_atomically
-from ..utils.compressed_files import create_binary, is_standard_stream
+from ..utils.compressed_files import create_binary, is_standard_stream, write_binary
 from ..utils.text import one_line
 from .filters import CleaningOptions
 from .pairs import RejectedLine, clean_pairs
@@ -33,27 +32,31 @@ def clean_files(
     """Write the pairs that pass the filters.
 
     Files whose names end with `.gz` or `.zst` are compressed. All files are replaced atomically when the complete
-    corpus has been read. Line breaks and tabs within a text become spaces.
+    corpus has been read. Line breaks and tabs within a text become spaces. One of the outputs may be `-`, standard
+    output.
 
     Args:
         corpus: the parallel text.
-        output: a `.tsv` or `.jsonl` file for both sides, or `-` for TSV on standard output; with `output_target`, a
-            text file for the sources.
+        output: a `.tsv` or `.jsonl` file for both sides, `-` for TSV; with `output_target`, a text file for the
+            sources.
         output_target: a text file for the targets.
-        rejected_file: a TSV file for the dropped lines: reason, line number, source and target.
+        rejected_file: a TSV file for the dropped lines: reason, line number, source and target; the beginnings of the
+            texts of an invalid line.
         report_file: a JSON file for the report.
         progress: show a progress bar on stderr; `None` shows it after some seconds.
         **options: the fields of `CleaningOptions`.
 
     Raises:
-        ValueError: an option is invalid, an output cannot be written or is one of the inputs, the files of the corpus
-            have different numbers of lines or are damaged, or no pair is kept.
+        ValueError: an option is invalid, an output cannot be written or is one of the inputs, several outputs are
+            standard output, the files of the corpus have different numbers of lines or are damaged, or no pair is
+            kept.
         OSError: a file cannot be read or written.
     """
     outputs = [Path(path) for path in (output, output_target) if path is not None]
-    others = [Path(path) for path in (rejected_file, report_file) if path is not None]
     _check_formats(outputs)
-    _check_paths(corpus, [*outputs, *others])
+    names = ("output", "output_target", "rejected_file", "report_file")
+    paths = (output, output_target, rejected_file, report_file)
+    _check_paths(corpus, {name: Path(path) for name, path in zip(names, paths, strict=True) if path is not None})
     report = CleaningReport(str(corpus))
     with ExitStack() as stack:
         writer = _writer([stack.enter_context(create_binary(path)) for path in outputs], outputs)
@@ -67,7 +70,7 @@ def clean_files(
             raise ValueError(f"{corpus} must have a pair to keep, got {report.pairs:,} pairs: {reasons or 'none'}.")
     if report_file is not None:
         content = {**report.to_dict(), "options": asdict(CleaningOptions(**options))}
-        write_atomically(Path(report_file), [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"])
+        write_binary(Path(report_file), [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"])
     return report
 
 
@@ -79,11 +82,19 @@ def _check_formats(outputs: list[Path]) -> None:
         raise ValueError(f"output must be a .tsv or .jsonl file without output_target, got {outputs[0]}.")
 
 
-def _check_paths(corpus: Corpus, outputs: list[Path]) -> None:
-    """Check that outputs are distinct files in folders that exist, and differ from the inputs."""
+def _check_paths(corpus: Corpus, outputs: dict[str, Path]) -> None:
+    """Check that outputs are distinct files in folders that exist, and differ from the inputs.
+
+    Args:
+        corpus: the inputs.
+        outputs: the path of each output by the name of its argument.
+    """
+    standard = [name for name, path in outputs.items() if is_standard_stream(path)]
+    if len(standard) > 1:
+        raise ValueError(f"only one output may be standard output ('-'), got {' and '.join(standard)}.")
     inputs = [corpus.source, corpus.target] if isinstance(corpus, ParallelText) else []
     used = {Path(path).resolve() for path in inputs if path is not None and not is_standard_stream(path)}
-    for path in outputs:
+    for path in outputs.values():
         if is_standard_stream(path):
             continue
         if not path.absolute().parent.is_dir() or path.is_dir():
@@ -114,8 +125,7 @@ def _writer(files: list[IO[bytes]], paths: list[Path]) -> Callable[[ParallelLine
 
 def _rejected_line(rejected: RejectedLine) -> bytes:
     line = rejected.line
-    texts = (line.source, line.target) if isinstance(line, ParallelLine) else ("", "")
-    return "\t".join([rejected.reason, str(line.number), *map(_cell, texts)]).encode() + b"\n"
+    return "\t".join([rejected.reason, str(line.number), _cell(line.source), _cell(line.target)]).encode() + b"\n"
 
 
 def _cell(text: str) -> str:

@@ -1,8 +1,10 @@
 """The filters of cleaning, and their options."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from unicodedata import normalize
+
+import regex
 
 from .languages import LanguageFilter
 from .scripts import ScriptFilter, check_scripts
@@ -12,11 +14,12 @@ COPY = "the target is a copy of the source"
 TOO_LONG = "longer than max_length"
 RATIO = "length ratio above max_length_ratio"
 SCRIPT = "{side} in another script"
-DUPLICATE = "a duplicate of an earlier pair"
 LANGUAGE = "{side} in another language"
+DUPLICATE = "a duplicate of an earlier pair"
 
 COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
-WORD = re.compile(r"\w+")
+# Combining marks, such as vowel signs in Devanagari, are part of a word, but do not begin one: an emoji may have one.
+WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
 
 Filter = Callable[[str, str], str | None]
 
@@ -134,11 +137,12 @@ def _copy_filter(near: bool) -> Filter:
 
 def _same_words(source: str, target: str) -> bool:
     """Whether texts have the same words, regardless of case and punctuation."""
+    source, target = normalize("NFC", source.casefold()), normalize("NFC", target.casefold())
     first, second = WORD.search(source), WORD.search(target)
     # The first words of most pairs differ, so that the complete comparison is rare.
-    if first is None or second is None or first[0].casefold() != second[0].casefold():
+    if first is None or second is None or first[0] != second[0]:
         return False
-    return WORD.findall(source.casefold()) == WORD.findall(target.casefold())
+    return WORD.findall(source) == WORD.findall(target)
 
 
 def _length_filter(options: CleaningOptions) -> Filter:

@@ -16,7 +16,7 @@ CHUNK_LINES = 10_000  # compared with earlier pairs together
 
 @dataclass(slots=True)
 class RejectedLine:
-    """A dropped line and the reason. `line` has texts only if it is a `ParallelLine`."""
+    """A dropped line and the reason."""
 
     line: Line
     reason: str
@@ -31,7 +31,8 @@ def clean_pairs(
 ) -> Iterator[ParallelLine]:
     """Filter pairs, in order and in a single pass.
 
-    A line is dropped by the first filter that applies: invalid lines, copies, length, script, duplicates, language.
+    A line is dropped by the first filter that applies: invalid lines, copies, length, script, language, duplicates.
+    Only kept pairs count as earlier pairs of a duplicate.
     Memory: 8 bytes per pair for duplicates, and 10,000 pairs.
 
     Args:
@@ -67,13 +68,12 @@ def _clean(
         report.scripts = _scripts(options, [line for line in sample if isinstance(line, ParallelLine)])
     elif options.min_script_share is not None:
         report.scripts = _scripts(options, [])
-    checks, seen = list(cheap_filters(options, report.scripts)), HashSet()
+    checks, seen = [*cheap_filters(options, report.scripts), *identify], HashSet()
     while chunk := list(islice(lines, CHUNK_LINES)):
         reasons = [_first_reason(line, checks) for line in chunk]
         if options.duplicates != "off":
             _mark_duplicates(chunk, reasons, seen, options.duplicates)
-        for line, known in zip(chunk, reasons, strict=True):
-            reason = _first_reason(line, identify) if known is None and identify else known
+        for line, reason in zip(chunk, reasons, strict=True):
             report.add(line, reason)
             if reason is not None:
                 on_rejected(RejectedLine(line, reason))

@@ -3,10 +3,11 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..data.sources import Line, ParallelLine
+from ..data.sources import Line
 
 EXAMPLES = 3  # for each reason
 SHOWN_CHARACTERS = 40  # of each text of the example in a table
+CONTROL_CHARACTERS = dict.fromkeys(range(32), " ")
 
 
 @dataclass
@@ -17,7 +18,7 @@ class CleaningReport:
         name: name of the corpus.
         pairs: number of pairs that were read, valid or not.
         dropped: number of dropped pairs by reason.
-        examples: the first dropped pairs by reason, with `line`, `source` and `target`; an invalid line has no texts.
+        examples: the first dropped pairs by reason, with `line`, `source` and `target`; see `InvalidLine`.
         scripts: the scripts that were accepted, for source and target.
     """
 
@@ -40,8 +41,7 @@ class CleaningReport:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
-            texts = {"source": line.source, "target": line.target} if isinstance(line, ParallelLine) else {}
-            examples.append({"line": line.number, **texts})
+            examples.append({"line": line.number, "source": line.source, "target": line.target})
 
     def to_dict(self) -> dict[str, Any]:
         """The report for a JSON file."""
@@ -62,6 +62,6 @@ class CleaningReport:
 
 
 def _shown(example: dict[str, Any]) -> str:
-    texts = (example[side] for side in ("source", "target") if side in example)
+    texts = (text.translate(CONTROL_CHARACTERS) for text in (example["source"], example["target"]) if text)
     shown = [f"{text[:SHOWN_CHARACTERS]}…" if len(text) > SHOWN_CHARACTERS else text for text in texts]
     return f"line {example['line']}" + (f": {' ||| '.join(shown)}" if shown else "")

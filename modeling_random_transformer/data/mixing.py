@@ -76,30 +76,39 @@ class WeightedPairs:
 
     An epoch has a fixed number of slots with fixed maximum lengths, so that the boundaries of batches are the same in
     every epoch. A weight of 2 is two slots per pair. With a weight of 0.5, two pairs of similar length share a slot:
-    each of them is selected in every other epoch.
+    each of them is selected in every other epoch. With a weight such as 0.75, the selection is every 4/3-th pair in the
+    order of lengths, and moves by one pair in each epoch: after any number of epochs, the numbers of times that pairs
+    of the same weight have been selected differ by at most one.
 
     Args:
         lengths: lengths of source and target in tokens, `[pairs, 2]`.
         weights: how often each pair is selected per epoch, `[pairs]`.
-        seed: determines which of the pairs of a slot is the first.
+        seed: determines the pairs that are selected first.
     """
 
     def __init__(self, lengths: np.ndarray, weights: np.ndarray, seed: int):
         self.seed = seed
         by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
-        orders, starts, sizes, longest, offset = [], [], [], [], 0
+        orders, starts, ends, offset, first = [], [], [], 0, 0
+        self.moving: list[tuple[slice, int]] = []  # slots for `_moving`, and the number of their pairs
         for weight in np.unique(weights):
             order = by_length[weights[by_length] == weight]
-            for slots in _slots(len(order), float(weight)):
-                bounds = np.arange(slots + 1) * len(order) // slots
-                starts.append(offset + bounds[:-1])
-                sizes.append(np.diff(bounds))
-                longest.append(np.maximum.reduceat(lengths[order], bounds[:-1]))
+            for slots, is_moving in _slots(len(order), float(weight)):
+                bounds = np.arange(slots + 1) * len(order)
+                starts.append(offset + bounds[:-1] // slots)
+                # The pairs of moving slots overlap if the number of pairs is not a multiple of the number of slots.
+                ends.append(offset + (-(-bounds[1:] // slots) if is_moving else bounds[1:] // slots))
+                if is_moving:
+                    self.moving.append((slice(first, first + slots), len(order)))
+                first += slots
             orders.append(order)
             offset += len(order)
         self.order = np.concatenate(orders)  # pair indices; a slot has consecutive ones
-        self.starts, self.sizes = np.concatenate(starts), np.concatenate(sizes)
-        self.lengths = np.concatenate(longest)  # of the longest source and target of each slot, [slots, 2]
+        self.starts = np.concatenate(starts)
+        self.sizes = np.concatenate(ends) - self.starts
+        # Lengths of the longest source and target of each slot, [slots, 2]. Every second range is between two slots.
+        ranges = np.stack([self.starts, self.starts + self.sizes], axis=1).ravel()
+        self.lengths = np.maximum.reduceat(np.vstack([lengths[self.order], [[0, 0]]]), ranges)[::2]
 
     def epoch(self, number: int) -> np.ndarray:
         """The index of the pair in each slot, `[slots]`."""
@@ -110,13 +119,35 @@ class WeightedPairs:
             random = np.random.default_rng([self.seed, int(size), cycle])
             slots = self.sizes == size
             turns[slots] = (turn + random.integers(size, size=slots.sum())) % size
-        return self.order[self.starts + turns]
+        positions = self.starts + turns
+        for slots, pairs in self.moving:
+            offset = np.random.default_rng([self.seed, pairs]).integers(pairs)
+            positions[slots] = self.starts[slots.start] + _moving(pairs, slots.stop - slots.start, number + int(offset))
+        return self.order[positions]
 
 
-def _slots(pairs: int, weight: float) -> list[int]:
-    """The numbers of slots that pairs of this weight are divided into: once per whole number, once for the rest."""
+def _slots(pairs: int, weight: float) -> list[tuple[int, bool]]:
+    """The slots that pairs of this weight are divided into: once per whole number, once for the rest.
+
+    Returns:
+        The numbers of slots, and whether their pairs are selected by `_moving`, which the rests 1/2, 1/3, ... do not
+        require.
+    """
     rest = weight % 1
-    return [pairs] * int(weight) + ([max(1, round(rest * pairs))] if rest else [])
+    whole = [(pairs, False)] * int(weight)
+    if not rest:
+        return whole
+    return [*whole, (max(1, round(rest * pairs)), abs(rest * round(1 / rest) - 1) > 1e-9)]
+
+
+def _moving(pairs: int, slots: int, epoch: int) -> np.ndarray:
+    """The positions of the selected pairs, `[slots]`: every pairs / slots-th pair, one position lower in each epoch.
+
+    Position i is selected if a multiple of pairs / slots is above i + epoch and at most i + epoch + 1.
+    """
+    epoch %= pairs
+    multiples = epoch * slots // pairs + np.arange(1, slots + 1)
+    return (multiples * pairs - 1) // slots - epoch
 
 
 @dataclass(frozen=True)
@@ -159,5 +190,5 @@ class CorpusMixture:
 def _completed(line: Line, number: int, languages: Languages | None) -> Line:
     """The line with another number and with its languages."""
     if isinstance(line, InvalidLine):
-        return InvalidLine(number, line.reason)
+        return replace(line, number=number)
     return ParallelLine(number, line.source, line.target, languages)

@@ -21,7 +21,7 @@ from ..utils.text import decode_line, read_lines
 FORMATS = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 TEXT_KEYS = ("text",)
 
-Row = tuple[int, list[bytes] | None]
+Row = tuple[int, list[bytes] | bytes]
 
 
 def file_format(path: str | PathLike) -> str:
@@ -39,8 +39,8 @@ def read_columns(path: Path, keys: Sequence[str], default_keys: Sequence[str]) -
             other columns.
 
     Yields:
-        The number of each row, and its texts as bytes; `None` for a row without exactly these texts. Rows of a Parquet
-        file are counted from 1. Lines are counted from 1 including the header.
+        The number of each row, and the list of its texts as bytes; the complete row as bytes if it does not have
+        exactly these texts. Rows of a Parquet file are counted from 1. Lines are counted from 1 including the header.
 
     Raises:
         ValueError: the file does not have these columns, or is damaged.
@@ -68,7 +68,7 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEYS[0]) -> Iterator[str]:
             yield from read_lines(file, "stdin" if is_standard_stream(path) else str(path))
         return
     for number, texts in read_columns(path, (key,), TEXT_KEYS):
-        if texts is None:
+        if isinstance(texts, bytes):
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
         yield decode_line(texts[0], str(path), number)
 
@@ -93,7 +93,7 @@ def _read_tsv(path: Path, keys: Sequence[str], default_keys: Sequence[str]) -> I
             if layout.width in (None, len(values)) and len(values) > max(layout.columns):
                 yield number, [values[column] for column in layout.columns]
             else:
-                yield number, None
+                yield number, line
 
 
 def _layout(path: Path, first: list[bytes], keys: Sequence[str], default_keys: Sequence[str]) -> _Layout:
@@ -116,7 +116,7 @@ def _read_jsonl(path: Path, keys: Sequence[str]) -> Iterator[Row]:
                 texts = [row[key].encode("utf-8", "surrogatepass") for key in keys]
             # Not JSON, nested too deeply for the parser, a missing key, or a value that is not a string.
             except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-                yield number, None
+                yield number, line
             else:
                 yield number, texts
 
@@ -131,7 +131,7 @@ def _read_parquet(path: Path, keys: Sequence[str]) -> Iterator[Row]:
             for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
                 texts = list(map((row["translation"] or {}).get, keys) if nested else map(row.get, columns))
                 is_text = all(isinstance(text, str) for text in texts)
-                yield number, [text.encode() for text in texts] if is_text else None
+                yield number, [text.encode() for text in texts] if is_text else str(row).encode()
     except pa.ArrowException as error:
         raise ValueError(f"{path} must be a Parquet file, got an error: {first_line(error)}.") from error
 

@@ -1,7 +1,7 @@
 """Sources of parallel text: two aligned files, a TSV, JSONL or Parquet file, or a dataset of `datasets`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
@@ -18,6 +18,8 @@ EMPTY = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
 UNALIGNED = "beyond the end of the other file"
+
+EXAMPLE_CHARACTERS = 200  # of each text of an invalid line
 
 Languages = tuple[str, str]  # codes of the source's and the target's language
 
@@ -37,10 +39,16 @@ class ParallelLine:
 
 @dataclass(slots=True)
 class InvalidLine:
-    """A line without a valid pair of texts, and the reason."""
+    """A line without a valid pair of texts, and the reason.
+
+    `source` and `target` are the beginnings of the texts, as an example. A line that is not a pair has only a `source`,
+    the beginning of the line. Bytes that are not UTF-8 are replaced.
+    """
 
     number: int
     reason: str
+    source: str = field(default="", compare=False)
+    target: str = field(default="", compare=False)
 
 
 Line = ParallelLine | InvalidLine
@@ -160,7 +168,7 @@ class DatasetText:
             if isinstance(source, str) and isinstance(target, str):
                 yield parse_pair(number, source, target)
             else:
-                yield InvalidLine(number, NOT_A_PAIR)
+                yield _invalid(number, NOT_A_PAIR, *("" if text is None else str(text) for text in (source, target)))
 
     def fingerprint(self) -> str:
         """The fingerprint that `datasets` computes; the name for a streaming dataset, which has none."""
@@ -181,18 +189,24 @@ def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Line]:
 
 def _read_pairs(path: Path, keys: tuple[str, str]) -> Iterator[Line]:
     for number, texts in read_columns(path, keys, DEFAULT_KEYS):
-        yield InvalidLine(number, NOT_A_PAIR) if texts is None else _decode_pair(number, *texts)
+        yield _invalid(number, NOT_A_PAIR, texts) if isinstance(texts, bytes) else _decode_pair(number, *texts)
 
 
 def _decode_pair(number: int, source: bytes, target: bytes) -> Line:
     try:
         return parse_pair(number, decode_line(source, "source", number), decode_line(target, "target", number))
     except ValueError:
-        return InvalidLine(number, NOT_UTF8)
+        return _invalid(number, NOT_UTF8, source, target)
 
 
 def parse_pair(number: int, source: str, target: str) -> Line:
     """A pair, or an invalid line if a text is empty."""
     if source.strip() and target.strip():
         return ParallelLine(number, source, target)
-    return InvalidLine(number, EMPTY)
+    return _invalid(number, EMPTY, source, target)
+
+
+def _invalid(number: int, reason: str, *texts: bytes | str) -> InvalidLine:
+    """An invalid line with the beginnings of its texts."""
+    decoded = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts)
+    return InvalidLine(number, reason, *(text.rstrip("\r\n")[:EXAMPLE_CHARACTERS] for text in decoded))

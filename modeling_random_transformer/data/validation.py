@@ -93,12 +93,17 @@ def load_pairs(
     check_on_invalid(on_invalid)
     constants = {} if languages is None else dict(zip(LANGUAGE_COLUMNS, languages, strict=True))
     strings = ("source", "target", "invalid", *constants)
-    rows = Dataset.from_generator(
-        _rows,
-        gen_kwargs={"corpus": corpus, "fingerprint": corpus.fingerprint(), **constants},
-        features=Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))}),
-        cache_dir=None if cache_dir is None else str(cache_dir),
-    )
+    try:
+        rows = Dataset.from_generator(
+            _rows,
+            gen_kwargs={"corpus": corpus, "fingerprint": corpus.fingerprint(), **constants},
+            features=Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))}),
+            cache_dir=None if cache_dir is None else str(cache_dir),
+        )
+    except ValueError:
+        if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus
+            raise_if_empty(ValidationReport(str(corpus)))
+        raise
     invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
     report = ValidationReport(str(corpus), lines=len(rows))
     for row in rows.select(np.flatnonzero(invalid)):

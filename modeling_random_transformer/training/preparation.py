@@ -15,7 +15,7 @@ from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
 from ..data.sources import Corpus, ParallelText
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of, tokenize_pairs
-from ..data.validation import ValidationReport, load_pairs, raise_if_invalid, validate
+from ..data.validation import ValidationReport, load_pairs, raise_if_empty, raise_if_invalid, validate
 from .arguments import DataArguments, ModelArguments
 from .manifest import Manifest
 from .recipe import TranslationTrainingArguments
@@ -149,6 +149,7 @@ def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
         return ValidationReport(str(corpus))
     report = validate(corpus)
     raise_if_invalid(report, on_invalid)
+    raise_if_empty(report)
     return report
 
 

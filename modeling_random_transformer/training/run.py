@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import set_seed
+from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.trainer_utils import IntervalStrategy
 
@@ -26,7 +26,7 @@ from ..data.sources import ParallelLine
 from ..data.validation import ValidationReport
 from ..evaluation import score, translation_metrics
 from ..ops_random_transformer import supports_native_matmul
-from ..pipeline_random_transformer import language_id
+from ..pipeline_random_transformer import language_id, tokenizer_languages
 from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
@@ -241,7 +241,7 @@ def _save_model(run: Run, trainer: TranslationTrainer) -> None:
 
 def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, training: Training) -> None:
     """Record in the manifest that the final model is saved."""
-    sizes, reports = data.corpus_sizes, data.reports
+    sizes, reports, tags = data.corpus_sizes, data.reports, _tags(data.tokenizer)
     if data.stream is not None:
         report = _stream_report(run, data.stream.report)
         reports = [*reports, report]
@@ -262,7 +262,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, tra
                 "languages": corpus.languages,
                 "pairs": size,
                 "weight": corpus.weight,
-                "tag": _tag_of(corpus, run.model_args.special_tokens or []),
+                "tag": _tag_of(corpus, tags),
             }
             for corpus, size in zip(data.corpora, sizes, strict=True)
         ],
@@ -270,11 +270,18 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, tra
     )
 
 
-def _tag_of(corpus: CorpusSpec, special_tokens: Sequence[str]) -> str | None:
-    """The special token that begins the first source, such as that of a back-translated corpus; `None` for none."""
+def _tags(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The extra special tokens of a tokenizer, such as `<bt>`, except the tags of languages."""
+    languages = {language_id(tokenizer, code) for code in tokenizer_languages(tokenizer)}
+    tokens = map(str, tokenizer.extra_special_tokens)
+    return [token for token in tokens if tokenizer.convert_tokens_to_ids(token) not in languages]
+
+
+def _tag_of(corpus: CorpusSpec, tags: Sequence[str]) -> str | None:
+    """The tag that begins the first source, such as that of a back-translated corpus; `None` for none."""
     first = next(corpus.text.lines(), None)
     source = first.source if isinstance(first, ParallelLine) else ""
-    return next((token for token in special_tokens if source.startswith(token)), None)
+    return next((tag for tag in tags if source.startswith(tag)), None)
 
 
 def _stream_report(run: Run, report: ValidationReport) -> ValidationReport:

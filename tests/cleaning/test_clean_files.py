@@ -1,5 +1,6 @@
 """Cleaning of files and its command: outputs, reports, rejected lines and errors."""
 
+import gzip
 import io
 import json
 import sys
@@ -24,11 +25,11 @@ four red cars\tvier rote Autos
 """
 KEPT = [("a dog", "ein Hund"), ("two cats", "zwei Katzen"), ("four red cars", "vier rote Autos")]
 REJECTED = [
-    (EMPTY, "3", "", ""),
+    (EMPTY, "3", "", "leer"),
     (DUPLICATE, "4", "two cats", "zwei Katzen"),
-    (NOT_A_PAIR, "5", "", ""),
+    (NOT_A_PAIR, "5", "no tab", ""),
     (COPY, "6", "Three birds.", "three birds"),
-    (NOT_UTF8, "7", "", ""),
+    (NOT_UTF8, "7", "caf\ufffd", "Caf\ufffd"),
 ]
 
 
@@ -55,21 +56,22 @@ def test_report(table, tmp_path):
     assert (report.pairs, report.kept) == (8, 3)
     assert report.dropped == {EMPTY: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
     assert report.examples[COPY] == [{"line": 6, "source": "Three birds.", "target": "three birds"}]
-    assert report.examples[NOT_UTF8] == [{"line": 7}]
+    assert report.examples[NOT_UTF8] == [{"line": 7, "source": "caf\ufffd", "target": "Caf\ufffd"}]
     assert report.scripts == {"source": ["Latin"], "target": ["Latin"]}
     assert str(report).startswith(f"{table}: kept 3 of 8 pairs (37.50%)\n")
     assert "12.50%  line 6: Three birds. ||| three birds" in str(report)
-    assert "12.50%  line 7\n" in f"{report}\n"
+    assert "12.50%  line 3: leer\n" in str(report)
 
 
 def test_table_is_sorted_and_shortened():
     report = CleaningReport("x")
     for number in range(5):
         report.add(ParallelLine(number, "s" * 60, "t"), "rare" if number == 0 else "frequent")
-    report.add(InvalidLine(6, NOT_UTF8), NOT_UTF8)
+    report.add(InvalidLine(6, NOT_UTF8, "\x1b[2J\ta"), NOT_UTF8)
     lines = str(report).splitlines()
     assert [line.split()[0] for line in lines] == ["x:", "frequent", "rare", "not"]
     assert lines[1].endswith(f"line 1: {'s' * 40}… ||| t")
+    assert lines[3].endswith("line 6:  [2J a")
     assert len(report.examples["frequent"]) == 3
     assert str(CleaningReport("empty")) == "empty: kept 0 of 0 pairs (0.00%)"
 
@@ -118,6 +120,29 @@ def test_command_with_standard_streams(table, monkeypatch, capsysbinary):
     captured = capsysbinary.readouterr()
     assert captured.out.decode() == "".join(f"{source}\t{target}\n" for source, target in KEPT)
     assert captured.err.decode().startswith("-: kept 3 of 8 pairs")
+
+
+def test_report_on_standard_output(table, tmp_path, capsysbinary):
+    clean_files(ParallelText(table), tmp_path / "b.tsv", report_file="-")
+    assert json.loads(capsysbinary.readouterr().out)["kept"] == 3
+    clean_files(ParallelText(table), tmp_path / "b.tsv", report_file=tmp_path / "report.json.gz")
+    assert json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))["kept"] == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ("--output - --rejected -", "output and rejected_file"),
+        ("--output_source - --output_target -", "output and output_target"),
+        ("--output b.tsv --rejected - --report -", "rejected_file and report_file"),
+    ],
+)
+def test_several_outputs_on_standard_output_raise_error(run, table, flags, names, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    status, errors = run("--train_file", table, *flags.split())
+    message = f"only one output may be standard output ('-'), got {names}."
+    assert (status, errors) == (2, [f"random-transformer clean: error: {message}"])
+    assert [path.name for path in table.parent.iterdir()] == ["train.tsv"]
 
 
 def test_every_filter_can_be_turned_off(run, table, tmp_path):

@@ -33,6 +33,11 @@ def reasons(pairs, **options):
         ("A dog.", "A dog runs.", None, None),
         ("A dog.", "Ein Hund.", None, None),
         ("犬 と 猫", "犬 と 猫。", COPY, None),
+        ("मेरा नाम राम है", "मेरो नाम राम हो", None, None),
+        ("मेरा नाम राम है", "मेरा नाम राम है।", COPY, None),
+        ("Il a peche\u0301", "Il a peche", None, None),
+        ("Il a peche\u0301.", "il a pech\u00e9", COPY, None),
+        ("I ❤\ufe0f you", "I ❤ you", COPY, None),
         ("1985!", "1985!", None, None),
         ("…", "…", None, None),
     ],
@@ -157,6 +162,14 @@ class TestLanguages:
         found = reasons(pairs, source_lang="en", target_lang="de")
         assert found == [None, LANGUAGE.format(side="source"), LANGUAGE.format(side="target"), None]
         assert reasons(pairs, source_lang="en", target_lang="de", min_language_probability=1.0) == [None] * 4
+
+    @pytest.mark.parametrize(("compared", "repeated"), [("source", ENGLISH), ("target", GERMAN)])
+    def test_a_pair_in_another_language_is_no_earlier_pair(self, compared, repeated):
+        french = "Un petit chien joue avec une balle dans le jardin derrière la maison."
+        other = (repeated, french) if compared == "source" else (french, repeated)
+        pairs = [other, (self.ENGLISH, self.GERMAN), (self.ENGLISH, self.GERMAN)]
+        language = LANGUAGE.format(side="target" if compared == "source" else "source")
+        assert reasons(pairs, source_lang="en", target_lang="de", duplicates=compared) == [language, None, DUPLICATE]
 
     def test_unknown_language_raises_value_error(self):
         with pytest.raises(ValueError, match=r"target_lang must be one of .*, de, .*, got 'xx'\."):

@@ -17,7 +17,7 @@ from modeling_random_transformer.data.mixing import (
 )
 from modeling_random_transformer.data.sources import ParallelText
 
-weights = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0])
+weights = st.sampled_from([0.25, 0.5, 0.6, 0.75, 1.0, 1.5, 1.9, 2.0])
 weighted_pairs = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30), weights), min_size=4, max_size=60)
 
 
@@ -57,6 +57,37 @@ def test_a_pair_occurs_as_often_as_its_weight(rows):
     for value in np.unique(weight):
         group = total[weight == value]
         assert group.sum() == pytest.approx(12 * value * len(group), abs=12)  # rounded to one pair per epoch
+
+
+FRACTIONS = [0.6, 0.75, 0.9, 1.75]
+
+
+@pytest.mark.parametrize("weight", FRACTIONS)
+@pytest.mark.parametrize("pairs", [100, 37])
+def test_all_pairs_of_a_corpus_occur_equally_often(pairs, weight):
+    lengths = np.random.default_rng(0).integers(1, 30, (pairs, 2))
+    selection = WeightedPairs(lengths, np.full(pairs, weight), seed=1)
+    occurrences = np.zeros(pairs, dtype=int)
+    for number in range(400):
+        epoch = selection.epoch(number)
+        assert len(epoch) == round(weight * pairs)
+        occurrences += np.bincount(epoch, minlength=pairs)
+        assert occurrences.max() - occurrences.min() <= 1
+    if pairs == 100:
+        assert (occurrences == 400 * weight).all()
+    assert not np.array_equal(WeightedPairs(lengths, np.full(pairs, weight), seed=2).epoch(0), selection.epoch(0))
+
+
+def test_the_selection_for_whole_numbers_and_their_reciprocals_does_not_change():
+    """Runs of earlier versions can be resumed."""
+    lengths = np.arange(24).reshape(12, 2)
+    selection = WeightedPairs(lengths, np.repeat([1 / 3, 0.5, 1.0, 2.0], 3), seed=0)
+    assert [selection.epoch(number).tolist() for number in range(3)] == [
+        [1, 3, 5, 6, 7, 8, 9, 10, 11, 9, 10, 11],
+        [2, 3, 4, 6, 7, 8, 9, 10, 11, 9, 10, 11],
+        [0, 3, 5, 6, 7, 8, 9, 10, 11, 9, 10, 11],
+    ]
+    assert selection.lengths[:3].tolist() == [[4, 5], [6, 7], [10, 11]]
 
 
 def test_half_of_a_corpus_is_seen_every_other_epoch():
@@ -103,6 +134,15 @@ def test_a_mixture_of_one_corpus_keeps_its_lines(tmp_path):
     (corpus,) = write_corpora(tmp_path, {"a": 30})
     for epoch in (0, 7):
         assert list(CorpusMixture([CorpusSpec(corpus)], [30], epoch).lines()) == list(corpus.lines())
+
+
+@pytest.mark.parametrize("weight", FRACTIONS)
+def test_all_lines_of_a_mixture_occur_equally_often(tmp_path, weight):
+    (corpus,) = write_corpora(tmp_path, {"a": 20})
+    mixture = CorpusMixture([CorpusSpec(corpus, weight)], [20])
+    occurrences = Counter(line.source for epoch in range(400) for line in mixture.at_epoch(epoch).lines())
+    assert len(occurrences) == 20
+    assert all(abs(count - 400 * weight) <= 1 for count in occurrences.values())
 
 
 @pytest.mark.parametrize("weight", [0.25, 0.5, 1.75])

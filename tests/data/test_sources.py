@@ -180,6 +180,33 @@ def test_lines_without_exactly_two_texts_are_invalid(name, content, tmp_path):
     assert list(ParallelText(path).lines()) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.tsv", b"no tab\r\n", ("no tab", "")),
+        ("a.tsv", b"a\tb\tc\n", ("a\tb\tc", "")),
+        ("a.tsv", b"caf\xe9\t" + 1000 * b"x", ("caf\ufffd", 200 * "x")),
+        ("a.tsv", b"\tleer\n", ("", "leer")),
+        ("a.jsonl", b'{"source": 1}\n', ('{"source": 1}', "")),
+    ],
+)
+def test_an_invalid_line_has_the_beginnings_of_its_texts(name, content, texts, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    (line,) = ParallelText(path).lines()
+    assert isinstance(line, InvalidLine)
+    assert (line.source, line.target) == texts
+
+
+def test_an_invalid_row_of_parquet_has_its_values(tmp_path):
+    dataset = Dataset.from_dict({"source": [None], "target": ["x"]})
+    dataset.to_parquet(tmp_path / "a.parquet")
+    (line,) = ParallelText(tmp_path / "a.parquet").lines()
+    assert line.source == "{'source': None, 'target': 'x'}"
+    (line,) = DatasetText(dataset).lines()
+    assert (line.source, line.target) == ("", "x")
+
+
 @pytest.mark.parametrize("longer", ["a.en", "a.es"])
 def test_lines_beyond_the_shorter_file_are_invalid(longer, tmp_path):
     corpus = write_pairs(tmp_path, "aligned")

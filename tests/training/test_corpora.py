@@ -152,6 +152,16 @@ def test_an_invalid_line_names_its_corpus(streaming, tmp_path):
         run(tmp_path, "out", **files, streaming=streaming)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("temperature", [None, 5.0])
+def test_a_corpus_without_valid_pairs_raises_error(temperature, streaming, tmp_path):
+    files = write_corpora(tmp_path)
+    for side in "ab":
+        (tmp_path / f"small.{side}").write_text("")
+    with pytest.raises(ValueError, match=r"there must be at least one valid pair of texts, got .*small\.a and"):
+        run(tmp_path, "out", **files, train_temperature=temperature, streaming=streaming)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

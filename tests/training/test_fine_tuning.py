@@ -62,6 +62,35 @@ def test_fine_tuning_starts_from_the_saved_weights(corpus, tmp_path):
     assert f"`{corpus / 'base'}`, {moved.parameters:,} parameters, fine-tuned on 120" in card
 
 
+@pytest.mark.parametrize("argument", ["model_name_or_path", "tokenizer"])
+def test_the_model_card_has_the_share_of_a_tag_of_the_saved_tokenizer(argument, tmp_path):
+    write_corpus(tmp_path)
+    synthetic = tmp_path / "synthetic.a"
+    synthetic.write_text("".join(f"<bt> {line}\n" for line in (tmp_path / "train.a").read_text().splitlines()))
+    languages = {"source_lang": "x", "target_lang": "y"}
+    options = {"max_steps": 1, "average_last": 1, "test_source_file": None, "test_target_file": None, **languages}
+    base = run(tmp_path, "base", special_tokens=["<bt>"], **options)
+    files = {
+        "source_file": [str(tmp_path / "train.a"), str(synthetic)],
+        "target_file": [str(tmp_path / "train.b")] * 2,
+    }
+    saved = {argument: str(base.folder)} | (SAVED if argument == "model_name_or_path" else {"vocab_size": None})
+    result = run(tmp_path, "out", **options, **files, **saved)
+    assert [corpus["tag"] for corpus in result.corpora] == [None, "<bt>"]
+    card = (result.folder / "README.md").read_text()
+    assert "The sources of 50% of the pairs of an epoch begin with the tag `<bt>`." in card
+
+
+def test_the_tags_of_languages_are_no_tags_of_a_corpus(tmp_path):
+    write_corpus(tmp_path)
+    text = (tmp_path / "train.a").read_text()
+    (tmp_path / "train.a").write_text("".join(f"__x__ {line}\n" for line in text.splitlines()))
+    files = {"test_source_file": None, "test_target_file": None}
+    languages = {"source_lang": "x", "target_lang": "y", "special_tokens": ["<bt>"]}
+    result = run(tmp_path, "out", **files, **languages, max_steps=1, average_last=1)
+    assert [corpus["tag"] for corpus in result.corpora] == [None]
+
+
 def test_half_precision_is_trained_in_float32(corpus, tmp_path):
     half = tmp_path / "half"
     load(corpus / "base").bfloat16().save_pretrained(half)
