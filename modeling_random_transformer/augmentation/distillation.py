@@ -7,6 +7,7 @@ resumes.
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -204,12 +205,15 @@ class Comparison:
         return {"weights": weights, "test set": fingerprint([self.test]), **self.args.generation_kwargs}
 
     def test_set(self) -> TestSet:
-        """The valid pairs of the test set."""
+        """The valid pairs of the test set, without a limit on their length, as in the evaluation of the training.
+
+        Learned positions of a model truncate longer sources.
+        """
         pairs = list(pairs_of([self.test]))
         return TestSet(
             sources=[source for source, _ in pairs],
             references=[target for _, target in pairs],
-            options=self.args.generation_kwargs,
+            options={**self.args.generation_kwargs, "max_source_tokens": sys.maxsize},
             languages=self.test.languages,
         )
 

@@ -18,6 +18,8 @@ from modeling_random_transformer.augmentation import (
 )
 from modeling_random_transformer.augmentation.distillation_corpus import SyntheticCorpus
 from modeling_random_transformer.conversion.marian import convert_marian
+from modeling_random_transformer.data import ParallelText
+from modeling_random_transformer.data.mixing import CorpusSpec
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.translation import translate
 from tests.helpers.marian import opus_folder
@@ -127,6 +129,24 @@ class TestResult:
         again = distilled(folder, source_file=str(folder / "test.a"), target_file=str(folder / "test.b"))
         assert again.rows == result.rows
         assert again.corpus == result.corpus
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_path, positions):
+    """Training evaluates complete test sets, so the comparison must not reject a sentence after it."""
+    model, tokenizer = random_translator(position_embedding=positions, max_position_embeddings=16), random_tokenizer()
+    tokenizer.model_max_length = 16
+    model.save_pretrained(tmp_path / "teacher")
+    tokenizer.save_pretrained(tmp_path / "teacher")
+    long = "the boy reads a book in the garden " * 3
+    (tmp_path / "test.en").write_text(f"a book\n{long}\n")
+    test = CorpusSpec(ParallelText(tmp_path / "test.en", tmp_path / "test.en"))
+    args = TranslationTrainingArguments(output_dir=str(tmp_path / "student"), num_beams=1, use_cpu=True)
+    test_set = distillation.Comparison(tmp_path / "student", [tmp_path / "teacher"], test, args).test_set()
+    translations = test_set.translation("teacher", [tmp_path / "teacher"], "float32", args.device)()
+    limits = {"max_source_tokens": 16} if positions == "learned" else {}
+    tokenizer.model_max_length = 10**6
+    assert translations == translate(["a book", long], model, tokenizer, num_beams=1, progress=False, **limits)
 
 
 def test_ensemble_as_teacher(folder):
