@@ -10,9 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sources import Corpus, InvalidLine, Line, ParallelLine
+from ..data.sources import Corpus, InvalidLine, Line, ParallelLine, ParallelText
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
-from ..translation.jobs import fingerprint, run_job, select_chunks
+from ..translation.jobs import check_output, fingerprint, run_job, select_chunks
 from ..translation.parts import Job
 from .alignments import Aligner, pharaoh_line
 from .pairs import PairScore, Scorer
@@ -107,6 +107,8 @@ def process_file(
     options = {**options, "languages": process.languages}
 
     def describe() -> Job:
+        if isinstance(corpus, ParallelText):
+            check_output(Path(output_file), source=corpus.source, target=corpus.target)
         lines, digest = describe_pairs(corpus)
         starts = list(range(0, lines, chunk_size))
         return Job(lines, digest, starts, chunk_size, fingerprint(process.model, process.tokenizer), options)

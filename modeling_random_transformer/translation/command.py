@@ -138,8 +138,9 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
     beams = arguments.num_beams or (1 if arguments.sample else 4)
     if arguments.n_best is not None and arguments.n_best > beams and not (arguments.sample and beams == 1):
         parser.error(f"--n_best must be at most --num_beams {beams}, got {arguments.n_best}.")
-    if source and output and output.exists() and output.samefile(source):
-        parser.error(f"--output must differ from --input, got {output} for both.")
+    for name, path in (("--input", source), ("--prefix_file", arguments.prefix_file)):
+        if path and output and output.exists() and output.samefile(path):
+            parser.error(f"--output must differ from {name}, got {output} for both.")
 
 
 def input_file(text: str) -> Path | None:

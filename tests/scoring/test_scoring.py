@@ -232,6 +232,11 @@ class TestFiles:
             score_file(corpus, tmp_path / "scores.txt", model, tokenizer)
         assert not (tmp_path / "scores.txt.parts").exists()
 
+    def test_output_must_differ_from_the_corpus(self, model, tokenizer, tmp_path):
+        corpus = write_pairs(tmp_path)
+        with pytest.raises(ValueError, match=r"output_file must differ from target, got .*target\.txt' for both"):
+            score_file(corpus, corpus.target, model, tokenizer)
+
     def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_again(self, model, tmp_path):
         tokenizer = random_tokenizer()
         tokenizer.model_max_length = 50

@@ -252,6 +252,16 @@ class TestFiles:
                 tmp_path / "in.txt", tmp_path / "out", model, tokenizer, prefix_file=tmp_path / "prefixes.txt"
             )
 
+    def test_output_must_differ_from_the_prefixes(self, model, tokenizer, tmp_path):
+        for name in ("in.txt", "prefixes.txt"):
+            (tmp_path / name).write_text("a\n")
+        files = [tmp_path / name for name in ("in.txt", "prefixes.txt")]
+        with pytest.raises(
+            ValueError, match=r"output_file must differ from prefix_file, got .*prefixes\.txt' for both"
+        ):
+            translate_file(*files, model, tokenizer, prefix_file=files[1])
+        assert files[1].read_text() == "a\n"
+
     def test_formats(self):
         candidates = [Candidate("año", -0.5), Candidate("b", -1.25)]
         assert candidate_format("text", None)(0, candidates[:1]) == ["año"]
@@ -294,6 +304,13 @@ class TestCommand:
         arguments[-1] = tmp_path / "prefixes.gz"
         assert command.main([*map(str, arguments), "--output", "-"]) == 0
         assert capsysbinary.readouterr().out == printed
+
+    def test_output_must_differ_from_the_prefixes(self, folder, tmp_path, capsys):
+        path = tmp_path / "prefixes.txt"
+        path.write_text("a\n")
+        with pytest.raises(SystemExit):
+            command.main(["--model", str(folder), "--prefix_file", str(path), "--output", str(path), "a"])
+        assert f"--output must differ from --prefix_file, got {path} for both." in capsys.readouterr().err
 
     def test_more_candidates_than_beams(self, folder, capsys):
         with pytest.raises(SystemExit):
