@@ -256,9 +256,7 @@ class TestFiles:
         for name in ("in.txt", "prefixes.txt"):
             (tmp_path / name).write_text("a\n")
         files = [tmp_path / name for name in ("in.txt", "prefixes.txt")]
-        with pytest.raises(
-            ValueError, match=r"output_file must differ from prefix_file, got .*prefixes\.txt' for both"
-        ):
+        with pytest.raises(ValueError, match="output_file must differ from prefix_file, got '/"):
             translate_file(*files, model, tokenizer, prefix_file=files[1])
         assert files[1].read_text() == "a\n"
 
