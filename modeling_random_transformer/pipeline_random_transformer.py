@@ -342,9 +342,10 @@ class Seq2SeqPipeline(Pipeline):
         if not long:
             return sources
         if max_source_tokens is None if truncation is None else not truncation:
+            option = "max_source_tokens or, in Python, truncation=True" if truncation is None else "truncation"
             raise ValueError(
                 f"texts must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
-                f"{len(sources[long[0]])}. To truncate it, set truncation=True or max_source_tokens."
+                f"{len(sources[long[0]])}. To truncate it, set {option}."
             )
         truncated = self.truncate([texts[i] for i in long], limit, reason, src_lang)
         if warn:

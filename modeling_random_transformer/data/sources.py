@@ -8,8 +8,9 @@ from pathlib import Path
 from datasets import Dataset, IterableDataset
 
 from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.file_formats import file_format
 from ..utils.text import decode_line
-from .readers import file_format, read_columns
+from .readers import read_columns
 
 DEFAULT_KEYS = ("source", "target")
 

@@ -166,7 +166,7 @@ class PairModel:
         if long and not self.truncation:
             raise ValueError(
                 f"targets must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
-                f"{len(targets[long[0]])}. To truncate it, set truncation=True."
+                f"{len(targets[long[0]])}. To truncate it, set truncation."
             )
         for i in long:
             with languages_of_pair(self.tokenizer, *self.languages):

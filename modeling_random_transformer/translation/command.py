@@ -32,6 +32,7 @@ from ..utils.command_line import (
     positive_number,
 )
 from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.file_formats import check_plain_text
 from ..utils.model_arguments import (
     add_job_arguments,
     add_language_arguments,
@@ -150,6 +151,8 @@ def input_file(text: str) -> Path | None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model and translate."""
+    if arguments.input:
+        check_plain_text("--input", arguments.input)
     state = start_processes(arguments.device)
     from_file_to_file = bool(arguments.output and arguments.input and arguments.input.is_file())
     if state.num_processes > 1 and not from_file_to_file:

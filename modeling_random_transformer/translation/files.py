@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
 from ..utils.compressed_files import open_binary
+from ..utils.file_formats import check_plain_text
 from ..utils.text import decode_line, read_lines
 from .formats import candidate_format, format_all
 from .jobs import check_output, fingerprint, run_job, select_chunks
@@ -73,6 +74,7 @@ def translate_file(
     translation = FileTranslation(source, prefix, settings.pipeline(model, tokenizer), settings, chunk_size, write)
 
     def describe() -> Job:
+        check_plain_text("input_file", source)
         check_output(output, input_file=source, prefix_file=prefix)
         return translation.describe(output_format)
 

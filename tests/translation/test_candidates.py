@@ -310,6 +310,16 @@ class TestCommand:
             command.main(["--model", str(folder), "--prefix_file", str(path), "--output", str(path), "a"])
         assert f"--output must differ from --prefix_file, got {path} for both." in capsys.readouterr().err
 
+    @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl.gz", "a.parquet"])
+    def test_input_must_be_lines_of_text(self, folder, model, tokenizer, tmp_path, capsys, name):
+        path = tmp_path / name
+        path.write_text("a\tb\n")
+        message = "must be a file with one text per line, not .tsv, .jsonl, .json, .parquet, got"
+        assert command.main(["--model", str(folder), "--input", str(path)]) == 2
+        assert f"--input {message}" in capsys.readouterr().err
+        with pytest.raises(ValueError, match=f"input_file {message}"):
+            translate_file(path, tmp_path / "out", model, tokenizer)
+
     def test_more_candidates_than_beams(self, folder, capsys):
         with pytest.raises(SystemExit):
             command.main(["--model", str(folder), "--n_best", "5", "a"])

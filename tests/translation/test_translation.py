@@ -217,7 +217,7 @@ class TestLearnedPositions:
     def test_error_names_the_index_of_a_long_text(self, limited_model, tokenizer):
         with pytest.raises(
             ValueError,
-            match=r"at most 20 tokens.*index 2 has 41. To truncate it, set truncation=True or max_source_tokens",
+            match=r"at most 20 tokens.*index 2 has 41. To truncate it, set max_source_tokens or, in Python",
         ):
             translate(["the", "", "the" * 40], limited_model, tokenizer)
 
