@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
 from ..data.mixing import CorpusSpec
-from ..data.sources import Languages
+from ..data.sources import Languages, ParallelText
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
@@ -83,7 +83,7 @@ def distill(
     folder, teacher = Path(args.output_dir), [Path(name) for name in arguments.teacher]
     if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
         model = replace(model, tokenizer=str(teacher[0]))
-    check(folder, teacher, data, model, args)
+    check(folder, teacher, arguments.restart, data, model, args)
     original, [test] = data.corpora("train"), data.corpora("test")
     corpus = SyntheticCorpus(folder / WORK)
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
@@ -111,6 +111,7 @@ def distill(
 def check(
     folder: Path,
     teacher: Sequence[Path],
+    restart: bool,
     data: StudentDataArguments,
     model: ModelArguments,
     args: TranslationTrainingArguments,
@@ -133,6 +134,10 @@ def check(
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another run.")
+    if restart and (folder / MANIFEST).is_file():
+        raise ValueError(
+            "restart must be False after the training of the student has begun, got True: use another output_dir."
+        )
     if model.lora_rank is not None:
         raise ValueError(f"lora_rank must be unset in a distillation, got {model.lora_rank}.")
     corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
@@ -140,6 +145,8 @@ def check(
     check_evaluation(data, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
+        if isinstance(corpus.text, ParallelText):
+            corpus.text.require_files()
         report = validate(corpus.text)
         raise_if_invalid(report, data.on_invalid)
         raise_if_empty(report)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets import Dataset, IterableDataset
 
-from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.compressed_files import is_readable, is_standard_stream, open_binary
 from ..utils.file_formats import file_format
 from ..utils.text import decode_line
 from .readers import read_columns
@@ -75,7 +75,7 @@ class ParallelText:
     def __post_init__(self) -> None:
         for name in ("source", "target"):
             path = getattr(self, name)
-            if path is not None and not is_standard_stream(path) and (not Path(path).exists() or Path(path).is_dir()):
+            if path is not None and not is_readable(path):
                 raise ValueError(f"{name} must be a file, got {path}.")
         if self.target is None:
             valid = file_format(self.source) != "text" or is_standard_stream(self.source)

@@ -1,5 +1,6 @@
 """Distillation on a tiny corpus: training set, student, comparison, resuming, invalid arguments, the command."""
 
+import io
 import json
 import re
 import shutil
@@ -21,7 +22,7 @@ from modeling_random_transformer.conversion.marian import convert_marian
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.data.mixing import CorpusSpec
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
-from modeling_random_transformer.translation import translate
+from modeling_random_transformer.translation import files, translate
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
@@ -215,6 +216,35 @@ class TestSelection:
         assert report.dropped == int(0.25 * (report.selected - report.empty)) > 0
         lines = [path.read_text().count("\n") for path in SyntheticCorpus(tmp_path / "work").train]
         assert lines == [report.synthetic, report.synthetic]
+
+
+def test_texts_in_a_column_and_on_standard_input(tmp_path, monkeypatch):
+    texts = some_texts(6)
+    (tmp_path / "mono.tsv").write_text("".join(f"7\t{text}\n" for text in texts[:3]))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[3:]).encode())))
+    sources = [str(tmp_path / "mono.tsv"), "-"]
+    options = DistillationArguments(["x"], sources, text_key="2", teacher_num_beams=1)
+    corpus = SyntheticCorpus(tmp_path / "work")
+    corpus.make(random_translator(), random_tokenizer(), options, [], 256)
+    assert corpus.selected.read_text().splitlines() == texts
+
+
+def test_restart_discards_the_translations_of_another_teacher_beam(folder, tmp_path, monkeypatch):
+    options = {"output_dir": str(tmp_path / "student")}
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "translate_chunk", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder, **options)
+        options["teacher_num_beams"] = 2
+        with pytest.raises(ValueError, match=r"num_beams: .* or discard these parts with restart \(--restart on"):
+            distilled(folder, **options)
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder, **options, restart=True)
+        with pytest.raises(KeyboardInterrupt):  # resumes
+            distilled(folder, **options)
+    (tmp_path / "student" / distillation.MANIFEST).touch()
+    with pytest.raises(ValueError, match="restart must be False after the training of the student has begun"):
+        distilled(folder, **options, restart=True)
 
 
 @pytest.mark.parametrize(

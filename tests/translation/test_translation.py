@@ -458,7 +458,7 @@ class TestResume:
     def test_options_must_be_the_same(self, resume, options, difference):
         with pytest.raises(
             ValueError,
-            match=rf"output.txt.parts must contain the parts of the same .* differs in {difference}: .*or restart",
+            match=rf"output.txt.parts must contain the parts of the same .* differs in {difference}: .*with restart",
         ):
             resume(**options)
 
