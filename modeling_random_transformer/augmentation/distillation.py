@@ -22,11 +22,12 @@ from ..data.sources import Languages, ParallelText
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
+from ..pipeline_random_transformer import languages_of_pair
 from ..training.arguments import ModelArguments
 from ..training.languages import check_languages
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
-from ..training.model_init import check_arguments
+from ..training.model_init import check_arguments, load_tokenizer
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import check_evaluation, train_translation
 from ..translation.startup import load_models
@@ -150,6 +151,33 @@ def check(
         report = validate(corpus.text)
         raise_if_invalid(report, data.on_invalid)
         raise_if_empty(report)
+    check_positions(model, [*corpora["validation"], *corpora["test"]])
+
+
+def check_positions(model: ModelArguments, corpora: Sequence[CorpusSpec]) -> None:
+    """Check that learned positions of the student cover its validation and test sets, if its tokenizer exists.
+
+    `train_translation` checks this too, but after the teacher has translated.
+
+    Raises:
+        ValueError: a text is longer.
+    """
+    if model.tokenizer is None:
+        return
+    tokenizer = load_tokenizer(model.tokenizer, model.special_tokens or ())
+    config = model.config(len(tokenizer))
+    if config.position_embedding != "learned":
+        return
+    for corpus in corpora:
+        source_lang, target_lang = corpus.languages or (None, None)
+        with languages_of_pair(tokenizer, source_lang, target_lang):
+            tokenized = (tokenizer(source, text_target=target, verbose=False) for source, target in pairs_of([corpus]))
+            longest = max(len(tokens[side]) for tokens in tokenized for side in ("input_ids", "labels"))
+        if longest > config.max_position_embeddings:
+            raise ValueError(
+                f"max_position_embeddings must be at least {longest}, the tokens of the longest text of {corpus}, got "
+                f"{config.max_position_embeddings}."
+            )
 
 
 def training_languages(data: StudentDataArguments) -> Languages | None:

@@ -260,6 +260,10 @@ def test_restart_discards_the_translations_of_another_teacher_beam(folder, tmp_p
         ({"test_source_file": None, "test_target_file": None}, "or test_file, must be one test set, got 0."),
         ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),
         ({"config_overrides": "num_heads=3"}, "num_heads"),
+        (
+            {"config_overrides": f"{STUDENT.replace('embeddings=16', 'embeddings=5')},position_embedding=learned"},
+            "max_position_embeddings must be at least 7, the tokens of the longest text of",
+        ),
         ({"eval_strategy": "steps"}, "eval_strategy must be 'no' without a validation set, got 'steps'."),
         ({"model_name_or_path": "teacher", "lora_rank": 2, "config_overrides": ""}, "lora_rank must be unset in a"),
         (
