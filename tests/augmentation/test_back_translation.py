@@ -315,6 +315,15 @@ class TestCommand:
         assert len(sources) == len(targets) > 3
         assert not any(source.startswith("<bt>") for source in sources)
 
+    def test_column_and_standard_input(self, folder, paths, tmp_path, monkeypatch):
+        (tmp_path / "mono.tsv").write_text("".join(f"7\t{text}\n" for text in VALID))
+        given = flags(folder, (tmp_path / "mono.tsv", *paths[1:]))
+        assert cli.main([*given, "--text_key", "2", "--num_beams", "1"]) == 0
+        expected = [path.read_bytes() for path in paths[1:]]
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(VALID).encode())))
+        assert cli.main([*flags(folder, ("-", *paths[1:])), "--num_beams", "1"]) == 0
+        assert [path.read_bytes() for path in paths[1:]] == expected
+
     @pytest.mark.parametrize(
         ("more", "message"),
         [
