@@ -25,6 +25,7 @@ from transformers.pipelines.base import PipelineRegistry
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
+DEFAULT_NEW_TOKENS = 20  # of generate() without any of them
 WINDOW = 16  # batches of a stream that are sorted by length together
 CHUNK_SIZE = 1000  # the same if batches are limited by tokens
 # The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
@@ -68,7 +69,7 @@ class Seq2SeqPipeline(Pipeline):
         max_source_tokens: truncate texts to this number of tokens; with `truncation=False`, raise an error instead.
         target_prefix: the text that a translation must begin with; or a list of them, one per text of a list, `""` for
             none. It should not end with a space, because tokens usually begin with their space. The scores of beam
-            search include the prefix.
+            search include the prefix. The limit on new tokens must exceed the prefix.
         max_batch_tokens: limit batches by texts × beams × tokens of the longest source instead of by `batch_size`. New
             tokens are then limited by `longest_target`, unless `max_length` is given.
         return_key: key of the generated text, by default `"generated_text"`. transformers v4 used `"translation_text"`
@@ -224,7 +225,10 @@ class Seq2SeqPipeline(Pipeline):
         target_prefix, tgt_lang = (options.pop(name, None) for name in ("target_prefix", "tgt_lang"))
         prefixes = self.tokenize_prefixes(target_prefix, len(texts), options.get("src_lang"), tgt_lang)
         sources = self.tokenize(texts, numbers, unit, warn, **options)
-        for batch in self.batches(list(map(len, sources)), batch_size, forward_params):
+        lengths, prefix_lengths = list(map(len, sources)), list(map(len, prefixes))
+        for number, source_len, prefix_len in zip(numbers, lengths, prefix_lengths, strict=True):
+            self.check_prefix(prefix_len, source_len, forward_params, f"but the one at {unit} {number} has")
+        for batch in self.batches(lengths, batch_size, forward_params, prefix_lengths):
             inputs = self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
             outputs = self.forward(inputs, **forward_params)
             by_text = [{name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(batch))]
@@ -233,13 +237,20 @@ class Seq2SeqPipeline(Pipeline):
                 for i, output in zip(batch, by_text, strict=True)
             }
 
-    def batches(self, lengths: Sequence[int], batch_size: int, forward_params: dict[str, Any]) -> list[list[int]]:
+    def batches(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        forward_params: dict[str, Any],
+        prefix_lengths: Sequence[int] | None = None,
+    ) -> list[list[int]]:
         """Group texts of similar length into batches, the longest first, so that running out of memory happens early.
 
         Args:
             lengths: tokens of each source.
             batch_size: texts of a batch, unless `forward_params` has `max_batch_tokens`.
             forward_params: the arguments of `_forward`.
+            prefix_lengths: tokens of the prefix of each translation; `None` for no prefixes.
 
         Returns:
             The indices of the texts of each batch.
@@ -249,7 +260,11 @@ class Seq2SeqPipeline(Pipeline):
         options = forward_params["generate_options"]
         rows = max(self.option(options, name) or 1 for name in ("num_beams", "num_return_sequences"))
         max_tokens = forward_params["max_batch_tokens"] // rows
-        limits = [self.target_limit(length, options) for length in lengths]
+        # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
+        limits = [
+            (self.target_limit(length, options), self.target_limit(length, options, prefix_len))
+            for length, prefix_len in zip(lengths, prefix_lengths or [0] * len(lengths), strict=True)
+        ]
         return batches_by_tokens(lengths, limits, max_tokens)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -327,9 +342,10 @@ class Seq2SeqPipeline(Pipeline):
         if not long:
             return sources
         if max_source_tokens is None if truncation is None else not truncation:
+            option = "max_source_tokens or, in Python, truncation=True" if truncation is None else "truncation"
             raise ValueError(
                 f"texts must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
-                f"{len(sources[long[0]])}. To truncate it, set truncation=True or max_source_tokens."
+                f"{len(sources[long[0]])}. To truncate it, set {option}."
             )
         truncated = self.truncate([texts[i] for i in long], limit, reason, src_lang)
         if warn:
@@ -368,9 +384,11 @@ class Seq2SeqPipeline(Pipeline):
         """
         batch_size, source_len = model_inputs["input_ids"].shape
         prefix_ids = model_inputs.pop("prefix_ids", None)
+        prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
+        params = {"generate_options": generate_options, "max_batch_tokens": max_batch_tokens}
+        self.check_prefix(prefix_len, source_len, params, "got")
         options = with_scores(generate_options) if return_scores else dict(generate_options)
-        if max_batch_tokens is not None and options.get("max_length") is None:
-            options |= {"max_new_tokens": self.target_limit(source_len, options), "max_length": None}
+        options |= self.length_options(source_len, prefix_len, generate_options, max_batch_tokens)
         if tgt_lang is not None:
             options["forced_bos_token_id"] = language_id(self.tokenizer, tgt_lang)
         else:
@@ -410,9 +428,46 @@ class Seq2SeqPipeline(Pipeline):
         """The context of `_forward`, faster than the base class's `torch.no_grad`."""
         return torch.inference_mode
 
-    def target_limit(self, source_len: int, generate_options: dict[str, Any]) -> int:
-        """The limit on new tokens for a source of this length."""
-        return longest_target(source_len, self.model.config, generate_options.get("max_new_tokens"))
+    def target_limit(self, source_len: int, generate_options: dict[str, Any], prefix_len: int = 0) -> int:
+        """The limit on new tokens for a source and a forced prefix of these lengths."""
+        return longest_target(source_len, self.model.config, generate_options.get("max_new_tokens"), prefix_len)
+
+    def length_options(
+        self, source_len: int, prefix_len: int, generate_options: dict[str, Any], max_batch_tokens: int | None
+    ) -> dict[str, int | None]:
+        """The options of `generate()` that limit new tokens, if the pipeline determines them."""
+        if max_batch_tokens is None or generate_options.get("max_length") is not None:
+            return {}
+        return {"max_new_tokens": self.target_limit(source_len, generate_options, prefix_len), "max_length": None}
+
+    def check_prefix(self, prefix_len: int, source_len: int, forward_params: dict[str, Any], got: str) -> None:
+        """Check that a forced prefix and at least one more token are within the limit on new tokens.
+
+        Otherwise the prefix would be truncated, and beam search would return hypotheses that it has excluded.
+
+        Args:
+            prefix_len: tokens of the prefix; 0 for no prefix.
+            source_len: tokens of the source.
+            forward_params: the arguments of `_forward`.
+            got: what precedes the length in the error message.
+        """
+        if not prefix_len:
+            return
+        options, max_batch_tokens = forward_params["generate_options"], forward_params.get("max_batch_tokens")
+        options = options | self.length_options(source_len, prefix_len, options, max_batch_tokens)
+        limit, positions = self.new_token_limit(options), target_positions(self.model.config)
+        limit = limit if positions is None else min(limit, positions)
+        if prefix_len >= limit:
+            raise ValueError(
+                f"target_prefix must have fewer tokens than the limit on new tokens, {limit}, {got} {prefix_len}."
+            )
+
+    def new_token_limit(self, options: dict[str, Any]) -> int:
+        """The limit on new tokens in `generate()` with these options, where `None` replaces a saved value."""
+        new, total = (options[name] if name in options else self.option(options, name) for name in LENGTHS[::-1])
+        if new is not None:
+            return new
+        return DEFAULT_NEW_TOKENS if total is None else total - 1  # without the start token
 
     def scores(self, outputs: Any, options: dict[str, Any]) -> Tensor:
         """The score of each sequence that `generate()` returned, `[sequences]`."""
@@ -542,10 +597,10 @@ def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]
     return [sorted(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
 
 
-def batches_by_tokens(lengths: Sequence[int], limits: Sequence[int], max_tokens: int) -> list[list[int]]:
+def batches_by_tokens(lengths: Sequence[int], limits: Sequence[Any], max_tokens: int) -> list[list[int]]:
     """Indices of texts in batches of at most `max_tokens` (texts × longest length), the longest first.
 
-    Texts of a batch have the same limit on new tokens. A text longer than `max_tokens` forms a separate batch.
+    Texts of a batch have the same limits on new tokens. A text longer than `max_tokens` forms a separate batch.
     """
     batches = []
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
@@ -557,20 +612,28 @@ def batches_by_tokens(lengths: Sequence[int], limits: Sequence[int], max_tokens:
     return batches
 
 
-def longest_target(source_len: int, config: PretrainedConfig, max_new_tokens: int | None = None) -> int:
+def longest_target(
+    source_len: int, config: PretrainedConfig, max_new_tokens: int | None = None, prefix_len: int = 0
+) -> int:
     """The limit on the tokens that `generate()` adds to the start token, in translation and in evaluation.
 
     Args:
         source_len: tokens of the source; for a batch, those of its longest source without padding.
         config: the model's configuration; its learned positions limit the target too.
         max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
-            without the rounding).
+            without the rounding), plus `prefix_len`, rounded up too.
+        prefix_len: tokens of a forced prefix.
     """
-    limit = max_new_tokens or math.ceil(source_len / LENGTH_STEP) * LENGTH_STEP + LONGER_THAN_SOURCE
-    if getattr(config, "position_embedding", "learned") != "learned":  # sinusoids have no limit
-        return limit
-    positions = getattr(config, "max_position_embeddings", None)
+    computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
+    limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, target_positions(config)
     return limit if positions is None else min(limit, positions)
+
+
+def target_positions(config: PretrainedConfig) -> int | None:
+    """The number of positions of a decoder; `None` if it is unlimited."""
+    if getattr(config, "position_embedding", "learned") != "learned":  # sinusoids have no limit
+        return None
+    return getattr(config, "max_position_embeddings", None)
 
 
 def source_positions(model: Any) -> int | None:

@@ -437,7 +437,7 @@ class TestLongTexts:
     def test_max_source_tokens_overrides_model_max_length(self, own_pipe, tokenizer):
         pipe = self.limited(own_pipe, tokenizer)
         limit = r"at most 40 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
-        with pytest.raises(ValueError, match=rf"{limit}.* set truncation=True"):
+        with pytest.raises(ValueError, match=rf"{limit}.* set max_source_tokens or, in Python, truncation=True"):
             pipe(self.LONG)
         whole = pipe(self.LONG, max_source_tokens=1000, **SHORT)
         assert texts_of([whole]) == reference(own_pipe.model, tokenizer, self.LONG, **SHORT)

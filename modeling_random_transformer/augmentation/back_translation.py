@@ -16,10 +16,10 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.readers import read_texts
+from ..data.readers import TEXT_KEYS, read_texts
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
 from ..translation.streams import TranslationOptions
-from ..utils.compressed_files import write_binary
+from ..utils.compressed_files import is_readable, write_binary
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines
 from .noise import add_noise
@@ -68,6 +68,7 @@ def back_translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    text_key: str = TEXT_KEYS[0],
     method: str = "beam",
     tag: str | None = TAG,
     seed: int = 0,
@@ -87,12 +88,14 @@ def back_translate(
     `translate_file`. Tag and noise may then differ.
 
     Args:
-        input_file: monolingual UTF-8 text of the target language, one text per line. This file and the following ones
-            may be compressed (`.gz`, `.zst`).
+        input_file: monolingual UTF-8 text of the target language, one text per line, or in a column of a `.tsv`,
+            `.jsonl` or `.parquet` file; `-` is standard input, which a call that resumes reads again. Files may be
+            compressed (`.gz`, `.zst`).
         output_source: the file of synthetic sources, to write or to replace.
         output_target: the file of their targets, to write or to replace.
         model: a model that translates the target language to the source language.
         tokenizer: its tokenizer.
+        text_key: the column of the text: a name, or a number from 1; see `read_texts`.
         method: `"beam"`; `"sampling"` from the complete distribution; or `"noised_beam"`, which deletes and replaces
             words of the beam's translation with probability 0.1 each, and moves words by up to 3 positions (Edunov et
             al. 2018).
@@ -120,7 +123,9 @@ def back_translate(
     call_on_main_process(files.check)
     options = {**METHODS[method], **options} | ({"seed": seed} if method == "sampling" else {})
     pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
-    selection = call_on_main_process(lambda: files.select(pipe, max_tokens, options.get("src_lang")))
+    selection = call_on_main_process(
+        lambda: files.select(pipe, text_key, max_tokens, options.get("src_lang"), progress)
+    )
     translate_once(
         files.selected,
         files.translated,
@@ -172,7 +177,7 @@ class Files:
             ValueError: the input is not a file, an output cannot be written, two of them are the same file, or the
                 folder contains files of something else.
         """
-        if not self.monolingual.is_file():
+        if not is_readable(self.monolingual):
             raise ValueError(f"input_file must be a file, got {str(self.monolingual)!r}.")
         for name, path in (("output_source", self.source), ("output_target", self.target)):
             if not path.parent.is_dir() or (path.exists() and not path.is_file()):
@@ -189,14 +194,21 @@ class Files:
                 f"{self.folder} must contain only the files of an earlier call, got others, such as {others[0]}."
             )
 
-    def select(self, pipe: Seq2SeqPipeline, max_tokens: int | None, src_lang: str | None) -> Selection:
+    def select(
+        self,
+        pipe: Seq2SeqPipeline,
+        text_key: str,
+        max_tokens: int | None,
+        src_lang: str | None,
+        progress: bool | None,
+    ) -> Selection:
         """Write the lines to translate.
 
         Raises:
-            ValueError: a line is not UTF-8, or no line can be translated.
+            ValueError: a line is not UTF-8, there is no such column, or no line can be translated.
         """
-        lines = read_texts(self.monolingual)
-        return write_selection(self.selected, lines, pipe, max_tokens, src_lang, str(self.monolingual))
+        lines = read_texts(self.monolingual, text_key)
+        return write_selection(self.selected, lines, pipe, max_tokens, src_lang, "input_file", progress)
 
     def write(self, tag: str | None, noise_seed: int | None) -> int:
         """Write both outputs and return the number of pairs. `noise_seed` is `None` for no noise."""

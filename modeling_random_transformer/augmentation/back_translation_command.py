@@ -14,10 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..data.readers import TEXT_KEYS
 from ..translation.startup import exit_with_launcher, load_checked, start_processes
 from ..utils.command_line import (
     Parser,
-    existing_file,
+    existing_file_or_stdin,
     exit_status,
     model_folder,
     output_file,
@@ -77,7 +78,18 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
         help="a saved model from the target to the source language; several folders form an ensemble",
     )
     parser.add_argument(
-        "--input", required=True, type=existing_file, metavar="FILE", help="UTF-8 text of the target language"
+        "--input",
+        required=True,
+        type=existing_file_or_stdin,
+        metavar="FILE",
+        help="UTF-8 text of the target language, one text per line; or a .tsv, .jsonl or .parquet file; - is standard "
+        "input",
+    )
+    parser.add_argument(
+        "--text_key",
+        default=TEXT_KEYS[0],
+        metavar="KEY",
+        help="column of the text in a file with columns: a name, or a number from 1 (default: %(default)s)",
     )
     parser.add_argument(
         "--output_source", required=True, type=output_file, metavar="FILE", help="file of synthetic sources to write"
@@ -111,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Load the model, translate, and print the counts."""
     state = start_processes(arguments.device)
     model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
-    names = ("method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
+    names = ("text_key", "method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     optional = ("num_beams", "temperature", "src_lang", "tgt_lang")
     options |= {name: value for name in optional if (value := getattr(arguments, name)) is not None}

@@ -7,6 +7,7 @@ resumes.
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -17,15 +18,16 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
 from ..data.mixing import CorpusSpec
-from ..data.sources import Languages
+from ..data.sources import Languages, ParallelText
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
+from ..pipeline_random_transformer import languages_of_pair
 from ..training.arguments import ModelArguments
 from ..training.languages import check_languages
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
-from ..training.model_init import check_arguments
+from ..training.model_init import check_arguments, load_tokenizer
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import check_evaluation, train_translation
 from ..translation.startup import load_models
@@ -82,7 +84,7 @@ def distill(
     folder, teacher = Path(args.output_dir), [Path(name) for name in arguments.teacher]
     if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
         model = replace(model, tokenizer=str(teacher[0]))
-    check(folder, teacher, data, model, args)
+    check(folder, teacher, arguments.restart, data, model, args)
     original, [test] = data.corpora("train"), data.corpora("test")
     corpus = SyntheticCorpus(folder / WORK)
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
@@ -110,6 +112,7 @@ def distill(
 def check(
     folder: Path,
     teacher: Sequence[Path],
+    restart: bool,
     data: StudentDataArguments,
     model: ModelArguments,
     args: TranslationTrainingArguments,
@@ -132,6 +135,10 @@ def check(
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another run.")
+    if restart and (folder / MANIFEST).is_file():
+        raise ValueError(
+            "restart must be False after the training of the student has begun, got True: use another output_dir."
+        )
     if model.lora_rank is not None:
         raise ValueError(f"lora_rank must be unset in a distillation, got {model.lora_rank}.")
     corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
@@ -139,9 +146,38 @@ def check(
     check_evaluation(data, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
+        if isinstance(corpus.text, ParallelText):
+            corpus.text.require_files()
         report = validate(corpus.text)
         raise_if_invalid(report, data.on_invalid)
         raise_if_empty(report)
+    check_positions(model, [*corpora["validation"], *corpora["test"]])
+
+
+def check_positions(model: ModelArguments, corpora: Sequence[CorpusSpec]) -> None:
+    """Check that learned positions of the student cover its validation and test sets, if its tokenizer exists.
+
+    `train_translation` checks this too, but after the teacher has translated.
+
+    Raises:
+        ValueError: a text is longer.
+    """
+    if model.tokenizer is None:
+        return
+    tokenizer = load_tokenizer(model.tokenizer, model.special_tokens or ())
+    config = model.config(len(tokenizer))
+    if config.position_embedding != "learned":
+        return
+    for corpus in corpora:
+        source_lang, target_lang = corpus.languages or (None, None)
+        with languages_of_pair(tokenizer, source_lang, target_lang):
+            tokenized = (tokenizer(source, text_target=target, verbose=False) for source, target in pairs_of([corpus]))
+            longest = max(len(tokens[side]) for tokens in tokenized for side in ("input_ids", "labels"))
+        if longest > config.max_position_embeddings:
+            raise ValueError(
+                f"max_position_embeddings must be at least {longest}, the tokens of the longest text of {corpus}, got "
+                f"{config.max_position_embeddings}."
+            )
 
 
 def training_languages(data: StudentDataArguments) -> Languages | None:
@@ -204,12 +240,15 @@ class Comparison:
         return {"weights": weights, "test set": fingerprint([self.test]), **self.args.generation_kwargs}
 
     def test_set(self) -> TestSet:
-        """The valid pairs of the test set."""
+        """The valid pairs of the test set, without a limit on their length, as in the evaluation of the training.
+
+        Learned positions of a model truncate longer sources.
+        """
         pairs = list(pairs_of([self.test]))
         return TestSet(
             sources=[source for source, _ in pairs],
             references=[target for _, target in pairs],
-            options=self.args.generation_kwargs,
+            options={**self.args.generation_kwargs, "max_source_tokens": sys.maxsize},
             languages=self.test.languages,
         )
 

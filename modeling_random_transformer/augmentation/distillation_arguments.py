@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from ..data.readers import TEXT_KEYS
 from ..training.arguments import DataArguments
+from ..utils.compressed_files import is_readable
 from ..utils.model_arguments import DTYPES
 
 
@@ -18,7 +20,14 @@ class DistillationArguments:
     )
     source_text: list[str] = field(
         default_factory=list,
-        metadata={"help": "UTF-8 files with the texts that the teacher translates, one per line; may be .gz or .zst."},
+        metadata={
+            "help": "UTF-8 files with the texts that the teacher translates, one per line; or .tsv, .jsonl or .parquet "
+            "files. They may be .gz or .zst; - is standard input."
+        },
+    )
+    text_key: str = field(
+        default=TEXT_KEYS[0],
+        metadata={"help": "Column of the text in source_text with columns: a name, or a number from 1."},
     )
     teacher_dtype: str = field(
         default="float32", metadata={"help": "Dtype of the teacher while it translates: float32, bfloat16 or int8."}
@@ -33,6 +42,13 @@ class DistillationArguments:
             "help": "Share of the teacher's translations to drop: those with the lowest log-probability per token."
         },
     )
+    restart: bool = field(
+        default=False,
+        metadata={
+            "help": "Discard the translations of an interrupted run with the same output_dir, whose student has not "
+            "been trained."
+        },
+    )
 
     def __post_init__(self) -> None:
         for name in ("teacher", "source_text"):
@@ -41,7 +57,7 @@ class DistillationArguments:
                     f"{name} must name at least one {'folder' if name == 'teacher' else 'file'}, got none."
                 )
         for path in self.source_text:
-            if not Path(path).is_file():
+            if not is_readable(path):
                 raise ValueError(f"source_text must be files, got {path!r}.")
         if self.teacher_dtype not in DTYPES:
             raise ValueError(f"teacher_dtype must be one of {', '.join(DTYPES)}, got {self.teacher_dtype!r}.")

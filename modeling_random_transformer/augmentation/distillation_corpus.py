@@ -134,11 +134,14 @@ class SyntheticCorpus:
         pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
 
         def select() -> Selection:
-            lines = chain.from_iterable(map(read_texts, arguments.source_text))
+            lines = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
             return write_selection(self.selected, lines, pipe, max_tokens, codes.get("src_lang"), "source_text")
 
         selection = call_on_main_process(select)
-        translate_once(self.selected, self.translated, model, tokenizer, is_in_use=is_in_use, **options)
+        restart = arguments.restart
+        translate_once(
+            self.selected, self.translated, model, tokenizer, restart=restart, is_in_use=is_in_use, **options
+        )
         share = arguments.drop_worst
         if finished := call_on_main_process(lambda: self.finished(self.inputs(original, share), is_in_use)):
             return finished
@@ -151,6 +154,7 @@ class SyntheticCorpus:
                 model,
                 tokenizer,
                 truncation=True,
+                restart=restart,
                 src_lang=codes.get("src_lang"),
                 tgt_lang=codes.get("tgt_lang"),
             )

@@ -1,12 +1,15 @@
 """Selection of the lines of a monolingual file that a model can translate."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_language, source_limit
-from ..utils.atomic_files import write_atomically
+from ..translation.streams import progress_bar
+from ..utils.atomic_files import new_file
 from ..utils.text import encode_lines, one_line
 
 
@@ -44,6 +47,7 @@ def select_lines(
     selection: Selection,
     max_tokens: int | None = None,
     src_lang: str | None = None,
+    update: Callable[[int], Any] = lambda _: None,
 ) -> Iterator[str]:
     """Yield the lines that are neither blank nor too long for the model, and count all lines.
 
@@ -53,6 +57,7 @@ def select_lines(
         selection: the counts, which are increased.
         max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model.
         src_lang: language code of the lines; `None` for that of the tokenizer.
+        update: called with the number of lines of each chunk that is done.
 
     Raises:
         ValueError: `max_tokens` is not positive.
@@ -70,29 +75,43 @@ def select_lines(
                 selection.too_long += 1
             else:
                 yield text
+        update(len(chunk))
 
 
 def write_selection(
-    path: Path, lines: Iterable[str], pipe: Seq2SeqPipeline, max_tokens: int | None, src_lang: str | None, argument: str
+    path: Path,
+    lines: Iterable[str],
+    pipe: Seq2SeqPipeline,
+    max_tokens: int | None,
+    src_lang: str | None,
+    argument: str,
+    progress: bool | None = None,
 ) -> Selection:
     """Write the lines that a model can translate to a file, in a folder that is created if it does not exist.
 
     Args:
-        path: the file.
+        path: the file, which is replaced only if a line can be translated.
         lines: see `select_lines`, as for the following arguments.
         pipe: the pipeline of the model.
         max_tokens: a limit on the tokens of a line.
         src_lang: language code of the lines.
         argument: what contains the lines, for the error message.
+        progress: show a progress bar on stderr; `None` shows it after a delay.
 
     Raises:
         ValueError: no line can be translated, or a line is not UTF-8.
     """
     selection = Selection()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, encode_lines(select_lines(lines, pipe, selection, max_tokens, src_lang)))
-    if not selection.selected:
-        raise ValueError(f"{argument} must have a line that can be translated, got {selection}.")
+    try:
+        with progress_bar(lines, progress, unit="line") as bar, new_file(path) as file:
+            file.writelines(encode_lines(select_lines(lines, pipe, selection, max_tokens, src_lang, bar.update)))
+            if not selection.selected:
+                raise ValueError(f"{argument} must have a line that can be translated, got {selection}.")
+    except Exception:
+        with suppress(OSError):  # contains files of an earlier call
+            path.parent.rmdir()
+        raise
     return selection
 
 

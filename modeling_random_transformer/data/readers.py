@@ -14,19 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from ..utils.compressed_files import is_standard_stream, open_binary, uncompressed_suffix
+from ..utils.compressed_files import is_standard_stream, open_binary
 from ..utils.errors import first_line, format_names
+from ..utils.file_formats import file_format
 from ..utils.text import decode_line, read_lines
 
-FORMATS = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 TEXT_KEYS = ("text",)
 
 Row = tuple[int, list[bytes] | bytes]
-
-
-def file_format(path: str | PathLike) -> str:
-    """`"tsv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before `.gz` or `.zst`."""
-    return FORMATS.get(uncompressed_suffix(path), "text")
 
 
 def read_columns(path: Path, keys: Sequence[str], default_keys: Sequence[str]) -> Iterator[Row]:

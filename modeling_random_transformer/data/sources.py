@@ -7,9 +7,10 @@ from pathlib import Path
 
 from datasets import Dataset, IterableDataset
 
-from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.compressed_files import is_readable, is_standard_stream, open_binary
+from ..utils.file_formats import file_format
 from ..utils.text import decode_line
-from .readers import file_format, read_columns
+from .readers import read_columns
 
 DEFAULT_KEYS = ("source", "target")
 
@@ -58,7 +59,8 @@ Line = ParallelLine | InvalidLine
 class ParallelText:
     """Parallel text in two aligned files, or in one file with both sides.
 
-    Text, `.tsv` and `.jsonl` files may be compressed (`.gz`, `.zst`). `-` is standard input, which is read once.
+    Text, `.tsv` and `.jsonl` files may be compressed (`.gz`, `.zst`). `-` is standard input, which is read once, as
+    are other pipes.
 
     Args:
         source: a text file with one source per line; or a file with a column for each side, `.tsv`, `.jsonl`
@@ -81,7 +83,7 @@ class ParallelText:
     def __post_init__(self) -> None:
         for name in ("source", "target"):
             path = getattr(self, name)
-            if path is not None and not is_standard_stream(path) and not Path(path).is_file():
+            if path is not None and not is_readable(path):
                 raise ValueError(f"{name} must be a file, got {path}.")
         if self.target is None:
             valid = file_format(self.source) != "text" or is_standard_stream(self.source)
@@ -102,9 +104,12 @@ class ParallelText:
         return self.source_key, self.target_key
 
     def require_files(self) -> None:
-        """Raise a `ValueError` if a side is standard input, which can be read only once."""
+        """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
         if self._standard_inputs():
             raise ValueError("the corpus must be in files, since it is read more than once, got standard input ('-').")
+        for path in (self.source, self.target):
+            if path is not None and not Path(path).is_file():
+                raise ValueError(f"the corpus must be in files, since it is read more than once, got the pipe {path}.")
 
     def _standard_inputs(self) -> int:
         return sum(path is not None and is_standard_stream(path) for path in (self.source, self.target))
@@ -123,7 +128,7 @@ class ParallelText:
         """Sizes and modification times of the files: a cache key that changes with the corpus.
 
         Raises:
-            ValueError: a side is standard input.
+            ValueError: a side is standard input or another pipe.
         """
         self.require_files()
         files = [Path(path) for path in (self.source, self.target) if path is not None]

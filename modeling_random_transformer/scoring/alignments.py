@@ -176,6 +176,6 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(previous)
 
 
-def pharaoh_line(links: Links) -> str:
-    """`[(0, 0), (2, 1)]` → `"0-0 2-1"`."""
-    return " ".join(f"{source}-{target}" for source, target in links)
+def pharaoh_line(links: Links | None) -> str:
+    """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
+    return " ".join(f"{source}-{target}" for source, target in links or ())

@@ -2,22 +2,22 @@
 
     random-transformer score --model outputs/quickstart --source_file test.en --target_file test.es
     random-transformer score --model outputs/quickstart --source_file train.tsv --output scores.txt
+    random-transformer score --model outputs/quickstart --source_file train.tsv --source_key en --target_key de
     paste test.en test.es | random-transformer score --model outputs/quickstart --output_format jsonl
 
 Line n of the output belongs to pair n: the sum of the natural logarithms of the target tokens' probabilities and the
-number of these tokens, including the end token. With --output and files, the same command resumes after an
-interruption, and `accelerate launch` distributes the pairs over processes.
+number of these tokens, including the end token. The line of a pair with a blank side is empty. With --output and files,
+the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data import ParallelText
-from ..pipeline_random_transformer import check_text
+from ..data.sources import DEFAULT_KEYS, ParallelText
 from ..translation.startup import exit_with_launcher, load_checked, start_processes
 from ..utils.command_line import (
     Parser,
@@ -25,6 +25,7 @@ from ..utils.command_line import (
     exit_status,
     join_folders,
 )
+from ..utils.compressed_files import STANDARD_STREAM
 from ..utils.model_arguments import (
     add_job_arguments,
     add_language_arguments,
@@ -32,9 +33,9 @@ from ..utils.model_arguments import (
     add_output_argument,
     write_output,
 )
-from ..utils.text import encode_lines, read_lines
+from ..utils.text import encode_lines
 from .alignments import Aligner, pharaoh_line
-from .files import Pair, align_file, score_file, score_format, valid_pairs
+from .files import Pair, align_file, score_file, score_format, skip_blank, valid_pairs
 from .pairs import Scorer, process_pairs
 
 SCRIPT = "score.py"
@@ -60,9 +61,17 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--source_file",
         type=existing_file,
         metavar="FILE",
-        help="sources, one per line; or both sides in a .tsv or .jsonl file (default: TSV from standard input)",
+        help="sources, one per line; or both sides in a .tsv, .jsonl or .parquet file (default: TSV from standard "
+        "input)",
     )
     parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
+    for side in DEFAULT_KEYS:
+        parser.add_argument(
+            f"--{side}_key",
+            default=side,
+            metavar="KEY",
+            help=f"column of the {side} in a file with both sides: a name, or a number from 1 (default: %(default)s)",
+        )
     add_language_arguments(parser)
     add_output_argument(parser)
     parser.add_argument(
@@ -100,18 +109,21 @@ def check_files(arguments: argparse.Namespace, parser: argparse.ArgumentParser) 
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model and score."""
-    corpus = ParallelText(arguments.source_file, arguments.target_file) if arguments.source_file else None
+    source = arguments.source_file or Path(STANDARD_STREAM)
+    corpus = ParallelText(source, arguments.target_file, arguments.source_key, arguments.target_key)
     state = start_processes(arguments.device)
-    if state.num_processes > 1 and not (corpus and arguments.output):
+    from_file_to_file = bool(arguments.source_file and arguments.output)
+    if from_file_to_file:
+        corpus.require_files()
+    if state.num_processes > 1 and not from_file_to_file:
         raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
     model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
     names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation", "chunk_size")
     options = {name: getattr(arguments, name) for name in names}
-    if corpus and arguments.output:
+    if from_file_to_file:
         write_file(corpus, arguments, model, tokenizer, options)
     else:
-        pairs = valid_pairs(corpus.lines(), str(corpus)) if corpus else read_pairs(sys.stdin.buffer)
-        lines = lines_of_pairs(pairs, arguments, model, tokenizer, options)
+        lines = lines_of_pairs(valid_pairs(corpus), arguments, model, tokenizer, options)
         write_output(arguments.output, encode_lines(lines))
     state.destroy_process_group()
 
@@ -133,7 +145,7 @@ def write_file(
 
 
 def lines_of_pairs(
-    pairs: Iterator[Pair],
+    pairs: Iterator[Pair | None],
     arguments: argparse.Namespace,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -142,22 +154,8 @@ def lines_of_pairs(
     """One line per pair, in a single pass."""
     chunk_size = options.pop("chunk_size")
     if arguments.alignments:
-        aligner = Aligner(model, tokenizer, **options)
+        aligner = skip_blank(Aligner(model, tokenizer, **options))
         return map(pharaoh_line, process_pairs(pairs, aligner, chunk_size, progress=None, unit="line"))
-    scorer = Scorer(model, tokenizer, token_scores=arguments.token_scores, **options)
+    scorer = skip_blank(Scorer(model, tokenizer, token_scores=arguments.token_scores, **options))
     scores = process_pairs(pairs, scorer, chunk_size, progress=None, unit="line")
     return map(score_format(arguments.output_format), scores)
-
-
-def read_pairs(file: Iterator[bytes]) -> Iterator[Pair]:
-    """The pairs of standard input, one per line, with a tab between source and target.
-
-    Raises:
-        ValueError: a line is not UTF-8, has another number of columns or a blank source.
-    """
-    for number, line in enumerate(read_lines(file, "stdin"), start=1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise ValueError(f"stdin must have 2 columns, separated by a tab, but line {number} has {len(columns)}.")
-        check_text(columns[0], f"line {number}")
-        yield columns[0], columns[1]

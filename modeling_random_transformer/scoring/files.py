@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sources import Corpus, InvalidLine, Line, ParallelLine
+from ..data.sources import EMPTY, Corpus, ParallelLine, ParallelText
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
-from ..translation.jobs import fingerprint, run_job, select_chunks
+from ..translation.jobs import check_output, fingerprint, run_job, select_chunks
 from ..translation.parts import Job
+from ..utils.compressed_files import STANDARD_STREAM
 from .alignments import Aligner, pharaoh_line
 from .pairs import PairScore, Scorer
 
@@ -37,6 +38,8 @@ def score_file(
     progress: bool | None = None,
 ) -> None:
     """Score parallel text; line n of the output is the score of pair n, as `score_format` writes it.
+
+    A pair with a blank side has no score. Other invalid lines are an error before the first score.
 
     Resumes after an interruption and shares the chunks with other processes like `translate_file`.
 
@@ -85,6 +88,8 @@ def align_file(
 ) -> None:
     """Align parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh format).
 
+    A pair with a blank side has no links.
+
     Arguments and errors are those of `score_file`, `layer` and `step` those of `alignments`.
     """
     aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, layer=layer, step=step)
@@ -107,15 +112,17 @@ def process_file(
     options = {**options, "languages": process.languages}
 
     def describe() -> Job:
+        if isinstance(corpus, ParallelText):
+            check_output(Path(output_file), source=corpus.source, target=corpus.target)
         lines, digest = describe_pairs(corpus)
         starts = list(range(0, lines, chunk_size))
         return Job(lines, digest, starts, chunk_size, fingerprint(process.model, process.tokenizer), options)
 
     def chunks(job: Job, numbers: Iterator[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
-        pairs = valid_pairs(corpus.lines(), str(corpus))
+        pairs, process_chunk = valid_pairs(corpus), skip_blank(process)
         for number, chunk in select_chunks(pairs, job, numbers, str(corpus)):
             first = job.starts[number] + 1
-            results = process(chunk, range(first, first + len(chunk)), "line")
+            results = process_chunk(chunk, range(first, first + len(chunk)), "line")
             update(len(chunk))
             yield number, list(map(write, results))
 
@@ -125,44 +132,64 @@ def process_file(
 def describe_pairs(corpus: Corpus) -> tuple[int, str]:
     """The number of pairs and a digest of their texts; raises a `ValueError` for the first invalid line."""
     count, digest = 0, hashlib.sha256()
-    for source, target in valid_pairs(corpus.lines(), str(corpus)):
+    for pair in valid_pairs(corpus):
         count += 1
-        digest.update(json.dumps([source, target]).encode())
+        digest.update(json.dumps(pair).encode())
     return count, digest.hexdigest()
 
 
-def valid_pairs(lines: Iterator[Line], name: str) -> Iterator[Pair]:
-    """The texts of parallel lines.
+def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
+    """The texts of the lines of a corpus; `None` for a line with a blank side.
 
     Raises:
-        ValueError: a line is invalid; the message gives its number.
+        ValueError: a line is invalid for another reason; the message gives its number.
     """
-    for line in lines:
-        if isinstance(line, InvalidLine):
+    for line in corpus.lines():
+        if isinstance(line, ParallelLine):
+            yield line.source, line.target
+        elif line.reason == EMPTY:
+            yield None
+        else:
+            name = "stdin" if str(corpus) == STANDARD_STREAM else corpus
             raise ValueError(f"{name} must contain valid pairs only, but line {line.number} is {line.reason}.")
-        assert isinstance(line, ParallelLine)
-        yield line.source, line.target
 
 
-def score_format(name: str) -> Callable[[PairScore], str]:
+def skip_blank(process: Scorer | Aligner) -> Callable[[Sequence[Pair | None], Sequence[int], str], list[Any]]:
+    """`process` with the result `None` for `None`."""
+
+    def call(pairs: Sequence[Pair | None], numbers: Sequence[int], unit: str) -> list[Any]:
+        given = {number: pair for number, pair in zip(numbers, pairs, strict=True) if pair is not None}
+        results = dict(zip(given, process(list(given.values()), list(given), unit) if given else [], strict=True))
+        return [results.get(number) for number in numbers]
+
+    return call
+
+
+def score_format(name: str) -> Callable[[PairScore | None], str]:
     """The function that writes a score as one line.
 
     `"text"`: log-probability and number of tokens, separated by a tab, then the log-probabilities of the tokens,
     separated by spaces, if they were requested. `"jsonl"`: an object with the fields of `PairScore`.
+
+    The line of `None`, for a pair with a blank side, is empty; in JSONL, its log-probability is `null` with 0 tokens.
     """
-    formats: dict[str, Callable[[PairScore], str]] = {"text": text_line, "jsonl": json_line}
+    formats: dict[str, Callable[[PairScore | None], str]] = {"text": text_line, "jsonl": json_line}
     if name not in formats:
         raise ValueError(f"output_format must be one of {', '.join(formats)}, got {name!r}.")
     return formats[name]
 
 
-def text_line(score: PairScore) -> str:
+def text_line(score: PairScore | None) -> str:
+    if score is None:
+        return ""
     columns = [f"{score.log_probability:.6f}", str(score.tokens)]
     if score.token_log_probabilities is not None:
         columns.append(" ".join(f"{value:.6f}" for value in score.token_log_probabilities))
     return "\t".join(columns)
 
 
-def json_line(score: PairScore) -> str:
+def json_line(score: PairScore | None) -> str:
+    if score is None:
+        return json.dumps({"log_probability": None, "tokens": 0})
     fields: dict[str, Any] = asdict(score)
     return json.dumps({name: value for name, value in fields.items() if value is not None})

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from ..translation.streams import progress_bar
 
 IGNORED = -100  # the label of positions that are not scored
 LOGIT_ROWS = 512  # tokens whose logits are in memory together
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ def score_pairs(
 
 
 def process_pairs(
-    pairs: Iterable[tuple[str, str]],
-    process: Callable[[Sequence[tuple[str, str]], Sequence[int], str], list[Any]],
+    pairs: Iterable[T],
+    process: Callable[[Sequence[T], Sequence[int], str], list[Any]],
     chunk_size: int,
     progress: bool | None,
     unit: str = "index",
@@ -166,7 +168,7 @@ class PairModel:
         if long and not self.truncation:
             raise ValueError(
                 f"targets must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
-                f"{len(targets[long[0]])}. To truncate it, set truncation=True."
+                f"{len(targets[long[0]])}. To truncate it, set truncation."
             )
         for i in long:
             with languages_of_pair(self.tokenizer, *self.languages):

@@ -32,6 +32,7 @@ from ..utils.command_line import (
     positive_number,
 )
 from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.file_formats import check_plain_text
 from ..utils.model_arguments import (
     add_job_arguments,
     add_language_arguments,
@@ -138,8 +139,9 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
     beams = arguments.num_beams or (1 if arguments.sample else 4)
     if arguments.n_best is not None and arguments.n_best > beams and not (arguments.sample and beams == 1):
         parser.error(f"--n_best must be at most --num_beams {beams}, got {arguments.n_best}.")
-    if source and output and output.exists() and output.samefile(source):
-        parser.error(f"--output must differ from --input, got {output} for both.")
+    for name, path in (("--input", source), ("--prefix_file", arguments.prefix_file)):
+        if path and output and output.exists() and output.samefile(path):
+            parser.error(f"--output must differ from {name}, got {output} for both.")
 
 
 def input_file(text: str) -> Path | None:
@@ -149,6 +151,8 @@ def input_file(text: str) -> Path | None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model and translate."""
+    if arguments.input:
+        check_plain_text("--input", arguments.input)
     state = start_processes(arguments.device)
     from_file_to_file = bool(arguments.output and arguments.input and arguments.input.is_file())
     if state.num_processes > 1 and not from_file_to_file:

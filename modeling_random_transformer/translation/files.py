@@ -14,9 +14,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
 from ..utils.compressed_files import open_binary
+from ..utils.file_formats import check_plain_text
 from ..utils.text import decode_line, read_lines
 from .formats import candidate_format, format_all
-from .jobs import fingerprint, run_job, select_chunks
+from .jobs import check_output, fingerprint, run_job, select_chunks
 from .parts import Job
 from .streams import Candidate, TranslationOptions, translate_chunk
 
@@ -73,8 +74,8 @@ def translate_file(
     translation = FileTranslation(source, prefix, settings.pipeline(model, tokenizer), settings, chunk_size, write)
 
     def describe() -> Job:
-        if output.exists() and output.samefile(source):
-            raise ValueError(f"output_file must differ from input_file, got {str(source)!r} for both.")
+        check_plain_text("input_file", source)
+        check_output(output, input_file=source, prefix_file=prefix)
         return translation.describe(output_format)
 
     run_job(output, model, describe, translation.chunks, restart=restart, progress=progress)

@@ -88,6 +88,13 @@ def run_job(
                 parts.join(job, claims)
 
 
+def check_output(output: Path, **inputs: Path | None) -> None:
+    """Raise a `ValueError` if the output is one of these inputs, which it would replace."""
+    for name, path in inputs.items():
+        if path is not None and output.exists() and path.exists() and output.samefile(path):
+            raise ValueError(f"output_file must differ from {name}, got {str(path)!r} for both.")
+
+
 def compute_chunks(
     parts: Parts,
     claims: Claims,

@@ -57,7 +57,8 @@ class Job:
         differences += [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
         raise ValueError(
             f"{folder} must contain the parts of the same job, got parts of one that differs in "
-            f"{', '.join(differences)}: use the same input, model and options to resume, or restart."
+            f"{', '.join(differences)}: use the same input, model and options to resume, or discard these parts with "
+            "restart (--restart on the command line)."
         )
 
 

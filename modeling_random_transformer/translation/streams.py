@@ -12,6 +12,9 @@ from transformers.utils.logging import tqdm
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, current_device
 
+# Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
+# `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
+EXCLUDED = -1e6
 # Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
 RESERVED = (
     "batch_size",
@@ -37,11 +40,12 @@ class TranslationOptions:
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
         length_penalty: exponent of the length by which the log-probability of a hypothesis is divided (paper 6.1: 0.6,
             with (5 + length) / 6 as the length). Larger values favor longer translations. Unused with one beam.
-        max_new_tokens: limit on the tokens of a translation; `None` for `longest_target`. Learned positions limit both.
+        max_new_tokens: limit on the tokens of a translation, including those of a forced prefix; `None` for
+            `longest_target`. Learned positions limit both.
         max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or
             than the model's positions is an error.
         n_best: number of candidates per text, for `translate_n_best` and `translate_file`; at most `num_beams`, unless
-            they are sampled without beams.
+            they are sampled without beams. Beam search may find fewer if other options limit the tokens.
         seed: before each chunk, torch's random number generator is set to this number plus that of the chunk's first
             text (from 1), so that sampling is reproducible. `None` leaves the generator, which all threads share,
             unchanged.
@@ -130,7 +134,8 @@ def translate_chunk(
         prefixes: what the translation of each text must begin with.
 
     Returns:
-        The candidates of each text, the best first: `n_best` of them, or one without a score.
+        The candidates of each text, the best first: `n_best` of them, or fewer if beam search finds no more; without
+        `n_best`, one without a score.
 
     Raises:
         ValueError: a text is not a string or is too long.
@@ -152,7 +157,7 @@ def translate_chunk(
                 Candidate(alternative["generated_text"], alternative.get("score", 0.0)) for alternative in alternatives
             ]
             found.sort(key=lambda candidate: candidate.score, reverse=True)  # samples are in random order
-            candidates[number - start] = found
+            candidates[number - start] = [found[0], *(other for other in found[1:] if other.score > EXCLUDED)]
         update(len(answers))
     return candidates
 

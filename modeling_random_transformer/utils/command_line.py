@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .compressed_files import is_standard_stream
+
 MODEL_TYPE = "random_transformer"
 SEPARATOR = "\0"  # of folders in one argument; no path contains it
 
@@ -143,6 +145,11 @@ def existing_file(text: str) -> Path:
     if not Path(text).exists() or Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
     return Path(text)
+
+
+def existing_file_or_stdin(text: str) -> Path:
+    """Argument type: an existing file, which may be a pipe, or `-`."""
+    return Path(text) if is_standard_stream(text) else existing_file(text)
 
 
 def output_file(text: str) -> Path:

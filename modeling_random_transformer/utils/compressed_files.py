@@ -24,6 +24,11 @@ def is_standard_stream(path: str | PathLike) -> bool:
     return os.fspath(path) == STANDARD_STREAM
 
 
+def is_readable(path: str | PathLike) -> bool:
+    """Whether a path is `-` or exists and is not a folder: a file or a pipe."""
+    return is_standard_stream(path) or (Path(path).exists() and not Path(path).is_dir())
+
+
 def uncompressed_suffix(path: str | PathLike) -> str:
     """The suffix before `.gz` or `.zst`: `".tsv"` for `a.tsv` and for `a.tsv.gz`."""
     path = Path(path)

@@ -1,22 +1,62 @@
 """Helpers for distributed processes, started by `accelerate launch` or `torchrun`."""
 
+import pickle
 from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
 from typing import Any
+
+import torch.distributed as dist
+
+# Longer than any function of the first process. The default of NCCL is 10 minutes.
+TIMEOUT = timedelta(days=365)
 
 
 def call_on_main_process(function: Callable[[], Any]) -> Any:
-    """Call a function in the first process, and return its result, or raise its error, in every process."""
+    """Call a function in the first process, and return its result, or raise its error, in every process.
+
+    The other processes wait without the timeout of the process group. An error that cannot be pickled is a
+    `RuntimeError` there.
+    """
     # Imported here, because translating texts does not require accelerate.
     from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
 
     outcome: list[Any] = [None]
+    error: Exception | None = None
     if PartialState().is_main_process:
         try:
             outcome = [function()]
-        except (ValueError, OSError) as error:
-            outcome = [error]
-    [result] = broadcast_object_list(outcome)
+        except Exception as raised:
+            error, outcome = raised, [_picklable(raised)]
+    _broadcast(outcome)
+    if error is not None:
+        raise error
+    [result] = outcome
     if isinstance(result, Exception):
         raise result
     return result
+
+
+def _broadcast(objects: list[Any]) -> None:
+    """Replace the objects by those of the first process."""
+    from accelerate.utils import broadcast_object_list
+
+    if dist.is_available() and dist.is_initialized() and dist.is_gloo_available():
+        dist.broadcast_object_list(objects, src=0, group=_group(dist.group.WORLD))
+    else:
+        broadcast_object_list(objects)
+
+
+@lru_cache(maxsize=1)
+def _group(world: Any) -> Any:  # noqa: ARG001 (cache key)
+    """A group of all processes that communicate on the CPU, with `TIMEOUT`."""
+    return dist.new_group(backend="gloo", timeout=TIMEOUT)
+
+
+def _picklable(error: Exception) -> Exception:
+    """The error itself, if other processes can restore it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

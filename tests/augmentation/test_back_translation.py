@@ -1,7 +1,10 @@
 """Back-translation: aligned and deterministic outputs, methods, skipped lines, resuming, and the command."""
 
+import io
 import itertools
+import json
 import re
+import sys
 
 import pytest
 from accelerate import PartialState
@@ -103,6 +106,45 @@ class TestBackTranslate:
         for path, plain in zip(compressed[1:], paths[1:], strict=True):
             with open_binary(path) as file:
                 assert file.read() == plain.read_bytes()
+
+    @pytest.mark.parametrize(("name", "key"), [("mono.tsv", "2"), ("mono.tsv", "de"), ("mono.jsonl", "de")])
+    def test_column_of_a_file(self, paths, model, tokenizer, tmp_path, name, key):
+        back_translate(*paths, model, tokenizer, **SHORT)
+        expected = [path.read_bytes() for path in paths[1:]]
+        rows = [("7", text) for text in VALID]
+        if name.endswith(".jsonl"):
+            content = "".join(json.dumps({"de": text}) + "\n" for _, text in rows)
+        else:
+            header = [("id", "de")] if key == "de" else []
+            content = "".join("\t".join(row) + "\n" for row in [*header, *rows])
+        (tmp_path / name).write_text(content)
+        back_translate(tmp_path / name, *paths[1:], model, tokenizer, text_key=key, **SHORT)
+        assert [path.read_bytes() for path in paths[1:]] == expected
+
+    def test_standard_input_is_read_again_to_resume(self, paths, model, tokenizer, monkeypatch):
+        back_translate(*paths, model, tokenizer, **SHORT)
+        expected = [path.read_bytes() for path in paths[1:]]
+        with monkeypatch.context() as patch:
+            patch.setattr(back_translation.Files, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                back_translate(*paths, model, tokenizer, **SHORT)
+        monkeypatch.setattr(files, "translate_chunk", None)  # nothing is translated again
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+        with pytest.raises(ValueError, match="input_file must have a line that can be translated, got 0 of 0 lines"):
+            back_translate("-", *paths[1:], model, tokenizer, **SHORT)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(paths[0].read_bytes())))
+        back_translate("-", *paths[1:], model, tokenizer, **SHORT)
+        assert [path.read_bytes() for path in paths[1:]] == expected
+
+    def test_text_without_a_line_to_translate_leaves_no_folder(self, paths, model, tokenizer):
+        paths[0].write_text(" \n\n")
+        with pytest.raises(ValueError, match="got 0 of 2 lines selected"):
+            back_translate(*paths, model, tokenizer, **SHORT)
+        assert list(paths[0].parent.iterdir()) == [paths[0]]
+
+    def test_progress_of_the_selection(self, paths, model, tokenizer, capsys):
+        back_translate(*paths, model, tokenizer, max_new_tokens=2, progress=True)
+        assert re.search(r"\b16line", capsys.readouterr().err)
 
     def test_beam_equals_translate(self, paths, model, tokenizer):
         back_translate(*paths, model, tokenizer, tag=None, **SHORT)
@@ -272,6 +314,15 @@ class TestCommand:
         sources, targets = map(lines, paths[1:])
         assert len(sources) == len(targets) > 3
         assert not any(source.startswith("<bt>") for source in sources)
+
+    def test_column_and_standard_input(self, folder, paths, tmp_path, monkeypatch):
+        (tmp_path / "mono.tsv").write_text("".join(f"7\t{text}\n" for text in VALID))
+        given = flags(folder, (tmp_path / "mono.tsv", *paths[1:]))
+        assert cli.main([*given, "--text_key", "2", "--num_beams", "1"]) == 0
+        expected = [path.read_bytes() for path in paths[1:]]
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(VALID).encode())))
+        assert cli.main([*flags(folder, ("-", *paths[1:])), "--num_beams", "1"]) == 0
+        assert [path.read_bytes() for path in paths[1:]] == expected
 
     @pytest.mark.parametrize(
         ("more", "message"),

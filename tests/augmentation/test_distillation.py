@@ -1,5 +1,6 @@
 """Distillation on a tiny corpus: training set, student, comparison, resuming, invalid arguments, the command."""
 
+import io
 import json
 import re
 import shutil
@@ -18,8 +19,10 @@ from modeling_random_transformer.augmentation import (
 )
 from modeling_random_transformer.augmentation.distillation_corpus import SyntheticCorpus
 from modeling_random_transformer.conversion.marian import convert_marian
+from modeling_random_transformer.data import ParallelText
+from modeling_random_transformer.data.mixing import CorpusSpec
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
-from modeling_random_transformer.translation import translate
+from modeling_random_transformer.translation import files, translate
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
@@ -129,6 +132,24 @@ class TestResult:
         assert again.corpus == result.corpus
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_path, positions):
+    """Training evaluates complete test sets, so the comparison must not reject a sentence after it."""
+    model, tokenizer = random_translator(position_embedding=positions, max_position_embeddings=16), random_tokenizer()
+    tokenizer.model_max_length = 16
+    model.save_pretrained(tmp_path / "teacher")
+    tokenizer.save_pretrained(tmp_path / "teacher")
+    long = "the boy reads a book in the garden " * 3
+    (tmp_path / "test.en").write_text(f"a book\n{long}\n")
+    test = CorpusSpec(ParallelText(tmp_path / "test.en", tmp_path / "test.en"))
+    args = TranslationTrainingArguments(output_dir=str(tmp_path / "student"), num_beams=1, use_cpu=True)
+    test_set = distillation.Comparison(tmp_path / "student", [tmp_path / "teacher"], test, args).test_set()
+    translations = test_set.translation("teacher", [tmp_path / "teacher"], "float32", args.device)()
+    limits = {"max_source_tokens": 16} if positions == "learned" else {}
+    tokenizer.model_max_length = 10**6
+    assert translations == translate(["a book", long], model, tokenizer, num_beams=1, progress=False, **limits)
+
+
 def test_ensemble_as_teacher(folder):
     teacher = [str(folder / "teacher")] * 2
     result = distilled(folder, "ensemble", teacher=teacher, max_steps=1, save_steps=1, average_last=1, drop_worst=0.1)
@@ -197,6 +218,35 @@ class TestSelection:
         assert lines == [report.synthetic, report.synthetic]
 
 
+def test_texts_in_a_column_and_on_standard_input(tmp_path, monkeypatch):
+    texts = some_texts(6)
+    (tmp_path / "mono.tsv").write_text("".join(f"7\t{text}\n" for text in texts[:3]))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[3:]).encode())))
+    sources = [str(tmp_path / "mono.tsv"), "-"]
+    options = DistillationArguments(["x"], sources, text_key="2", teacher_num_beams=1)
+    corpus = SyntheticCorpus(tmp_path / "work")
+    corpus.make(random_translator(), random_tokenizer(), options, [], 256)
+    assert corpus.selected.read_text().splitlines() == texts
+
+
+def test_restart_discards_the_translations_of_another_teacher_beam(folder, tmp_path, monkeypatch):
+    options = {"output_dir": str(tmp_path / "student")}
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "translate_chunk", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder, **options)
+        options["teacher_num_beams"] = 2
+        with pytest.raises(ValueError, match=r"num_beams: .* or discard these parts with restart \(--restart on"):
+            distilled(folder, **options)
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder, **options, restart=True)
+        with pytest.raises(KeyboardInterrupt):  # resumes
+            distilled(folder, **options)
+    (tmp_path / "student" / distillation.MANIFEST).touch()
+    with pytest.raises(ValueError, match="restart must be False after the training of the student has begun"):
+        distilled(folder, **options, restart=True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -210,6 +260,10 @@ class TestSelection:
         ({"test_source_file": None, "test_target_file": None}, "or test_file, must be one test set, got 0."),
         ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),
         ({"config_overrides": "num_heads=3"}, "num_heads"),
+        (
+            {"config_overrides": f"{STUDENT.replace('embeddings=16', 'embeddings=5')},position_embedding=learned"},
+            "max_position_embeddings must be at least 7, the tokens of the longest text of",
+        ),
         ({"eval_strategy": "steps"}, "eval_strategy must be 'no' without a validation set, got 'steps'."),
         ({"model_name_or_path": "teacher", "lora_rank": 2, "config_overrides": ""}, "lora_rank must be unset in a"),
         (

@@ -1,6 +1,7 @@
 """Sources of parallel text: every file format, datasets, and the reason for each invalid line."""
 
 import io
+import os
 import sys
 
 import pytest
@@ -225,6 +226,12 @@ def test_invalid_files_raise_value_error(tmp_path):
         ParallelText(tmp_path / "a.en")
     with pytest.raises(ValueError, match=message):
         ParallelText(tmp_path / "a.tsv", tmp_path / "a.en")
+
+
+def test_a_pipe_cannot_be_read_more_than_once(tmp_path):
+    os.mkfifo(tmp_path / "a.tsv")
+    with pytest.raises(ValueError, match="must be in files, since it is read more than once, got the pipe /"):
+        ParallelText(tmp_path / "a.tsv").require_files()
 
 
 @pytest.mark.parametrize("streaming", [False, True])

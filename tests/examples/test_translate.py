@@ -248,7 +248,7 @@ class TestErrors:
     )
     def test_invalid_arguments_are_one_line_errors(self, run, folder, monkeypatch, arguments, message):
         monkeypatch.setattr(command, "run", None)
-        names = {"FOLDER": str(folder), "INPUT": str(folder / "config.json")}
+        names = {"FOLDER": str(folder), "INPUT": str(folder / "model.safetensors")}
         for name, path in names.items():
             arguments = [argument.replace(name, path) for argument in arguments]
             message = message.replace(name, path)

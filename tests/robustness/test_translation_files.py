@@ -133,7 +133,7 @@ class TestLimits:
         limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
         with pytest.raises(
             ValueError,
-            match=rf"{limit}, but the one at index 1 has 41. To truncate it, set truncation=True or max_source_tokens",
+            match=rf"{limit}, but the one at index 1 has 41. To truncate it, set max_source_tokens or, in Python",
         ):
             translate(texts, model, tokenizer, max_new_tokens=2)
         assert len(translate(texts, model, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2

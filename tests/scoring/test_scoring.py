@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from itertools import chain
@@ -12,7 +13,15 @@ from transformers import MarianConfig, MarianMTModel
 
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
-from modeling_random_transformer.scoring import PairScore, alignments, command, files, score_file, score_pairs
+from modeling_random_transformer.scoring import (
+    PairScore,
+    align_file,
+    alignments,
+    command,
+    files,
+    score_file,
+    score_pairs,
+)
 from modeling_random_transformer.scoring.pairs import Scorer, batches_of_pairs
 from tests.helpers.models import EOS, PAD
 from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
@@ -189,7 +198,7 @@ def test_long_texts(model):
     limited.model_max_length = 10
     long = "the boy reads a book in the garden " * 3
     for pair, name in (((long, "a"), "texts"), (("a", long), "targets")):
-        with pytest.raises(ValueError, match=f"{name} must have at most 10 tokens .* index 0 has"):
+        with pytest.raises(ValueError, match=rf"{name} must have at most 10 tokens .* index 0 has .* set truncation\."):
             list(score_pairs(model, limited, [pair]))
     [score] = score_pairs(model, limited, [(long, long)], truncation=True)
     assert score.tokens == 10
@@ -227,10 +236,29 @@ class TestFiles:
         assert not output.with_name("scores.txt.parts").exists()
 
     def test_invalid_pair_is_an_error_before_the_first_score(self, model, tokenizer, tmp_path):
-        corpus = write_pairs(tmp_path, [("a", "b"), ("a", " ")])
-        with pytest.raises(ValueError, match="but line 2 is with an empty source or target"):
-            score_file(corpus, tmp_path / "scores.txt", model, tokenizer)
+        (tmp_path / "pairs.tsv").write_text("a\tb\na\n")
+        with pytest.raises(ValueError, match="but line 2 is without exactly one source and one target"):
+            score_file(ParallelText(tmp_path / "pairs.tsv"), tmp_path / "scores.txt", model, tokenizer)
         assert not (tmp_path / "scores.txt.parts").exists()
+
+    @pytest.mark.parametrize("chunk_size", [1, 2, 9])
+    def test_pairs_with_a_blank_side_have_an_empty_line(self, model, tokenizer, tmp_path, chunk_size):
+        corpus = write_pairs(tmp_path, [("", ""), *PAIRS[:2], ("a", " "), PAIRS[2], ("", "b")])
+        expected = [files.text_line(score) for score in score_pairs(model, tokenizer, PAIRS[:3])]
+        output = tmp_path / "out.txt"
+        score_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
+        assert output.read_text().split("\n") == ["", *expected[:2], "", expected[2], "", ""]
+        score_file(corpus, output, model, tokenizer, chunk_size=chunk_size, output_format="jsonl")
+        records = list(map(json.loads, output.read_text().splitlines()))
+        assert [record["tokens"] > 0 for record in records] == [False, True, True, False, True, False]
+        assert records[0] == {"log_probability": None, "tokens": 0}
+        align_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
+        assert [bool(line) for line in output.read_text().splitlines()] == [False, True, True, False, True, False]
+
+    def test_output_must_differ_from_the_corpus(self, model, tokenizer, tmp_path):
+        corpus = write_pairs(tmp_path)
+        with pytest.raises(ValueError, match=r"output_file must differ from target, got .*target\.txt' for both"):
+            score_file(corpus, corpus.target, model, tokenizer)
 
     def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_again(self, model, tmp_path):
         tokenizer = random_tokenizer()
@@ -285,16 +313,52 @@ class TestCommand:
         assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
 
     @pytest.mark.parametrize(
-        ("line", "message"),
-        [
-            (b"one\n", "stdin must have 2 columns, separated by a tab, but line 2 has 1."),
-            (b" \tb\n", "texts must not be blank, but the one at line 2"),
-        ],
+        ("line", "reason"),
+        [(b"one\n", "without exactly one source and one target"), (b"\xe9\tb\n", "not UTF-8")],
     )
-    def test_invalid_line_of_standard_input(self, folder, monkeypatch, capsys, line, message):
+    def test_invalid_line_of_standard_input(self, folder, monkeypatch, capsys, line, reason):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + line)))
         assert self.run(folder) == 2
-        assert message in capsys.readouterr().err
+        assert f"stdin must contain valid pairs only, but line 2 is {reason}." in capsys.readouterr().err
+
+    def test_files_and_standard_input_agree_about_blank_pairs(self, folder, tmp_path, monkeypatch, capsysbinary):
+        (tmp_path / "pairs.tsv").write_text("a\tb\n\t\na\t\n")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / "pairs.tsv").read_bytes())))
+        outputs = []
+        for arguments in ((), ("--source_file", tmp_path / "pairs.tsv")):
+            assert self.run(folder, *arguments) == 0
+            outputs.append(capsysbinary.readouterr().out)
+        assert outputs[0] == outputs[1]
+        assert [bool(line) for line in outputs[0].splitlines()] == [True, False, False]
+
+    @pytest.mark.parametrize("is_file", [True, False])
+    def test_columns_are_selected_by_key(self, folder, tmp_path, monkeypatch, capsysbinary, is_file):
+        (tmp_path / "plain.tsv").write_text("the boy\tel libro\n")
+        assert self.run(folder, "--source_file", tmp_path / "plain.tsv") == 0
+        expected = capsysbinary.readouterr().out
+        (tmp_path / "pairs.tsv").write_text("id\tes\ten\n7\tel libro\tthe boy\n")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / "pairs.tsv").read_bytes())))
+        given = ("--source_file", tmp_path / "pairs.tsv") if is_file else ()
+        assert self.run(folder, *given, "--source_key", "en", "--target_key", "es") == 0
+        assert capsysbinary.readouterr().out == expected
+
+    def test_pipes_are_read_once(self, folder, tmp_path, capsysbinary):
+        write_pairs(tmp_path)
+        files = [tmp_path / "source.txt", tmp_path / "target.txt"]
+        assert self.run(folder, "--source_file", files[0], "--target_file", files[1]) == 0
+        expected = capsysbinary.readouterr().out
+        ends = [os.pipe() for _ in files]
+        for (_, write), path in zip(ends, files, strict=True):
+            os.write(write, path.read_bytes())
+            os.close(write)
+        pipes = [f"/dev/fd/{read}" for read, _ in ends]
+        arguments = ("--source_file", pipes[0], "--target_file", pipes[1])
+        assert self.run(folder, *arguments, "--output", tmp_path / "out.txt") == 2
+        assert f"since it is read more than once, got the pipe {pipes[0]}." in capsysbinary.readouterr().err.decode()
+        assert self.run(folder, *arguments) == 0
+        assert capsysbinary.readouterr().out == expected
+        for read, _ in ends:
+            os.close(read)
 
     @pytest.mark.parametrize("option", [(), ("--alignments",)])
     def test_a_long_line_of_standard_input(self, folder, monkeypatch, capsys, option):

@@ -24,6 +24,7 @@ from tests.helpers.translation import random_tokenizer, random_translator, some_
 
 TEXTS = some_texts(9)
 SHORT = {"max_new_tokens": 8, "progress": False}
+LONG_PREFIX = "las niñas no ven la casa vieja " * 5
 PREFIXES = ["el", "", "las casa", "el libro en", "", "a", "two red", "", "we"]
 
 
@@ -70,6 +71,13 @@ class TestNBest:
         blank, other = translate_n_best([" ", "two"], model, tokenizer, n_best=2, **SHORT)
         assert blank == [Candidate("", 0.0)] * 2
         assert len(other) == 2
+
+    def test_hypotheses_that_beam_search_has_excluded_are_no_candidates(self, model, tokenizer):
+        only = tokenizer.convert_tokens_to_ids("a")
+        options = {"n_best": 3, "prefix_allowed_tokens_fn": lambda *_: [only], **SHORT}
+        [candidates] = translate_n_best(["the boy"], model, tokenizer, **options)
+        assert [candidate.translation for candidate in candidates] == ["a" * 8]
+        assert candidates[0].score > -1e3
 
     def test_samples_need_no_beams(self, model, tokenizer):
         options = {"do_sample": True, "num_beams": 1, "seed": 1, **SHORT}
@@ -153,6 +161,36 @@ class TestPrefixes:
             forced = [first, *tokenizer(prefix)["input_ids"][:-1]]
             assert answer["generated_token_ids"].tolist()[1 : len(forced) + 1] == forced
 
+    def test_the_computed_limit_counts_the_tokens_after_the_prefix(self, model, tokenizer):
+        long = " ".join(["las niñas no ven la casa vieja"] * 8)
+        options = {"min_length": 60, "progress": False}
+        [forced, free] = translate(["the boy", "the boy"], model, tokenizer, prefixes=[long, ""], **options)
+        assert forced.startswith(long)
+        assert [free] == translate(["the boy"], model, tokenizer, **options)
+        found = translate_n_best(["the boy"] * 2, model, tokenizer, n_best=4, prefixes=[long, "el"], progress=False)
+        for candidates in found:
+            assert len(candidates) == len(set(candidates)) == 4
+            assert candidates[-1].score > -1e3
+
+    @pytest.mark.parametrize(
+        ("positions", "options", "limit"),
+        [
+            ("sinusoidal", {"max_new_tokens": 5}, 5),
+            ("sinusoidal", {"max_length": 6}, 5),
+            ("sinusoidal", {}, 20),
+            ("learned", {"max_batch_tokens": 100}, 30),
+        ],
+    )
+    def test_a_prefix_above_the_limit(self, tokenizer, positions, options, limit):
+        model = random_translator(position_embedding=positions, max_position_embeddings=30)
+        pipe = Seq2SeqPipeline(model, tokenizer, device="cpu", num_beams=2, **options)
+        length = len(tokenizer(LONG_PREFIX)["input_ids"]) - 1
+        message = f"target_prefix must have fewer tokens than the limit on new tokens, {limit}, "
+        with pytest.raises(ValueError, match=re.escape(f"{message}got {length}.")):
+            pipe("one", target_prefix=LONG_PREFIX)
+        with pytest.raises(ValueError, match=re.escape(f"{message}but the one at index 1 has {length}.")):
+            pipe(["one", "two"], target_prefix=["", LONG_PREFIX])
+
     @pytest.mark.parametrize(
         ("inputs", "target_prefix", "message"),
         [
@@ -214,6 +252,14 @@ class TestFiles:
                 tmp_path / "in.txt", tmp_path / "out", model, tokenizer, prefix_file=tmp_path / "prefixes.txt"
             )
 
+    def test_output_must_differ_from_the_prefixes(self, model, tokenizer, tmp_path):
+        for name in ("in.txt", "prefixes.txt"):
+            (tmp_path / name).write_text("a\n")
+        files = [tmp_path / name for name in ("in.txt", "prefixes.txt")]
+        with pytest.raises(ValueError, match="output_file must differ from prefix_file, got '/"):
+            translate_file(*files, model, tokenizer, prefix_file=files[1])
+        assert files[1].read_text() == "a\n"
+
     def test_formats(self):
         candidates = [Candidate("año", -0.5), Candidate("b", -1.25)]
         assert candidate_format("text", None)(0, candidates[:1]) == ["año"]
@@ -256,6 +302,23 @@ class TestCommand:
         arguments[-1] = tmp_path / "prefixes.gz"
         assert command.main([*map(str, arguments), "--output", "-"]) == 0
         assert capsysbinary.readouterr().out == printed
+
+    def test_output_must_differ_from_the_prefixes(self, folder, tmp_path, capsys):
+        path = tmp_path / "prefixes.txt"
+        path.write_text("a\n")
+        with pytest.raises(SystemExit):
+            command.main(["--model", str(folder), "--prefix_file", str(path), "--output", str(path), "a"])
+        assert f"--output must differ from --prefix_file, got {path} for both." in capsys.readouterr().err
+
+    @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl.gz", "a.parquet"])
+    def test_input_must_be_lines_of_text(self, folder, model, tokenizer, tmp_path, capsys, name):
+        path = tmp_path / name
+        path.write_text("a\tb\n")
+        message = "must be a file with one text per line, not .tsv, .jsonl, .json, .parquet, got"
+        assert command.main(["--model", str(folder), "--input", str(path)]) == 2
+        assert f"--input {message}" in capsys.readouterr().err
+        with pytest.raises(ValueError, match=f"input_file {message}"):
+            translate_file(path, tmp_path / "out", model, tokenizer)
 
     def test_more_candidates_than_beams(self, folder, capsys):
         with pytest.raises(SystemExit):

@@ -217,7 +217,7 @@ class TestLearnedPositions:
     def test_error_names_the_index_of_a_long_text(self, limited_model, tokenizer):
         with pytest.raises(
             ValueError,
-            match=r"at most 20 tokens.*index 2 has 41. To truncate it, set truncation=True or max_source_tokens",
+            match=r"at most 20 tokens.*index 2 has 41. To truncate it, set max_source_tokens or, in Python",
         ):
             translate(["the", "", "the" * 40], limited_model, tokenizer)
 
@@ -458,7 +458,7 @@ class TestResume:
     def test_options_must_be_the_same(self, resume, options, difference):
         with pytest.raises(
             ValueError,
-            match=rf"output.txt.parts must contain the parts of the same .* differs in {difference}: .*or restart",
+            match=rf"output.txt.parts must contain the parts of the same .* differs in {difference}: .*with restart",
         ):
             resume(**options)
 
