@@ -521,16 +521,33 @@ def test_front_matter_and_requirements():
     assert sorted(required) == sorted([*project["dependencies"], *project["optional-dependencies"]["space"]])
 
 
-def call_when_started(url, name, **arguments):
-    """`call`, repeated while the server resets connections because it is still starting."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return call(url, name, **arguments)
-        except httpx.TransportError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
+def answer_of_app(folder):
+    """What app.py prints until it has its address, and its answer to a request.
+
+    Gradio ends the process if its own first request takes more than 3 s, as on a loaded machine. The process is then
+    started again.
+    """
+    for _ in range(5):
+        port = free_port()
+        environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "app.py"]
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        with subprocess.Popen(command, cwd=folder, env=environment, **output) as server:
+            try:
+                lines = []
+                for line in server.stdout:
+                    lines.append(line)
+                    if "Running on local URL" in line:
+                        break
+                while server.poll() is None:
+                    with suppress(httpx.TransportError):  # while it is starting
+                        return lines, call(f"http://127.0.0.1:{port}/", "translate", text="the cat")
+                    time.sleep(0.5)
+                lines.append(server.stdout.read())
+                assert "localhost is not accessible" in lines[-1], "".join(lines)
+            finally:
+                server.terminate()
+    raise AssertionError("".join(lines))
 
 
 @pytest.mark.slow
@@ -541,26 +558,6 @@ def test_uploaded_files_are_sufficient(folder, tmp_path):
     for name in ("modeling_random_transformer", "examples/tutorials"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     shutil.copytree(folder, tmp_path / "model")
-    port = free_port()
-    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
-    server = subprocess.Popen(
-        [sys.executable, "app.py"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        lines = []
-        for line in server.stdout:
-            lines.append(line)
-            if "Running on local URL" in line:
-                break
-        assert server.poll() is None, "".join(lines)
-        _, (answer,) = call_when_started(f"http://127.0.0.1:{port}/", "translate", text="the cat")
-        assert len(answer["translations"]) == 3
-        assert len(lines) == 1, lines
-    finally:
-        server.terminate()
-        server.wait(30)
+    lines, (_, (answer,)) = answer_of_app(tmp_path)
+    assert len(answer["translations"]) == 3
+    assert len(lines) == 1, lines
