@@ -28,6 +28,7 @@ from ..training.languages import check_languages
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
 from ..training.model_init import check_arguments, load_tokenizer
+from ..training.preparation import check_longest
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import check_evaluation, train_translation
 from ..translation.startup import load_models
@@ -173,11 +174,7 @@ def check_positions(model: ModelArguments, corpora: Sequence[CorpusSpec]) -> Non
         with languages_of_pair(tokenizer, source_lang, target_lang):
             tokenized = (tokenizer(source, text_target=target, verbose=False) for source, target in pairs_of([corpus]))
             longest = max(len(tokens[side]) for tokens in tokenized for side in ("input_ids", "labels"))
-        if longest > config.max_position_embeddings:
-            raise ValueError(
-                f"max_position_embeddings must be at least {longest}, the tokens of the longest text of {corpus}, got "
-                f"{config.max_position_embeddings}."
-            )
+        check_longest(longest, f"the tokens of the longest text of {corpus}", config)
 
 
 def training_languages(data: StudentDataArguments) -> Languages | None:

@@ -228,8 +228,12 @@ def check_lengths(sets: dict[str, TokenizedSet], config: PretrainedConfig) -> No
         return
     for split, tokenized in sets.items():
         longest = int(lengths_of(tokenized.tokens).max())
-        if longest > config.max_position_embeddings:
-            raise ValueError(
-                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, got "
-                f"{config.max_position_embeddings}."
-            )
+        check_longest(longest, f"the longest text of the {split} set", config)
+
+
+def check_longest(longest: int, name: str, config: PretrainedConfig) -> None:
+    """Raise a `ValueError` unless the positions cover a text of this many tokens; `name` says which text it is."""
+    if longest > config.max_position_embeddings:
+        raise ValueError(
+            f"max_position_embeddings must be at least {longest}, {name}, got {config.max_position_embeddings}."
+        )
