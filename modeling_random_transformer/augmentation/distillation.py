@@ -85,9 +85,9 @@ def distill(
     folder, teacher = Path(args.output_dir), [Path(name) for name in arguments.teacher]
     if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
         model = replace(model, tokenizer=str(teacher[0]))
-    check(folder, teacher, arguments.restart, data, model, args)
+    check(folder, teacher, arguments, data, model, args)
     original, [test] = data.corpora("train"), data.corpora("test")
-    corpus = SyntheticCorpus(folder / WORK)
+    corpus = SyntheticCorpus(folder / WORK, arguments.interpolate)
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = corpus.make(
         translator,
@@ -113,7 +113,7 @@ def distill(
 def check(
     folder: Path,
     teacher: Sequence[Path],
-    restart: bool,
+    arguments: DistillationArguments,
     data: StudentDataArguments,
     model: ModelArguments,
     args: TranslationTrainingArguments,
@@ -132,11 +132,13 @@ def check(
         if getattr(data, name) is not None:
             raise ValueError(f"{name} must be unset in a distillation, got {getattr(data, name)}.")
     training_languages(data)
+    if arguments.interpolate and not data.corpora("train"):
+        raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
     if (count := len(data.corpora("test"))) != 1:
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another run.")
-    if restart and (folder / MANIFEST).is_file():
+    if arguments.restart and (folder / MANIFEST).is_file():
         raise ValueError(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
         )
@@ -278,11 +280,12 @@ def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticR
     """Add the section about the distillation to the student's model card, or replace it."""
     card = ModelCard.load(path)
     teacher = ", ".join(f"`{name}`" for name in arguments.teacher)
+    method = "interpolation" if arguments.interpolate else "knowledge distillation"
     lines = [
         SECTION,
         f"Trained on translations of {teacher} ({len(arguments.teacher)} model"
-        f"{'s' if len(arguments.teacher) > 1 else ''}, {arguments.teacher_num_beams} beams): sequence-level knowledge "
-        "distillation (Kim & Rush 2016).",
+        f"{'s' if len(arguments.teacher) > 1 else ''}, {arguments.teacher_num_beams} beams): sequence-level {method} "
+        "(Kim & Rush 2016).",
         "",
         f"{report}.",
         "",

@@ -36,6 +36,14 @@ class DistillationArguments:
     teacher_max_batch_tokens: int = field(
         default=4096, metadata={"help": "Batch size of the teacher: texts × beams × tokens of the longest text."}
     )
+    interpolate: bool = field(
+        default=False,
+        metadata={
+            "help": "Of the teacher_num_beams best translations of a text, use the one that is nearest to its "
+            "reference by chrF. The references are the targets of the original pairs (source_file or train_file) with "
+            "this source; a text without references has its best translation."
+        },
+    )
     drop_worst: float = field(
         default=0.0,
         metadata={
@@ -64,6 +72,8 @@ class DistillationArguments:
         for name in ("teacher_num_beams", "teacher_max_batch_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.interpolate and self.teacher_num_beams < 2:
+            raise ValueError(f"teacher_num_beams must be at least 2 with interpolate, got {self.teacher_num_beams}.")
         if not 0 <= self.drop_worst < 1:
             raise ValueError(f"drop_worst must be at least 0 and below 1, got {self.drop_worst}.")
 

@@ -1,7 +1,8 @@
 """The training set of a student: the teacher's translations of texts, and optionally original pairs.
 
-The stages: select the texts → translate them (resumable) → drop the translations with the lowest scores → add the
-original pairs. Their files are kept, so that a finished stage is not repeated.
+The stages: select the texts → translate them (resumable) → with `interpolate`, choose the translations nearest to
+references → drop the translations with the lowest scores → add the original pairs. Their files are kept, so that a
+finished stage is not repeated.
 """
 
 import json
@@ -22,8 +23,9 @@ from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
-from ..utils.text import encode_lines
+from ..utils.text import encode_lines, read_lines
 from .distillation_arguments import DistillationArguments
+from .interpolation import targets_by_source, write_nearest
 from .selection import Selection, write_selection
 from .stages import language_options, read_translations, translate_once
 
@@ -38,6 +40,7 @@ class SyntheticReport:
         empty: texts with an empty translation, which are dropped.
         dropped: translations dropped for their scores.
         original: original pairs.
+        interpolated: texts with a reference, by which their translation was chosen.
     """
 
     selected: int
@@ -45,6 +48,7 @@ class SyntheticReport:
     empty: int
     dropped: int
     original: int
+    interpolated: int = 0
 
     @property
     def synthetic(self) -> int:
@@ -57,10 +61,11 @@ class SyntheticReport:
         return self.synthetic / (self.synthetic + self.original)
 
     def __str__(self) -> str:
+        chosen = f", {self.interpolated:,} of them chosen by a reference" if self.interpolated else ""
         return (
             f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({self.synthetic_share:.0%} synthetic);"
             f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation,"
-            f" dropped {self.dropped:,} with the lowest scores"
+            f" dropped {self.dropped:,} with the lowest scores{chosen}"
         )
 
 
@@ -70,9 +75,11 @@ class SyntheticCorpus:
 
     Attributes:
         folder: their folder.
+        interpolate: see `DistillationArguments`.
     """
 
     folder: Path
+    interpolate: bool = False
 
     @property
     def selected(self) -> Path:
@@ -80,9 +87,14 @@ class SyntheticCorpus:
         return self.folder / "selected.source"
 
     @property
+    def candidates(self) -> Path:
+        """Several translations of each, of which one is chosen."""
+        return self.folder / "candidates.jsonl"
+
+    @property
     def translated(self) -> Path:
         """Their translations."""
-        return self.folder / "selected.target"
+        return self.folder / ("interpolated.target" if self.interpolate else "selected.target")
 
     @property
     def synthetic(self) -> ParallelText:
@@ -138,10 +150,15 @@ class SyntheticCorpus:
             return write_selection(self.selected, lines, pipe, max_tokens, codes.get("src_lang"), "source_text")
 
         selection = call_on_main_process(select)
-        restart = arguments.restart
-        translate_once(
-            self.selected, self.translated, model, tokenizer, restart=restart, is_in_use=is_in_use, **options
-        )
+        job: dict[str, Any] = {"restart": arguments.restart, "is_in_use": is_in_use}
+        if self.interpolate:
+            references = call_on_main_process(lambda: self.count_references(original))
+            candidates: dict[str, Any] = {"output_format": "jsonl", "n_best": arguments.teacher_num_beams}
+            translate_once(self.selected, self.candidates, model, tokenizer, **job, **candidates, **options)
+            call_on_main_process(lambda: self.write_nearest(original, is_in_use))
+        else:
+            references = 0
+            translate_once(self.selected, self.translated, model, tokenizer, **job, **options)
         share = arguments.drop_worst
         if finished := call_on_main_process(lambda: self.finished(self.inputs(original, share), is_in_use)):
             return finished
@@ -154,11 +171,34 @@ class SyntheticCorpus:
                 model,
                 tokenizer,
                 truncation=True,
-                restart=restart,
+                restart=arguments.restart,
                 src_lang=codes.get("src_lang"),
                 tgt_lang=codes.get("tgt_lang"),
             )
-        return call_on_main_process(lambda: self.write_train(selection, original, share))
+        return call_on_main_process(lambda: self.write_train(selection, references, original, share))
+
+    def count_references(self, original: Sequence[CorpusSpec]) -> int:
+        """The number of texts that are the source of an original pair.
+
+        Raises:
+            ValueError: there is none.
+        """
+        references = targets_by_source(pairs_of(original))
+        with open(self.selected, "rb") as file:
+            count = sum(text.strip() in references for text in read_lines(file))
+        if not count:
+            raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
+        return count
+
+    def write_nearest(self, original: Sequence[CorpusSpec], is_in_use: bool) -> None:
+        """Choose the translations that are nearest to the targets of the original pairs."""
+        record = self.translated.with_name(f"{self.translated.name}.json")
+        inputs = {"candidates": file_digest(self.candidates), "original": fingerprint(list(original))}
+        if record.is_file() and (is_in_use or json.loads(record.read_bytes()) == inputs):
+            return  # other pairs for a training set in use are an error of `finished`
+        record.unlink(missing_ok=True)
+        write_nearest(self.selected, self.candidates, self.translated, targets_by_source(pairs_of(original)))
+        write_atomically(record, [json.dumps(inputs).encode()])
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """The texts and their translations, without empty ones."""
@@ -197,7 +237,9 @@ class SyntheticCorpus:
             )
         return None
 
-    def write_train(self, selection: Selection, original: Sequence[CorpusSpec], drop_worst: float) -> SyntheticReport:
+    def write_train(
+        self, selection: Selection, references: int, original: Sequence[CorpusSpec], drop_worst: float
+    ) -> SyntheticReport:
         """Write the training set and its record."""
         self.record.unlink(missing_ok=True)
         kept = self.best(drop_worst)
@@ -210,6 +252,7 @@ class SyntheticCorpus:
             empty=selection.selected - count,
             dropped=0 if kept is None else count - len(kept),
             original=sum(1 for _ in pairs_of(original)),
+            interpolated=references,
         )
         inputs = self.inputs(original, drop_worst)
         write_atomically(self.record, [json.dumps({"inputs": inputs, "report": asdict(report)}).encode()])

@@ -24,6 +24,7 @@ def translate_once(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    output_format: str = "text",
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
@@ -39,7 +40,8 @@ def translate_once(
         output: the file to write.
         model: any model of `AutoModelForSeq2SeqLM`.
         tokenizer: its tokenizer.
-        chunk_size: see `translate_file`, as for the following arguments.
+        output_format: see `translate_file`, as for the following arguments.
+        chunk_size: lines of a chunk.
         restart: translate again from the first line.
         progress: show a progress bar.
         is_in_use: raise an error instead of replacing the output by that of another job.
@@ -70,7 +72,15 @@ def translate_once(
     job, is_finished = call_on_main_process(describe)
     if not is_finished:
         translate_file(
-            source, output, model, tokenizer, chunk_size=chunk_size, restart=restart, progress=progress, **options
+            source,
+            output,
+            model,
+            tokenizer,
+            output_format=output_format,
+            chunk_size=chunk_size,
+            restart=restart,
+            progress=progress,
+            **options,
         )
         call_on_main_process(lambda: write_atomically(record, [job.encode()]))
 

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 from accelerate import PartialState
+from sacrebleu.metrics import CHRF
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
@@ -18,16 +19,18 @@ from modeling_random_transformer.augmentation import (
     distillation_corpus,
 )
 from modeling_random_transformer.augmentation.distillation_corpus import SyntheticCorpus
+from modeling_random_transformer.augmentation.interpolation import nearest
 from modeling_random_transformer.conversion.marian import convert_marian
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.data.mixing import CorpusSpec
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
-from modeling_random_transformer.translation import files, translate
+from modeling_random_transformer.translation import files, one_line, translate, translate_n_best
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
 
 KINDS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
+SIDES = {"source": "a", "target": "b"}
 STUDENT = "d_model=8,d_ff=16,encoder_layers=1,decoder_layers=1,num_heads=1,max_position_embeddings=16"
 
 
@@ -218,6 +221,61 @@ class TestSelection:
         assert lines == [report.synthetic, report.synthetic]
 
 
+class TestInterpolation:
+    def test_nearest_translation_by_chrf(self):
+        candidates = ["a cat sleeps", "the dog is running", "the dogs run"]
+        assert nearest(candidates, ["the dog runs"], CHRF()) == "the dogs run"
+        assert nearest(candidates, ["the dog runs", "the dog is running"], CHRF()) == "the dog is running"
+        assert nearest(candidates, [], CHRF()) == "a cat sleeps"
+
+    def test_training_set_has_the_translations_nearest_to_the_references(self, tmp_path):
+        """Texts without a reference have the best translation."""
+        teacher, tokenizer = random_translator(), random_tokenizer()
+        texts = some_texts(8)
+        (tmp_path / "mono").write_text("".join(f"{text}\n" for text in texts))
+        n_best = [
+            [candidate.translation for candidate in candidates]
+            for candidates in translate_n_best(texts, teacher, tokenizer, n_best=3, num_beams=3, progress=False)
+        ]
+        references = [candidates[-1] for candidates in n_best[:5]]
+        for name, lines in (("source", texts), ("target", references)):
+            (tmp_path / name).write_text("".join(f"{line}\n" for line in lines[:5]))
+        original = [CorpusSpec(ParallelText(tmp_path / "source", tmp_path / "target"))]
+        options = DistillationArguments(["x"], [str(tmp_path / "mono")], teacher_num_beams=3, interpolate=True)
+        corpus = SyntheticCorpus(tmp_path / "work", interpolate=True)
+        report = corpus.make(teacher, tokenizer, options, original, 256)
+        expected = [*references, *(candidates[0] for candidates in n_best[5:])]
+        assert corpus.translated.read_text().split("\n")[:-1] == [one_line(text) for text in expected]
+        assert (report.interpolated, report.original) == (5, 5)
+        assert "5 of them chosen by a reference" in str(report)
+
+    def test_student(self, folder, monkeypatch):
+        options = {
+            "output": "interpolated",
+            "interpolate": True,
+            "teacher_num_beams": 2,
+            "source_file": str(folder / "train.a"),
+            "target_file": str(folder / "train.b"),
+        }
+        result = distilled(folder, **options)
+        assert result.corpus.interpolated == result.corpus.original == 120
+        assert "sequence-level interpolation" in (result.run.folder / "README.md").read_text()
+        monkeypatch.setattr(distillation_corpus, "write_nearest", None)
+        assert distilled(folder, **options).corpus == result.corpus
+        more = {f"{side}_file": [str(folder / f"train.{x}"), str(folder / f"test.{x}")] for side, x in SIDES.items()}
+        with pytest.raises(ValueError, match="differs in original: use another output_dir"):
+            distilled(folder, **options | more)
+        with pytest.raises(ValueError, match="must be the translation of the same texts by the same model"):
+            distilled(folder, **options | {"interpolate": False})
+
+    def test_texts_without_a_reference(self, folder, tmp_path):
+        (tmp_path / "mono").write_text("other text\n")
+        files = {"source_file": str(folder / "train.a"), "target_file": str(folder / "train.b")}
+        options = {"source_text": [str(tmp_path / "mono")], "interpolate": True, "teacher_num_beams": 2}
+        with pytest.raises(ValueError, match="source_text must contain sources of the original pairs"):
+            distilled(folder, output_dir=str(tmp_path / "out"), **files, **options)
+
+
 def test_texts_in_a_column_and_on_standard_input(tmp_path, monkeypatch):
     texts = some_texts(6)
     (tmp_path / "mono.tsv").write_text("".join(f"7\t{text}\n" for text in texts[:3]))
@@ -252,6 +310,8 @@ def test_restart_discards_the_translations_of_another_teacher_beam(folder, tmp_p
     [
         ({"teacher": []}, "teacher must name at least one folder, got none."),
         ({"source_text": ["missing"]}, "source_text must be files, got 'missing'."),
+        ({"interpolate": True}, "teacher_num_beams must be at least 2 with interpolate, got 1."),
+        ({"interpolate": True, "teacher_num_beams": 2}, "or train_file, must be given with interpolate, got no pairs."),
         ({"drop_worst": 1.0}, "drop_worst must be at least 0 and below 1, got 1.0."),
         ({"teacher_dtype": "int4"}, "teacher_dtype must be one of float32, bfloat16, int8, got 'int4'."),
         ({"teacher_num_beams": 0}, "teacher_num_beams must be at least 1, got 0."),
