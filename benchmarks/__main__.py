@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import corpus, generate, gpu, memory, scaling, scoring, serving, space, start, train, trainer, weights
+from . import corpus, dry_run, generate, gpu, memory, scaling, scoring, serving, space, start, train, trainer, weights
 
 BENCHMARKS = {
     "generate": generate,
@@ -18,6 +18,7 @@ BENCHMARKS = {
     "start": start,
     "corpus": corpus,
     "weights": weights,
+    "dry_run": dry_run,
     "gpu": gpu,
 }
 

@@ -12,6 +12,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.mixing import CorpusSpec
 from ..data.sources import Corpus, DatasetText, Languages, ParallelText
 from ..tokenization_random_transformer import LANGUAGE_CODE
+from ..utils.digests import folder_version
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
@@ -224,6 +225,10 @@ class DataArguments:
         if name is None:
             return []
         options = {"split": name, "revision": self.dataset_revision, "streaming": self.streaming and split == "train"}
+        if (folder := Path(str(self.dataset_name))).is_dir():
+            # The cache of `datasets` has no key for the files of a folder whose README.md lists configurations: another
+            # folder with the same name, or changed files, would give earlier data. All options are part of the key.
+            options["description"] = folder_version(folder)
         try:
             dataset = load_dataset(self.dataset_name, self.dataset_config_name, **options)
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loading script, no longer supported

@@ -59,6 +59,31 @@ def test_training_on_a_dataset_of_datasets(streaming, tmp_path):
     assert "| en→es | 120 | 1 |" in (result.folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize("configs", [False, True], ids=["files only", "configurations in README.md"])
+def test_dataset_folder_is_read_again_when_its_files_change(configs, tmp_path):
+    """`datasets` identifies a folder with configurations by its name only."""
+
+    def write(parent, texts):
+        folder = tmp_path / parent / "corpus"
+        folder.mkdir(parents=True, exist_ok=True)
+        Dataset.from_list([{"source": text, "target": "x"} for text in texts]).to_parquet(folder / "train.parquet")
+        if configs:
+            files = "configs: [{config_name: main, data_files: [{split: train, path: train.parquet}]}]"
+            (folder / "README.md").write_text(f"---\n{files}\n---\n")
+        return folder
+
+    def read(folder):
+        [corpus] = DataArguments(dataset_name=str(folder)).corpora("train")
+        return [line.source for line in corpus.text.lines()], corpus.text.fingerprint()
+
+    folder = write("one", ["a"])
+    first = read(folder)
+    assert first == read(folder)
+    others = [read(write("two", ["b"])), read(write("one", ["c", "d"]))]
+    assert [texts for texts, _ in [first, *others]] == [["a"], ["b"], ["c", "d"]]
+    assert len({fingerprint for _, fingerprint in [first, *others]}) == 3
+
+
 def test_training_on_a_compressed_table(tmp_path):
     write_corpus(tmp_path)
     texts = [(tmp_path / f"train.{side}").read_text().splitlines() for side in "ab"]
