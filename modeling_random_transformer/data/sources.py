@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
 from ..utils.compressed_files import is_readable, is_standard_stream, open_binary
 from ..utils.file_formats import file_format
@@ -144,6 +145,7 @@ class DatasetText:
         source_key: the column of the sources, or their language code in a `translation` column.
         target_key: the same for the targets.
         name: name of the corpus in reports and error messages.
+        version: identifies the contents of a streaming dataset, if they are known; see `load_split`.
 
     Raises:
         ValueError: the dataset does not have these columns.
@@ -153,6 +155,7 @@ class DatasetText:
     source_key: str = "source"
     target_key: str = "target"
     name: str = "the dataset"
+    version: str = ""
 
     def __post_init__(self) -> None:
         columns = self.dataset.column_names or [self.source_key, self.target_key]  # a stream may have no column names
@@ -176,8 +179,32 @@ class DatasetText:
                 yield _invalid(number, NOT_A_PAIR, *("" if text is None else str(text) for text in (source, target)))
 
     def fingerprint(self) -> str:
-        """The fingerprint that `datasets` computes; the name for a streaming dataset, which has none."""
-        return str(self.dataset._fingerprint) if isinstance(self.dataset, Dataset) else self.name
+        """The fingerprint that `datasets` computes; name and version for a streaming dataset, which has none."""
+        return str(self.dataset._fingerprint) if isinstance(self.dataset, Dataset) else f"{self.name}{self.version}"
+
+
+def load_split(name: str, config_name: str | None, **options: Any) -> tuple[Dataset | IterableDataset, str]:
+    """Load a split of a dataset, and identify the data files if it is a local folder.
+
+    The cache of `datasets` has no key for the files of a folder whose `README.md` lists configurations: changed files,
+    and other folders with the same name, would give the data of an earlier call. All options of the configuration are
+    part of the key, so it gets the files as the description.
+
+    Args:
+        name: name or folder of the dataset.
+        config_name: name of the configuration.
+        **options: those of `datasets.load_dataset`.
+
+    Returns:
+        The dataset, and the paths and modification times of the data files of a local folder, `""` for others.
+    """
+    if not Path(name).is_dir():
+        return load_dataset(name, config_name, **options), ""
+    files = load_dataset_builder(name, config_name).config.data_files or {}
+    version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in files.items()])
+    if (Path(name) / "README.md").is_file():
+        options["description"] = version
+    return load_dataset(name, config_name, **options), version
 
 
 Corpus = ParallelText | DatasetText

@@ -6,13 +6,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from datasets import load_dataset
-
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.mixing import CorpusSpec
-from ..data.sources import Corpus, DatasetText, Languages, ParallelText
+from ..data.sources import Corpus, DatasetText, Languages, ParallelText, load_split
 from ..tokenization_random_transformer import LANGUAGE_CODE
-from ..utils.digests import folder_version
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
@@ -225,16 +222,12 @@ class DataArguments:
         if name is None:
             return []
         options = {"split": name, "revision": self.dataset_revision, "streaming": self.streaming and split == "train"}
-        if (folder := Path(str(self.dataset_name))).is_dir():
-            # The cache of `datasets` has no key for the files of a folder whose README.md lists configurations: another
-            # folder with the same name, or changed files, would give earlier data. All options are part of the key.
-            options["description"] = folder_version(folder)
         try:
-            dataset = load_dataset(self.dataset_name, self.dataset_config_name, **options)
+            dataset, version = load_split(str(self.dataset_name), self.dataset_config_name, **options)
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loading script, no longer supported
             requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
             raise ValueError(f"{requested} and {split}_split={name!r} must name a dataset: {error}") from error
-        return [DatasetText(dataset, self.source_key, self.target_key, name=f"{self.dataset_name} {name}")]
+        return [DatasetText(dataset, self.source_key, self.target_key, f"{self.dataset_name} {name}", version)]
 
 
 @dataclass

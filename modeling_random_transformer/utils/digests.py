@@ -1,4 +1,4 @@
-"""Digests of files and folders."""
+"""Digests of files."""
 
 import hashlib
 from pathlib import Path
@@ -9,10 +9,3 @@ def file_digest(path: Path) -> str:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
-
-
-def folder_version(folder: Path) -> str:
-    """SHA-256 of the resolved path of a folder and of the names, sizes and modification times of its files."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    status = [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(repr((str(folder.resolve()), status)).encode()).hexdigest()

@@ -59,8 +59,9 @@ def test_training_on_a_dataset_of_datasets(streaming, tmp_path):
     assert "| en→es | 120 | 1 |" in (result.folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("configs", [False, True], ids=["files only", "configurations in README.md"])
-def test_dataset_folder_is_read_again_when_its_files_change(configs, tmp_path):
+def test_dataset_folder_is_read_again_when_its_files_change(configs, streaming, tmp_path):
     """`datasets` identifies a folder with configurations by its name only."""
 
     def write(parent, texts):
@@ -73,11 +74,12 @@ def test_dataset_folder_is_read_again_when_its_files_change(configs, tmp_path):
         return folder
 
     def read(folder):
-        [corpus] = DataArguments(dataset_name=str(folder)).corpora("train")
+        [corpus] = DataArguments(dataset_name=str(folder), streaming=streaming).corpora("train")
         return [line.source for line in corpus.text.lines()], corpus.text.fingerprint()
 
     folder = write("one", ["a"])
     first = read(folder)
+    (folder / "log.txt").write_text("not a data file")
     assert first == read(folder)
     others = [read(write("two", ["b"])), read(write("one", ["c", "d"]))]
     assert [texts for texts, _ in [first, *others]] == [["a"], ["b"], ["c", "d"]]
