@@ -133,7 +133,9 @@ def check(
             raise ValueError(f"{name} must be unset in a distillation, got {getattr(data, name)}.")
     training_languages(data)
     if arguments.interpolate and not data.corpora("train"):
-        raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
+        raise ValueError(
+            "source_file and target_file, train_file or dataset_name must be given with interpolate, got no pairs."
+        )
     if (count := len(data.corpora("test"))) != 1:
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():

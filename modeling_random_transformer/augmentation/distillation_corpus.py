@@ -25,7 +25,7 @@ from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, read_lines
 from .distillation_arguments import DistillationArguments
-from .interpolation import targets_by_source, write_nearest
+from .interpolation import key_of, targets_by_source, write_nearest
 from .selection import Selection, write_selection
 from .stages import language_options, read_translations, translate_once
 
@@ -40,7 +40,7 @@ class SyntheticReport:
         empty: texts with an empty translation, which are dropped.
         dropped: translations dropped for their scores.
         original: original pairs.
-        interpolated: texts with a reference, by which their translation was chosen.
+        interpolated: texts whose translation was chosen by a reference.
     """
 
     selected: int
@@ -61,12 +61,14 @@ class SyntheticReport:
         return self.synthetic / (self.synthetic + self.original)
 
     def __str__(self) -> str:
-        chosen = f", {self.interpolated:,} of them chosen by a reference" if self.interpolated else ""
-        return (
+        report = (
             f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({self.synthetic_share:.0%} synthetic);"
             f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation,"
-            f" dropped {self.dropped:,} with the lowest scores{chosen}"
+            f" dropped {self.dropped:,} with the lowest scores"
         )
+        if not self.interpolated:
+            return report
+        return f"{report}; chose the translations of {self.interpolated:,} of {self.selected:,} texts by references"
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ class SyntheticCorpus:
         return self.folder / ("interpolated.target" if self.interpolate else "selected.target")
 
     @property
-    def synthetic(self) -> ParallelText:
+    def synthetic_files(self) -> tuple[Path, Path]:
         """The pairs with a translation that is not empty."""
-        return ParallelText(self.folder / "synthetic.source", self.folder / "synthetic.target")
+        return self.folder / "synthetic.source", self.folder / "synthetic.target"
 
     @property
     def scores(self) -> Path:
@@ -163,15 +165,15 @@ class SyntheticCorpus:
         if finished := call_on_main_process(lambda: self.finished(self.inputs(original, share), is_in_use)):
             return finished
         if share:
-            call_on_main_process(self.write_synthetic)
+            is_changed = call_on_main_process(self.write_synthetic)
             # Training skips translations that are too long; they must not stop the scoring.
             score_file(
-                self.synthetic,
+                ParallelText(*self.synthetic_files),
                 self.scores,
                 model,
                 tokenizer,
                 truncation=True,
-                restart=arguments.restart,
+                restart=arguments.restart or is_changed,
                 src_lang=codes.get("src_lang"),
                 tgt_lang=codes.get("tgt_lang"),
             )
@@ -183,9 +185,9 @@ class SyntheticCorpus:
         Raises:
             ValueError: there is none.
         """
-        references = targets_by_source(pairs_of(original))
+        sources = {key_of(source) for source, _ in pairs_of(original)}
         with open(self.selected, "rb") as file:
-            count = sum(text.strip() in references for text in read_lines(file))
+            count = sum(key_of(text) in sources for text in read_lines(file))
         if not count:
             raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
         return count
@@ -194,7 +196,8 @@ class SyntheticCorpus:
         """Choose the translations that are nearest to the targets of the original pairs."""
         record = self.translated.with_name(f"{self.translated.name}.json")
         inputs = {"candidates": file_digest(self.candidates), "original": fingerprint(list(original))}
-        if record.is_file() and (is_in_use or json.loads(record.read_bytes()) == inputs):
+        is_finished = self.translated.is_file() and record.is_file()
+        if is_finished and (is_in_use or json.loads(record.read_bytes()) == inputs):
             return  # other pairs for a training set in use are an error of `finished`
         record.unlink(missing_ok=True)
         write_nearest(self.selected, self.candidates, self.translated, targets_by_source(pairs_of(original)))
@@ -204,10 +207,16 @@ class SyntheticCorpus:
         """The texts and their translations, without empty ones."""
         return read_translations(self.selected, self.translated)
 
-    def write_synthetic(self) -> None:
-        """Write the pairs to score."""
-        for side, name in enumerate(("synthetic.source", "synthetic.target")):
-            write_atomically(self.folder / name, encode_lines(pair[side] for pair in self.pairs()))
+    def write_synthetic(self) -> bool:
+        """Write the pairs to score; returns whether they differ from those of an earlier call."""
+        earlier = self.synthetic_digests()
+        for side, path in enumerate(self.synthetic_files):
+            write_atomically(path, encode_lines(pair[side] for pair in self.pairs()))
+        return earlier != self.synthetic_digests()
+
+    def synthetic_digests(self) -> list[str]:
+        """The contents of the pairs to score."""
+        return [file_digest(path) for path in self.synthetic_files if path.is_file()]
 
     @property
     def record(self) -> Path:
@@ -215,12 +224,13 @@ class SyntheticCorpus:
         return self.folder / "train.json"
 
     def inputs(self, original: Sequence[CorpusSpec], drop_worst: float) -> dict[str, Any]:
-        """What determines the training set."""
-        return {
+        """What determines the training set and the report."""
+        inputs = {
             "translations": file_digest(self.translated),
             "original": fingerprint(list(original)),
             "drop_worst": drop_worst,
         }
+        return inputs | ({"interpolate": True} if self.interpolate else {})
 
     def finished(self, inputs: dict[str, Any], is_in_use: bool) -> SyntheticReport | None:
         """The report on the training set of the same inputs, whose scores and cached tokens must not be lost."""

@@ -6,6 +6,7 @@ the student. The similarity is chrF (Popović 2015); the paper has a smoothed se
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
@@ -13,15 +14,22 @@ from sacrebleu.metrics import CHRF
 
 from ..translation.streams import progress_bar
 from ..utils.atomic_files import write_atomically
-from ..utils.text import encode_lines, read_lines
+from ..utils.text import encode_lines, one_line, read_lines
+
+CACHED_TEXTS = 2**16
 
 
 def targets_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The targets of each source, which has no whitespace at its ends."""
-    targets: dict[str, list[str]] = {}
+    """The distinct targets of each source, as one line without whitespace at its ends."""
+    targets: dict[str, dict[str, None]] = {}
     for source, target in pairs:
-        targets.setdefault(source.strip(), []).append(target)
-    return targets
+        targets.setdefault(key_of(source), {})[target] = None
+    return {source: list(distinct) for source, distinct in targets.items()}
+
+
+def key_of(text: str) -> str:
+    """The key of a text in `targets_by_source`."""
+    return one_line(text).strip()
 
 
 def write_nearest(texts: Path, candidates: Path, output: Path, references: Mapping[str, Sequence[str]]) -> None:
@@ -36,13 +44,18 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
     """
     scorer = CHRF()
 
-    def choose(text: str, translations: Sequence[str]) -> str:
-        bar.update(1)
-        return nearest(translations, references.get(text.strip(), ()), scorer)
+    @lru_cache(CACHED_TEXTS)  # frequent texts have many references
+    def choose(text: str, translations: tuple[str, ...]) -> str:
+        return nearest(translations, references.get(text, ()), scorer)
 
     with open(texts, "rb") as lines, open(candidates, "rb") as records, progress_bar(lines, None) as bar:
-        pairs = zip(read_lines(lines), read_candidates(records), strict=True)
-        write_atomically(output, encode_lines(choose(text, translations) for text, translations in pairs))
+
+        def chosen() -> Iterator[str]:
+            for text, translations in zip(read_lines(lines), read_candidates(records), strict=True):
+                yield choose(key_of(text), tuple(translations))
+                bar.update(1)
+
+        write_atomically(output, encode_lines(chosen()))
 
 
 def nearest(candidates: Sequence[str], references: Sequence[str], scorer: CHRF) -> str:

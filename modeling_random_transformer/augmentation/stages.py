@@ -57,6 +57,8 @@ def translate_once(
 
     def describe() -> tuple[str, bool]:
         options = plain_options(settings.pipeline(model, tokenizer), settings) | {"chunk_size": chunk_size}
+        if output_format != "text":
+            options["output_format"] = output_format
         described = {"input": file_digest(source), "model": fingerprint(model, tokenizer), "options": options}
         job = json.dumps(described, sort_keys=True)
         if not restart and output.is_file() and record.is_file() and record.read_text(encoding="utf-8") == job:
@@ -64,7 +66,7 @@ def translate_once(
         if is_in_use:
             raise ValueError(
                 f"{output} must be the translation of the same texts by the same model with the same options, since a "
-                "model has been trained on it, got another one: use another output folder."
+                "model has been trained on it, got another one or none: use another output folder."
             )
         record.unlink(missing_ok=True)
         return job, False

@@ -19,7 +19,7 @@ from modeling_random_transformer.augmentation import (
     distillation_corpus,
 )
 from modeling_random_transformer.augmentation.distillation_corpus import SyntheticCorpus
-from modeling_random_transformer.augmentation.interpolation import nearest
+from modeling_random_transformer.augmentation.interpolation import nearest, targets_by_source, write_nearest
 from modeling_random_transformer.conversion.marian import convert_marian
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.data.mixing import CorpusSpec
@@ -247,7 +247,44 @@ class TestInterpolation:
         expected = [*references, *(candidates[0] for candidates in n_best[5:])]
         assert corpus.translated.read_text().split("\n")[:-1] == [one_line(text) for text in expected]
         assert (report.interpolated, report.original) == (5, 5)
-        assert "5 of them chosen by a reference" in str(report)
+        assert str(report).endswith("; chose the translations of 5 of 8 texts by references")
+
+    def test_references_of_repeated_sources(self, tmp_path, monkeypatch):
+        """Each source is scored once, with its distinct targets; line breaks do not matter."""
+        references = targets_by_source([("a\nb ", "x"), ("a b", "y"), ("a b", "x")])
+        assert references == {"a b": ["x", "y"]}
+        (tmp_path / "texts").write_text("a b\n" * 50 + "c\n")
+        records = [{"index": index, "translation": text} for index in range(51) for text in ("z", "y")]
+        (tmp_path / "candidates").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        calls = []
+        score = CHRF.sentence_score
+        monkeypatch.setattr(CHRF, "sentence_score", lambda *args: calls.append(args) or score(*args))
+        write_nearest(tmp_path / "texts", tmp_path / "candidates", tmp_path / "output", references)
+        assert (tmp_path / "output").read_text() == "y\n" * 50 + "z\n"
+        assert len(calls) == 2
+
+    def test_other_references_after_an_interruption(self, folder, tmp_path, monkeypatch):
+        """The candidates are not translated again; translations and scores are made anew."""
+
+        def files(number):
+            for name in "ab":
+                lines = (folder / f"train.{name}").read_text().splitlines(keepends=True)
+                (tmp_path / f"{number}.{name}").write_text("".join(lines[:number]))
+            return {f"{side}_file": str(tmp_path / f"{number}.{name}") for side, name in SIDES.items()}
+
+        options = {"output_dir": str(tmp_path / "student"), "interpolate": True, "teacher_num_beams": 2}
+        corpus = SyntheticCorpus(tmp_path / "student" / "distillation", interpolate=True)
+        texts = []
+        for number, function in ((120, "score_file"), (60, "score_file"), (60, "train_translation")):
+            module = distillation if function == "train_translation" else distillation_corpus
+            with monkeypatch.context() as patch:
+                patch.setattr(module, function, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    distilled(folder, **options, **files(number), drop_worst=0.1)
+            texts.append(corpus.translated.read_text())
+            monkeypatch.setattr("modeling_random_transformer.translation.files.translate_chunk", None)
+        assert texts[0] != texts[1] == texts[2]
+        assert json.loads(corpus.record.read_text())["report"]["dropped"] > 0
 
     def test_student(self, folder, monkeypatch):
         options = {
@@ -311,7 +348,10 @@ def test_restart_discards_the_translations_of_another_teacher_beam(folder, tmp_p
         ({"teacher": []}, "teacher must name at least one folder, got none."),
         ({"source_text": ["missing"]}, "source_text must be files, got 'missing'."),
         ({"interpolate": True}, "teacher_num_beams must be at least 2 with interpolate, got 1."),
-        ({"interpolate": True, "teacher_num_beams": 2}, "or train_file, must be given with interpolate, got no pairs."),
+        (
+            {"interpolate": True, "teacher_num_beams": 2},
+            "train_file or dataset_name must be given with interpolate, got no pairs.",
+        ),
         ({"drop_worst": 1.0}, "drop_worst must be at least 0 and below 1, got 1.0."),
         ({"teacher_dtype": "int4"}, "teacher_dtype must be one of float32, bfloat16, int8, got 'int4'."),
         ({"teacher_num_beams": 0}, "teacher_num_beams must be at least 1, got 0."),
