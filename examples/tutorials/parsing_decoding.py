@@ -29,6 +29,10 @@ class TreeLogitsProcessor(LogitsProcessor):
     - The root has all words.
     - The number of constituents is at most `max_constituents`, so that the output ends.
 
+    The next word of the source has the probability of all words together: the model decides whether a word or a bracket
+    follows. Otherwise, a model that predicts another word would open constituents without end, because only
+    brackets remain with a probability.
+
     A row is not affected by the other rows of the batch. The state of a row is computed from its tokens, so it does not
     depend on the order of the beams.
     """
@@ -69,9 +73,11 @@ class TreeLogitsProcessor(LogitsProcessor):
         """
         Args:
             input_ids: the start token and the tokens so far. `[batch * copies, length]`
-            scores: `[batch * copies, vocab_size]`; copies are beams or returned sequences.
+            scores: logits or log-probabilities, `[batch * copies, vocab_size]`; copies are beams or returned sequences.
         """
-        return scores.masked_fill(~self.allowed(input_ids.cpu()).to(scores.device), -torch.inf)
+        allowed, is_word = self.allowed(input_ids.cpu()).to(scores.device), self.is_word.to(scores.device)
+        words = scores.masked_fill(~is_word, -torch.inf).logsumexp(dim=1, keepdim=True)
+        return torch.where(is_word, words, scores).masked_fill(~allowed, -torch.inf)
 
     def allowed(self, input_ids: Tensor) -> Tensor:
         """Which tokens may follow. Each row has at least one. `[batch * copies, vocab_size]`"""

@@ -277,6 +277,20 @@ def test_tokens_after_a_prefix(prefix, allowed):
     assert rows[3].nonzero()[:, 0].tolist() == expected
 
 
+def test_next_word_has_the_probability_of_all_words():
+    """A model that is certain of another word must not open constituents instead."""
+    words = [TOKENIZER.convert_tokens_to_ids(["d", "o"]), TOKENIZER.convert_tokens_to_ids(["x"])]
+    ids = torch.tensor([TOKENIZER.convert_tokens_to_ids([TOKENIZER.bos_token, "(S", "d", "o"])])
+    probabilities = torch.full((1, len(TOKENIZER)), 0.1 / len(TOKENIZER), dtype=torch.float64)
+    probabilities[0, TOKENIZER.convert_tokens_to_ids("d")] += 0.9
+    scores = TreeLogitsProcessor(TOKENIZER, [words])(ids, probabilities.log())
+    brackets = len(TOKENIZER.get_added_vocab())
+    word, opening = (scores[0, TOKENIZER.convert_tokens_to_ids(token)].exp().item() for token in ("x", "(NP"))
+    assert word == pytest.approx(1 - brackets * 0.1 / len(TOKENIZER))
+    assert opening == pytest.approx(0.1 / len(TOKENIZER))
+    assert scores.argmax().item() == words[1][0]
+
+
 @pytest.mark.parametrize("decoding", [{"do_sample": False}, {"num_beams": 3}], ids=str)
 def test_other_sentences_of_a_batch_do_not_change_a_tree(decoding):
     model = random_parser(0).double()
