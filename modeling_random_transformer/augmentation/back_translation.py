@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.readers import TEXT_KEYS, read_texts
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
 from ..translation.streams import TranslationOptions
-from ..utils.compressed_files import is_readable, write_binary
+from ..utils.compressed_files import check_readable, write_binary
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines
 from .noise import add_noise
@@ -177,8 +177,7 @@ class Files:
             ValueError: the input is not a file, an output cannot be written, two of them are the same file, or the
                 folder contains files of something else.
         """
-        if not is_readable(self.monolingual):
-            raise ValueError(f"input_file must be a file, got {str(self.monolingual)!r}.")
+        check_readable("input_file", self.monolingual)
         for name, path in (("output_source", self.source), ("output_target", self.target)):
             if not path.parent.is_dir() or (path.exists() and not path.is_file()):
                 raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")

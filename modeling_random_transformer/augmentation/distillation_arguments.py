@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ..data.readers import TEXT_KEYS
 from ..training.arguments import DataArguments
-from ..utils.compressed_files import is_readable
+from ..utils.compressed_files import check_readable
 from ..utils.model_arguments import DTYPES
 
 
@@ -65,8 +65,7 @@ class DistillationArguments:
                     f"{name} must name at least one {'folder' if name == 'teacher' else 'file'}, got none."
                 )
         for path in self.source_text:
-            if not is_readable(path):
-                raise ValueError(f"source_text must be files, got {path!r}.")
+            check_readable("source_text", path)
         if self.teacher_dtype not in DTYPES:
             raise ValueError(f"teacher_dtype must be one of {', '.join(DTYPES)}, got {self.teacher_dtype!r}.")
         for name in ("teacher_num_beams", "teacher_max_batch_tokens"):

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..data.sources import ParallelText
 from ..utils.command_line import Parser, exit_status
+from ..utils.compressed_files import check_readable
 from .files import clean_files
 from .filters import COPIES, DUPLICATES, UNITS, CleaningOptions
 
@@ -141,6 +142,9 @@ def off_or(number: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Clean, and print the report on stderr."""
+    for name in ("train_file", "source_file", "target_file"):
+        if (path := getattr(arguments, name)) is not None:
+            check_readable(name, path)
     corpus = ParallelText(*inputs(arguments), arguments.source_key, arguments.target_key)
     options: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(CleaningOptions)}
     report = clean_files(

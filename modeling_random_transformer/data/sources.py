@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
-from ..utils.compressed_files import is_readable, is_standard_stream, open_binary
+from ..utils.compressed_files import check_readable, is_standard_stream, open_binary
 from ..utils.file_formats import file_format
 from ..utils.text import decode_line
 from .readers import read_columns
@@ -84,8 +84,8 @@ class ParallelText:
     def __post_init__(self) -> None:
         for name in ("source", "target"):
             path = getattr(self, name)
-            if path is not None and not is_readable(path):
-                raise ValueError(f"{name} must be a file, got {path}.")
+            if path is not None:
+                check_readable(name, path)
         if self.target is None:
             valid = file_format(self.source) != "text" or is_standard_stream(self.source)
         else:

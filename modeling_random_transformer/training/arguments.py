@@ -10,6 +10,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.mixing import CorpusSpec
 from ..data.sources import Corpus, DatasetText, Languages, ParallelText, load_split
 from ..tokenization_random_transformer import LANGUAGE_CODE
+from ..utils.compressed_files import check_readable
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
@@ -200,6 +201,9 @@ class DataArguments:
             raise ValueError(f"{split}_file must be unset with {prefix}source_file and {prefix}target_file, got both.")
         if (sources is None) != (targets is None):
             raise ValueError(f"{prefix}source_file and {prefix}target_file must be given together, got one of them.")
+        for name in (f"{split}_file", f"{prefix}source_file", f"{prefix}target_file"):
+            for path in getattr(self, name) or ():
+                check_readable(name, path)
         if single is not None:
             return [ParallelText(Path(path), None, self.source_key, self.target_key) for path in single]
         if sources is None:

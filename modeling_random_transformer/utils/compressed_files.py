@@ -29,6 +29,16 @@ def is_readable(path: str | PathLike) -> bool:
     return is_standard_stream(path) or (Path(path).exists() and not Path(path).is_dir())
 
 
+def check_readable(name: str, path: str | PathLike) -> None:
+    """Check the path of an argument.
+
+    Raises:
+        ValueError: the path is neither `-` nor a file or a pipe.
+    """
+    if not is_readable(path):
+        raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
+
+
 def uncompressed_suffix(path: str | PathLike) -> str:
     """The suffix before `.gz` or `.zst`: `".tsv"` for `a.tsv` and for `a.tsv.gz`."""
     path = Path(path)

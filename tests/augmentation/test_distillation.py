@@ -346,7 +346,7 @@ def test_restart_discards_the_translations_of_another_teacher_beam(folder, tmp_p
     ("options", "message"),
     [
         ({"teacher": []}, "teacher must name at least one folder, got none."),
-        ({"source_text": ["missing"]}, "source_text must be files, got 'missing'."),
+        ({"source_text": ["missing"]}, "source_text must be a file, got 'missing'."),
         ({"interpolate": True}, "teacher_num_beams must be at least 2 with interpolate, got 1."),
         (
             {"interpolate": True, "teacher_num_beams": 2},

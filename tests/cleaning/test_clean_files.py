@@ -163,7 +163,7 @@ def test_command_selects_columns(run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--train_file missing.tsv --output b.tsv", "source must be a file, got missing.tsv."),
+        ("--train_file missing.tsv --output b.tsv", "train_file must be a file, got 'missing.tsv'."),
         ("--train_file train.tsv --output train.tsv", "outputs must differ from each other and from the inputs, got"),
         ("--train_file train.tsv --output b.tsv --report b.tsv", "outputs must differ from each other and from the"),
         ("--train_file train.tsv --output no/b.tsv", "outputs must be files in folders that exist, got no/b.tsv."),

@@ -219,7 +219,7 @@ def test_lines_beyond_the_shorter_file_are_invalid(longer, tmp_path):
 def test_invalid_files_raise_value_error(tmp_path):
     (tmp_path / "a.en").touch()
     (tmp_path / "a.tsv").touch()
-    with pytest.raises(ValueError, match=r"source must be a file, got .*b\.en"):
+    with pytest.raises(ValueError, match=r"source must be a file, got '.*b\.en'"):
         ParallelText(tmp_path / "b.en", tmp_path / "a.en")
     message = "target must be given with a text file and omitted with a .tsv, .jsonl or .parquet file"
     with pytest.raises(ValueError, match=message):
