@@ -201,18 +201,17 @@ class DataArguments:
             raise ValueError(f"{split}_file must be unset with {prefix}source_file and {prefix}target_file, got both.")
         if (sources is None) != (targets is None):
             raise ValueError(f"{prefix}source_file and {prefix}target_file must be given together, got one of them.")
-        for name in (f"{split}_file", f"{prefix}source_file", f"{prefix}target_file"):
-            for path in getattr(self, name) or ():
-                check_readable(name, path)
-        if single is not None:
-            return [ParallelText(Path(path), None, self.source_key, self.target_key) for path in single]
-        if sources is None:
-            return []
+        sources, targets = sources or [], targets or []
         if len(sources) != len(targets):
             raise ValueError(
                 f"{prefix}source_file and {prefix}target_file must have the same number of files, got {len(sources)} "
                 f"and {len(targets)}."
             )
+        for name in (f"{split}_file", f"{prefix}source_file", f"{prefix}target_file"):
+            for path in getattr(self, name) or ():
+                check_readable(name, path)
+        if single is not None:
+            return [ParallelText(Path(path), None, self.source_key, self.target_key) for path in single]
         return [
             ParallelText(Path(source), Path(target), self.source_key, self.target_key)
             for source, target in zip(sources, targets, strict=True)
