@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.sentence:
         show_translations(model, tokenizer, args.sentence)
     scores = evaluate(model, tokenizer, args.test)
-    draw_losses(trainer.state.log_history, args.output_dir / "loss.png", len(tokenizer), LABEL_SMOOTHING)
+    draw_losses(trainer.state.log_history, args.output_dir / "loss.png", model.config, LABEL_SMOOTHING)
     model, _ = load(args.output_dir, attn_implementation="eager")  # SDPA does not return attention weights
     draw_attention(model, tokenizer, sentence_to_draw(args), args.output_dir / "attention.png")
 

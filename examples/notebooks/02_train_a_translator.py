@@ -22,8 +22,9 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.tutorials.report import minimum_loss, token_labels
+from modeling_random_transformer.tutorials.report import minimum_loss
 from modeling_random_transformer.tutorials.sample_data import greetings, held_out_sample
+from modeling_random_transformer.tutorials.token_text import cross_attention_labels, token_texts
 from modeling_random_transformer.tutorials.training_helpers import (
     configure_libraries,
     encode_pairs,
@@ -60,7 +61,7 @@ tokenizer = RandomTransformerTokenizer.train(chain(*train), vocab_size=4000, mod
 print(len(tokenizer), "tokens")
 for text in ("The king's dog is old.", "El perro del rey es viejo.", "This word is not in the data: eggcup."):
     ids = tokenizer(text).input_ids
-    print(" | ".join(token_labels(tokenizer, torch.tensor(ids))))
+    print(" | ".join(token_texts(tokenizer, torch.tensor(ids))))
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
 # %% [markdown]
@@ -89,10 +90,9 @@ print(translate(model.eval(), tokenizer, ["I see the dog."], max_new_tokens=8), 
 
 # %%
 batch = tokenizer(["I see the dog."], text_target=["Veo el perro."], return_tensors="pt")
-decoder_input = model.prepare_decoder_input_ids_from_labels(batch["labels"])
-inputs, labels = (token_labels(tokenizer, ids[0]) for ids in (decoder_input, batch["labels"]))
-for step in range(1, len(labels) + 1):
-    print(f"{' '.join(inputs[:step]):32} → {labels[step - 1]}")
+(decoder_input,) = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+for step, label in enumerate(token_texts(tokenizer, batch["labels"][0]), start=1):
+    print(f"{tokenizer.decode(decoder_input[:step]):20} → {label}")
 
 # %% [markdown]
 # The loss is the cross-entropy, the mean negative log-probability of the correct tokens:
@@ -232,8 +232,9 @@ assert translate(translator.model, tokenizer, sources[:50]) == translations[:50]
 # %% [markdown]
 # ## Cross-attention
 #
-# The cross-attention weights show which source tokens each target token attends to. Adjective and noun are exchanged
-# in Spanish, and the weights are exchanged too: the model has learned an alignment of words from pairs of sentences.
+# The cross-attention weights show which source tokens the model uses to predict each target token. Adjective and noun
+# are exchanged in Spanish, and the weights are exchanged too: the model has learned an alignment of words from pairs of
+# sentences. The row of a token is the one in which it is predicted, where the decoder's input is the previous token.
 # The next notebook examines these weights and changes them.
 
 # %%
@@ -247,9 +248,10 @@ assert torch.allclose(weights.sum(dim=-1), torch.ones(len(weights)), atol=1e-5)
 
 figure, axes = plt.subplots(figsize=(5.5, 4), layout="constrained")
 axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
-axes.set_xticks(range(weights.shape[1]), token_labels(tokenizer, inputs["input_ids"][0]), rotation=45, ha="right")
-axes.set_yticks(range(weights.shape[0]), token_labels(tokenizer, ids[0, 1:]))
-_ = axes.set(xlabel="source", ylabel="target")
+rows, columns = cross_attention_labels(tokenizer, inputs["input_ids"][0], ids[0])
+axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
+axes.set_yticks(range(len(rows)), rows)
+_ = axes.set(xlabel="source", ylabel="predicted token")
 
 # %% [markdown]
 # ## What next

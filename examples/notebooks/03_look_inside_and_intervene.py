@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Looking inside, and intervening
 #
-# A trained model is a function with millions of intermediate values. This notebook reads them with `trace` and changes
-# them with `intervene`, which use the same names. Reading shows what is *correlated* with a translation; changing shows
-# what *causes* it.
+# Even a small model computes more than 100,000 numbers for a sentence and its translation. This notebook reads them
+# with `trace` and changes them with `intervene`, which use the same names. Reading shows what is *correlated* with a
+# translation; changing shows what *causes* it.
 #
 # The model is the English-Spanish translator that the previous notebook has trained and saved. Run that one first.
 
@@ -16,8 +16,8 @@ import torch
 
 from modeling_random_transformer.loading import load_translator
 from modeling_random_transformer.tracing import intervene, trace
-from modeling_random_transformer.tutorials.report import token_labels
 from modeling_random_transformer.tutorials.sample_data import held_out_sample
+from modeling_random_transformer.tutorials.token_text import token_texts
 from modeling_random_transformer.tutorials.training_helpers import configure_libraries, translate
 
 FOLDER = Path("outputs/translator")
@@ -41,7 +41,7 @@ print(f"{sentence}  →  {translation}")
 pair = tokenizer([sentence], text_target=[translation], return_tensors="pt")
 with torch.no_grad(), trace(model) as recorded:
     model(**pair)
-print(len(recorded), "values, for example")
+print(f"{len(recorded)} values with {sum(value.numel() for value in recorded.values()):,} numbers, for example")
 for path in ("encoder.layers.0.self_attn.head.1.scores", "decoder.layers.1.ffn.activation", "probabilities"):
     step = recorded.explain(path)
     print(f"  {path}: {list(step.shape)} = {step.formula} (section {step.section})")
@@ -65,8 +65,8 @@ torch.testing.assert_close(weights @ V, recorded[f"{head}.output"])
 # source tokens. Some heads align words, others attend to the end of the sentence or spread their weight.
 
 # %%
-source_tokens = token_labels(tokenizer, pair["input_ids"][0])
-target_tokens = token_labels(tokenizer, pair["labels"][0])
+source_tokens = token_texts(tokenizer, pair["input_ids"][0])
+target_tokens = token_texts(tokenizer, pair["labels"][0])
 figure, plots = plt.subplots(
     layers, heads, figsize=(2.3 * heads, 2.5 * layers), sharex=True, sharey=True, layout="constrained"
 )
@@ -94,7 +94,7 @@ with torch.no_grad():
     for name, states in lens.items():
         log_probabilities = model.lm_head(states)[0].log_softmax(dim=-1)
         means[name] = log_probabilities.gather(1, correct[:, None]).mean().item()
-        print(f"{name:10} {means[name]:8.3f}   {' '.join(token_labels(tokenizer, log_probabilities.argmax(dim=-1)))}")
+        print(f"{name:10} {means[name]:8.3f}   {' '.join(token_texts(tokenizer, log_probabilities.argmax(dim=-1)))}")
 assert means[f"layer {layers - 1}"] == max(means.values())
 assert means[f"layer {layers - 1}"] > -1.5
 
@@ -182,7 +182,7 @@ assert loss_with({}) == intact  # nothing remains after the block
 # %%
 clean, other = "The house is old.", "The book is old."
 clean_inputs, other_inputs = (tokenizer(text, return_tensors="pt") for text in (clean, other))
-tokens = token_labels(tokenizer, clean_inputs["input_ids"][0])
+tokens = token_texts(tokenizer, clean_inputs["input_ids"][0])
 assert clean_inputs["input_ids"].shape == other_inputs["input_ids"].shape
 (different,) = (clean_inputs["input_ids"] != other_inputs["input_ids"])[0].nonzero()
 start = torch.tensor([[model.config.decoder_start_token_id]])

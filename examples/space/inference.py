@@ -24,7 +24,7 @@ from modeling_random_transformer.pipeline_random_transformer import (
 )
 from modeling_random_transformer.tracing import intervene, trace
 from modeling_random_transformer.tutorials.explorer_data import attention_maps, distribution, trim_padding
-from modeling_random_transformer.tutorials.token_text import token_texts
+from modeling_random_transformer.tutorials.token_text import cross_attention_labels
 from modeling_random_transformer.utils.command_line import require_random_transformer_folder
 from modeling_random_transformer.utils.errors import first_line
 
@@ -192,9 +192,10 @@ class Translator:
                     **{name: value.to(device) for name, value in inputs.items()},
                     decoder_input_ids=ids[None, :-1].to(device),
                 )
+        target, source = cross_attention_labels(self.tokenizer, inputs["input_ids"][0], ids)
         return Inside(
-            source=token_texts(self.tokenizer, inputs["input_ids"][0]),
-            target=token_texts(self.tokenizer, ids[1:]),
+            source=source,
+            target=target,
             attention=attention_maps(recorded, "decoder", "encoder_attn", self.model.config).cpu(),
             steps=[distribution(logits, self.tokenizer) for logits in recorded["logits"][0].cpu()],
             chosen=ids[1:].tolist(),

@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from modeling_random_transformer.tracing import Trace, trace
 
-from .token_text import token_texts
+from .token_text import cross_attention_labels, token_texts
 
 TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50
@@ -51,11 +51,18 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
     best = finished[0]
     with torch.no_grad(), trace(model) as recorded:
         model(**inputs, decoder_input_ids=best[None, :-1])
+    target = token_texts(tokenizer, best)
+    predicted, source = cross_attention_labels(tokenizer, inputs["input_ids"][0], best)
     return {
         "sentence": sentence,
         "translation": tokenizer.decode(best, skip_special_tokens=True),
-        "source": token_texts(tokenizer, inputs["input_ids"][0]),
-        "target": token_texts(tokenizer, best),
+        "source": source,
+        "target": target,
+        "labels": {  # of the rows and columns of each map
+            "encoder": (source, source),
+            "decoder": (target[:-1], target[:-1]),
+            "cross": (predicted, source),
+        },
         "layers": {"encoder": model.config.encoder_layers, "decoder": model.config.decoder_layers},
         "heads": model.config.num_heads,
         "maps": {

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from .token_text import cross_attention_labels
+
 HOW_TO_LOAD = """
     import modeling_random_transformer  # registers the Auto classes
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -51,14 +53,18 @@ def show_summary(scores: dict[str, tuple[float, float]], seconds: float, folder:
     console.print(HOW_TO_LOAD.format(folder=str(folder), sentence=sentence), soft_wrap=True)
 
 
-def draw_losses(history: Sequence[dict[str, float]], path: Path, vocab_size: int, label_smoothing: float) -> None:
-    """Plot the losses in a `Trainer`'s `log_history` and the minimum that label smoothing allows, as a PNG."""
+def draw_losses(history: Sequence[dict[str, float]], path: Path, config: Any, label_smoothing: float) -> None:
+    """Plot the losses in a `Trainer`'s `log_history` and the minimum that label smoothing allows, as a PNG.
+
+    `config` is that of the model.
+    """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
-    for key, label, color in (("loss", "training, with dropout", ORANGE), ("eval_loss", "held-out sentences", BLUE)):
+    training = "training, with dropout" if config.dropout else "training"
+    for key, label, color in (("loss", training, ORANGE), ("eval_loss", "held-out sentences", BLUE)):
         points = [(entry["step"], entry[key]) for entry in history if key in entry]
         axes.plot(*zip(*points, strict=True), label=label, color=color, linewidth=2, marker="o", markersize=3)
-    floor = minimum_loss(vocab_size, label_smoothing)
+    floor = minimum_loss(config.vocab_size, label_smoothing)
     axes.axhline(floor, label="minimum with label smoothing", color=GRAY, linestyle=":")
     axes.set_title("Training and evaluation loss", loc="left", fontweight="bold")
     axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", ylim=(0, None))
@@ -86,18 +92,14 @@ def draw_attention(model: Any, tokenizer: Any, sentence: str, path: Path) -> Non
         layers = model(**inputs, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
     weights = [layer[0].mean(dim=0) for layer in layers]  # means over heads, [target_len, source_len]
     layer = max(range(len(weights)), key=lambda index: float(weights[index].amax(dim=-1).mean()))
+    rows, columns = cross_attention_labels(tokenizer, inputs["input_ids"][0], output[0])
     draw_heat_map(
         weights[layer],
-        rows=token_labels(tokenizer, output[0, 1:]),  # the tokens that the decoder predicts
-        columns=token_labels(tokenizer, inputs["input_ids"][0]),
-        title=f"Cross-attention\n(layer {layer + 1}, mean of {layers[0].shape[1]} heads)",
+        rows=rows,
+        columns=columns,
+        title=f"Cross-attention\n(layer {layer}, mean of {layers[0].shape[1]} heads)",
         path=path,
     )
-
-
-def token_labels(tokenizer: Any, ids: Tensor) -> list[str]:
-    """Each token as text. A token that is part of a multi-byte character becomes `�`."""
-    return [tokenizer.decode([index]).strip() or "␣" for index in ids.tolist()]
 
 
 def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, path: Path) -> None:

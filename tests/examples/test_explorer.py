@@ -1,6 +1,7 @@
 """The explorer: the data of the page compared with the model, and the page in a browser."""
 
 import base64
+import html
 import json
 import math
 import sys
@@ -13,7 +14,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.tutorials import explorer_command, explorer_data
+from modeling_random_transformer.tutorials import explorer_command, explorer_data, report
+from modeling_random_transformer.tutorials.token_text import token_texts
 from tests.helpers.browser import chromium
 from tests.helpers.models import save_translator
 
@@ -74,6 +76,27 @@ def test_attention_maps_equal_the_models(data, model, tokenizer, outputs):
     ):
         expected = torch.stack([layer[0] for layer in weights])
         torch.testing.assert_close(dequantize(data["maps"][name]), expected, rtol=0, atol=1e-5)
+
+
+def test_rows_of_the_cross_attention_are_the_predicted_tokens(model, tokenizer, monkeypatch, tmp_path):
+    """The row with the label of a token is the one whose logits predict it."""
+    drawn = {}
+    monkeypatch.setattr(report, "draw_heat_map", lambda weights, **options: drawn.update(options, weights=weights))
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    ids = model.generate(**inputs, do_sample=False, max_new_tokens=7)
+    model.set_attn_implementation("eager")
+    monkeypatch.setattr(model.generation_config, "max_new_tokens", 7)
+    report.draw_attention(model, tokenizer, SENTENCE, tmp_path / "attention.png")
+    data = explorer_data.explore(model, tokenizer, SENTENCE, num_beams=1, max_new_tokens=7)
+    with torch.no_grad():
+        outputs = model(**inputs, decoder_input_ids=ids[:, :-1], output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    predicted = token_texts(tokenizer, outputs.logits[0].argmax(dim=-1))
+    assert predicted != token_texts(tokenizer, ids[0, :-1])  # the tokens of the decoder's input are others
+    source = token_texts(tokenizer, inputs["input_ids"][0])
+    assert data["labels"]["cross"] == (predicted, source)
+    assert (drawn["rows"], drawn["columns"]) == (predicted, source)
+    assert any(torch.equal(drawn["weights"], layer[0].mean(dim=0)) for layer in outputs.cross_attentions)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -200,6 +223,8 @@ def test_selecting_a_head(browser, data):
         Select(browser.find_element(By.ID, "head")).select_by_value(str(head))
         shown = torch.tensor(plotted(browser, "attention"))
         torch.testing.assert_close(shown, dequantize(data["maps"][name])[layer, head], rtol=0, atol=1e-6)
+        ticks = browser.execute_script("return document.getElementById('attention').layout.yaxis.ticktext")
+        assert [html.unescape(tick) for tick in ticks] == data["labels"][name][0]
     Select(browser.find_element(By.ID, "head")).select_by_value("mean")
     mean = dequantize(data["maps"]["decoder"])[0].mean(0)
     torch.testing.assert_close(torch.tensor(plotted(browser, "attention")), mean, rtol=0, atol=1e-6)

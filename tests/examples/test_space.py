@@ -33,6 +33,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from transformers import pipeline
 
 from modeling_random_transformer.tracing import intervene
+from modeling_random_transformer.tutorials.token_text import token_texts
 from tests.helpers.models import EOS, save_translator
 from tests.helpers.translation import multilingual_translator
 
@@ -270,6 +271,7 @@ def test_inside_equals_the_model(translator):
             exact = (row / temperature).softmax(-1)[inside.steps[step]["ids"]]
             torch.testing.assert_close(shown, exact, rtol=tolerance, atol=1e-5)
     assert inside.attention.shape == (3, 2, len(inside.target), len(inside.source))
+    assert inside.target == token_texts(translator.tokenizer, torch.tensor(inside.chosen))
     torch.testing.assert_close(inside.attention.sum(-1), torch.ones(inside.attention.shape[:-1]))
 
 
