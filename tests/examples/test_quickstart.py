@@ -8,9 +8,10 @@ from statistics import mean
 import pytest
 import quickstart
 
+from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.loading import load_translator
 from modeling_random_transformer.scoring import alignments
-from modeling_random_transformer.tutorials import pruning, sample_data, training_helpers
+from modeling_random_transformer.tutorials import pruning, report, sample_data, training_helpers
 from tests.helpers.gold_alignments import alignment_error_rate, gold_alignment
 
 PAIRS = sample_data.sample(2000, seed=1)
@@ -138,6 +139,16 @@ def test_invalid_arguments_exit_with_2(arguments, message, capsys):
         quickstart.main(arguments)
     assert exit_.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_plot_of_the_losses_names_dropout_only_if_there_is_any(dropout, monkeypatch, tmp_path):
+    labels = []
+    monkeypatch.setattr(report.Figure, "savefig", lambda figure, *_, **__: labels.extend(figure.axes[0].legend_.texts))
+    history = [{"step": 1, "loss": 2.0, "eval_loss": 2.0}]
+    config = RandomTransformerConfig(vocab_size=10, dropout=dropout)
+    report.draw_losses(history, tmp_path / "loss.png", config, label_smoothing=0.1)
+    assert any("with dropout" in label.get_text() for label in labels) == bool(dropout)
 
 
 # Complete runs
