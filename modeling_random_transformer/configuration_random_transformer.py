@@ -58,7 +58,7 @@ CHOICES = {
 
 
 class RandomTransformerConfig(PretrainedConfig):
-    """All options of a Random Transformer. The defaults are the paper's base model.
+    """All options of a Random Transformer. The defaults are the paper's base model, with `attention_bias`.
 
     Args:
         vocab_size: size of the vocabulary that source and target share (paper 5.1).
@@ -76,7 +76,7 @@ class RandomTransformerConfig(PretrainedConfig):
         norm_order: `"post"` is LayerNorm(x + sublayer(x)), the paper; `"pre"` is x + sublayer(LayerNorm(x)).
         final_layer_norm: an additional layer norm at the end of encoder and decoder; `norm_order == "pre"` when `None`.
         layer_norm_eps: the constant added to the variance.
-        attention_bias: biases in the four attention projections.
+        attention_bias: biases in the four attention projections. The paper has none (3.2.2), most implementations do.
         attention_scale: the factor on Q·K; `d_k ** -0.5` when `None` (paper 3.2.1).
         position_embedding: `"sinusoidal"` (paper 3.5), `"learned"` or `"none"`.
         sinusoid_layout: `"interleaved"` sines and cosines (paper) or `"concatenated"`, all sines before all cosines
