@@ -22,7 +22,6 @@ import matplotlib.pyplot as plt
 import torch
 from datasets import Dataset
 from tokenizers import AddedToken
-from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding, PrinterCallback, Trainer, set_seed
 
 from modeling_random_transformer import (
     RandomTransformerConfig,
@@ -112,8 +111,9 @@ assert all("encoder_attn" in name for name in missing)
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}} + M\right)V$$
 #
-# The encoder has no mask: $M = 0$. In the decoder, $M_{ij} = -\infty$ for $j > i$, which hides later tokens. The
-# attention weights of the two random models show this, and so does a change of the last word.
+# $M_{ij} = -\infty$ hides token $j$ from token $i$. Both models hide padding. A single sentence has none, so the
+# encoder's $M$ is 0 here. In the decoder, $M_{ij} = -\infty$ also for $j > i$, which hides later tokens. The attention
+# weights of the two random models show this, and so does a change of the last word.
 
 # %%
 ids = tokenizer("The king eats the red apple.", add_special_tokens=False, return_tensors="pt")["input_ids"]
@@ -146,8 +146,10 @@ for axes, model, title in zip(panels, (encoder_only, decoder_only), ("Encoder", 
 # This needs texts without labels. transformers' collator hides the tokens, here 30% because the sentences are short;
 # its `Trainer` does the rest.
 
-
 # %%
+from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding, PrinterCallback, Trainer, set_seed
+
+
 def train(model, collator, examples, epochs, learning_rate=6e-3):
     """Train with transformers' `Trainer`. Returns the steps and the losses of its log."""
     arguments = short_training_arguments(
