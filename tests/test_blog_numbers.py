@@ -1,8 +1,12 @@
-"""All arrays printed in the blog post "The Random Transformer", computed by the model's modules with its weights.
+"""The results of the blog post "The Random Transformer" that follow from its printed numbers, by the model's modules.
 
 The position encoding of "World" is tested against the correct value: the blog post inserts the dimension index for i
 instead of index // 2. Its later numbers depend on its printed embedding E, which is therefore used as the input.
 """
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,6 +102,27 @@ def test_residual_sum():
     assert_printed(summed.std(-1, correction=0), BLOG["std_E_plus_Z"])
 
 
+def test_evaluation_by_hand():
+    """The blog post computes the sum and its norm a second time by hand, with other last digits of Z."""
+    by_hand, block = BLOG["by_hand"], first_layer(attention_scale=1 / 30)
+    attended = block.self_attn(E)[0]
+    summed = E + attended
+    deviations = summed - summed.mean(-1, keepdim=True)
+    variance = summed.var(-1, correction=0)
+    for ours, printed in (
+        (attended, "Z"),
+        (summed, "E_plus_Z"),
+        (summed.mean(-1), "mean"),
+        (summed[0, 0].mean(), "mean_of_Hello"),
+        (variance.sqrt(), "std"),
+        (deviations[0, 0], "deviations_of_Hello"),
+    ):
+        expected = tensor(by_hand[printed])
+        torch.testing.assert_close(ours.reshape(expected.shape), expected, rtol=0, atol=6e-8)
+    torch.testing.assert_close(variance[0, 0], tensor(by_hand["variance_of_Hello"]), rtol=1e-8, atol=0)
+    torch.testing.assert_close(4 * variance[0, 0], tensor(by_hand["sum_of_squares_of_Hello"]), rtol=1e-8, atol=0)
+
+
 def test_layer_norm():
     """The blog post's code divides by std + eps, the model by sqrt(var + eps): a difference of 2e-7 for this std of 10.
 
@@ -138,6 +163,39 @@ def test_causal_mask():
     identity = torch.eye(3, dtype=torch.float64)[None, None]
     _, weights = eager_attention_forward(torch.nn.Identity(), scores, identity, identity, mask, scaling=1.0)
     assert_printed(weights[0, 0], example["row_softmax"])
+
+
+def test_layer_norm_of_the_decoder():
+    """Of the printed output of a self-attention with random weights; see `test_layer_norm` for the tolerance."""
+    decoder = BLOG["decoder"]
+    normed = (
+        eager_model()
+        .model.decoder.layers[0]
+        .self_attn_layer_norm(tensor(decoder["SOS_plus_position"]) + tensor(decoder["self_attention"]))
+    )
+    torch.testing.assert_close(normed, tensor(decoder["layer_norm"]), rtol=0, atol=3e-7)
+
+
+def long_numbers(tree: object, path: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Each part of `blog_numbers.json`, and its numbers of at least six digits without their signs."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from long_numbers(value, f"{path}{key}.")
+    else:
+        numbers = re.findall(r"[\d.]+(?:e-\d+)?", repr(tree))
+        yield path, {number for number in numbers if len(re.sub(r"e.*|\D", "", number)) >= 6}
+
+
+def test_numbers_in_the_documentation():
+    """How many of the different numbers are inputs, and how many follow from them."""
+    inputs, others = (tuple(f"{path}." for path in BLOG[kind]) for kind in ("inputs", "not_in_the_post"))
+    found = list(long_numbers(BLOG))
+    given = set().union(*(numbers for path, numbers in found if path.startswith(inputs)))
+    results = set().union(*(numbers for path, numbers in found if not path.startswith(inputs + others)))
+    assert not given & results
+    page = (Path(__file__).parents[1] / "docs" / "explanation" / "decisions.md").read_text()
+    assert f"{len(results)} are results" in page
+    assert f"{len(given)} are inputs" in page
 
 
 def test_random_model_of_six_layers_is_finite():

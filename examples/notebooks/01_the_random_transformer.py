@@ -3,9 +3,15 @@
 #
 # Omar Sanseviero's blog post
 # [The Random Transformer](https://osanseviero.github.io/hackerllama/blog/posts/random_transformer/) computes a whole
-# Transformer by hand: four dimensions, two heads, ten words, random weights. This notebook computes the same numbers in
-# three ways: with one line of matrix algebra per formula, with the model of this package (the one that also trains and
-# serves translations), and as printed in the post. An `assert` compares all three.
+# Transformer by hand: four dimensions, two heads, ten words, random weights. This notebook computes its steps in two
+# ways: with one line of matrix algebra per formula, and with the model of this package (the one that also trains and
+# serves translations). An `assert` compares them with each other and with the post, where the post prints a result that
+# follows from numbers that it prints. Weights and other inputs are those of the post where it prints them.
+#
+# Not everything can be reproduced: the post draws most of its weights at random without printing them. Of its 209
+# different numbers of six or more digits, 80 are results that follow from printed numbers, 38 are such inputs, and 91
+# belong to computations with unprinted weights: the feed-forward networks, the blocks and stacks, the cross-attention
+# and the generated words. For those, the weights of our model are other random numbers.
 #
 # You need matrix multiplication and Python. Nothing is trained here: the subject is the arithmetic of
 # "Attention Is All You Need" (Vaswani et al. 2017). Section numbers refer to that paper.
@@ -23,11 +29,9 @@ from modeling_random_transformer.tutorials.architecture import describe
 from modeling_random_transformer.tutorials.architecture_drawing import draw
 from modeling_random_transformer.tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
 from modeling_random_transformer.tutorials.walkthrough_blog import (
-    ATTENDED,
-    ATTENDED_NORMED,
-    ENCODED,
+    DECODER,
+    OPTIONS,
     SMALL_SCALE,
-    SOS_AT_0,
     naive_softmax,
     run_without_norms,
     traced,
@@ -38,7 +42,7 @@ from modeling_random_transformer.tutorials.walkthrough_blog import (
 
 
 def compare(name, by_hand, model_value=None, post_value=None, tolerance=6e-9):
-    """Print an array, and check that the model and the post have the same numbers."""
+    """Print an array, and check that the model and the post, where they are given, have the same numbers."""
     agreeing = []
     if model_value is not None:
         torch.testing.assert_close(by_hand, model_value.reshape(by_hand.shape), rtol=1e-9, atol=1e-9)
@@ -54,7 +58,7 @@ def compare(name, by_hand, model_value=None, post_value=None, tolerance=6e-9):
 # ## The model
 #
 # The post's model is a preset of the configuration. Its architecture is that of the paper's Figure 1. The figure below
-# is drawn from the modules of the model; the paper's base model differs only in its numbers.
+# is drawn from the modules of the model. Section 10 compares them with the base preset.
 
 # %%
 model = blog_model()
@@ -78,7 +82,7 @@ print("hello world:", tokenizer("hello world").input_ids, "(the last token is EO
 
 recorded = traced_hello_world()
 token_embedding = tensor([[1, 2, 3, 4], [2, 3, 4, 5]])
-compare("token embedding", token_embedding, recorded["encoder.embedding.token"], BLOG["token_embedding"])
+compare("token embedding", token_embedding, recorded["encoder.embedding.token"])
 
 # %% [markdown]
 # ## 2. Positions
@@ -95,15 +99,16 @@ compare("token embedding", token_embedding, recorded["encoder.embedding.token"],
 # %%
 angles = tensor([[0, 0], [1, 1 / 10000 ** (2 / 4)]])
 positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-printed = [BLOG["position_encoding"]["pos0"], BLOG["position_encoding"]["pos1"]]
-compare("positions", positions, post_value=printed)
+compare("positions", positions)
+compare("position of hello", positions[0], post_value=BLOG["position_encoding"]["pos0"])
 # The model's table is in float32, which has about seven digits.
 torch.testing.assert_close(recorded["encoder.embedding.position"].double(), positions, rtol=0, atol=1e-7)
 compare("sum", token_embedding + positions)
+compare("sum of hello", (token_embedding + positions)[0], post_value=BLOG["E"][0])
 
 # %% [markdown]
 # The second row of the post is different: it inserts the dimension for $i$ where the formula needs half of it. Its
-# later numbers depend on this, so from here on the input of our model is the post's matrix $E$.
+# later numbers depend on this, so from here on the input of our model is the post's matrix $E$, printed below.
 #
 # Four dimensions have two wavelengths. With $d_\text{model} = 64$ there are 32, and each position has its own pattern.
 # The wavelengths grow from left to right, as the digits of a number change more slowly from the last to the first.
@@ -209,11 +214,13 @@ compare("Z", Z, recorded["encoder.layers.0.self_attn.output"], BLOG["Z_div30"])
 # $$\text{LayerNorm}(x) = \gamma \cdot \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} + \beta$$
 #
 # The post's code divides by $\sigma + \varepsilon$ instead, as some early implementations did. The results differ in
-# the seventh digit.
+# the seventh digit. The post also computes the sum by hand, from other last digits of $Z$: it differs in the eighth
+# decimal place.
 
 # %%
 residual = E + Z
 path = "encoder.layers.0.self_attn"
+compare("E + Z", residual, recorded[f"{path}.residual"], BLOG["by_hand"]["E_plus_Z"], tolerance=6e-8)
 compare("mean", residual.mean(-1), recorded[f"{path}.mean"], BLOG["mean_E_plus_Z"])
 compare("std", residual.std(-1, correction=0), recorded[f"{path}.variance"].sqrt(), BLOG["std_E_plus_Z"])
 normalized = (residual - residual.mean(-1, keepdim=True)) / (residual.var(-1, correction=0, keepdim=True) + 1e-6).sqrt()
@@ -274,23 +281,30 @@ _ = axes.legend(frameon=False)
 # of the encoder, with two differences.
 #
 # **Masked self-attention** (section 3.2.3). A word must not attend to later words, which do not exist yet during
-# generation. Their scores are set to $-\infty$ before the softmax, so their weights are exactly 0:
+# generation. Their scores are set to $-\infty$ before the softmax, so their weights are exactly 0. The post omits the
+# mask, so these scores are another example:
 
 # %%
-scores = tensor(BLOG["causal_mask_example"]["scores"])
+scores = tensor([[1.1, 1.2, 1.3], [2.2, 2.3, 2.4], [3.3, 3.4, 3.5]])
 visible = torch.ones(3, 3, dtype=torch.bool).tril()
 masked_weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
-compare("weights", masked_weights, post_value=BLOG["causal_mask_example"]["row_softmax"])
+compare("weights", masked_weights)
+assert torch.equal(masked_weights, masked_weights.tril())
 
 # %% [markdown]
 # **Cross-attention** (section 3.2.3). The queries come from the decoder, the keys and values from the encoder's output.
 # The weights have one row per target word and one column per source word. With the start token alone, there is one row.
+#
+# The post prints the output of its self-attention for SOS, but not its random weights. That output is the input of the
+# norm here. The cross-attention after it has random weights too, so only our model and the formula are compared.
 
 # %%
-state = model.model.decoder.layers[0].self_attn_layer_norm(tensor([SOS_AT_0]) + tensor([ATTENDED]))
-compare("LayerNorm(E + Z) of SOS", state, post_value=[ATTENDED_NORMED], tolerance=3e-7)
+state = model.model.decoder.layers[0].self_attn_layer_norm(
+    tensor([DECODER["SOS_plus_position"]]) + tensor([DECODER["self_attention"]])
+)
+compare("LayerNorm(E + Z) of SOS", state, post_value=[DECODER["layer_norm"]], tolerance=3e-7)
 
-recorded = traced(model, encoder_outputs=(tensor(ENCODED)[None],))
+recorded = traced(model, encoder_outputs=(tensor(DECODER["encoder_output"])[None],))
 path = "decoder.layers.0.encoder_attn.head.0"
 assert recorded[f"{path}.query"].shape == (1, 1, 3)
 assert recorded[f"{path}.key"].shape == (1, 2, 3)
@@ -303,7 +317,8 @@ compare("output", cross_weights @ V, recorded[f"{path}.output"])
 # ## 9. From vectors to words
 #
 # The last linear layer computes a logit for each word of the vocabulary from the last decoder state, and the softmax
-# turns the logits into probabilities (section 3.4). The post prints its logits; the most probable word is *hola*.
+# turns the logits into probabilities (section 3.4). The post prints its logits, but not the random weights that they
+# come from, so they are the input here. The most probable word is *hola*.
 
 # %%
 logits = tensor(BLOG["logits"])
@@ -332,16 +347,20 @@ for step, token in enumerate(ids[0, 1:].tolist()):
 # %% [markdown]
 # ## 10. The same code, larger
 #
-# The paper's base model has the same modules with other sizes. Without weights (on PyTorch's meta device) it is built
-# in an instant, and its parameters can be counted:
+# The paper's base model has the same modules with other sizes. It also has dropout, multiplies the embeddings by
+# $\sqrt{d_\text{model}}$, and its output layer is the embedding matrix, without a bias. The base preset differs from
+# the paper in one option: the attention projections have biases, as in most implementations. Without weights (on
+# PyTorch's meta device) the model is built in an instant, and its parameters can be counted:
 
 # %%
 with torch.device("meta"):
     base = RandomTransformerForConditionalGeneration(RandomTransformerConfig.from_preset("base"))
 for name, value in BLOG["original_sizes"].items():
-    print(f"{name:15} {getattr(model.config, name):5} {getattr(base.config, name):7,}")
-    assert getattr(base.config, name) == value
-print(f"{'parameters':15} {model.num_parameters():5,} {base.num_parameters():7,}")
+    print(f"{name:20} {getattr(model.config, name):5} {getattr(base.config, name):10,}")
+    assert getattr(base.config, name) == value  # printed in the post
+for name in OPTIONS:
+    print(f"{name:20} {getattr(model.config, name)!s:>5} {getattr(base.config, name)!s:>10}")
+print(f"{'parameters':20} {model.num_parameters():5,} {base.num_parameters():10,}")
 assert 60e6 < base.num_parameters() < 65e6  # "65 · 10⁶" in the paper's Table 3
 
 # %% [markdown]

@@ -1,5 +1,6 @@
 """The walkthrough of a saved model: from the tokens to the translation, with all values of one layer and head."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def walkthrough_model(display: Display, folder: Path, sentence: str, layer: int,
     show_tokens(display, source, inputs["input_ids"][0])
     show_embedding(display, recorded, source)
     show_encoder(display, recorded, source, layer)
-    show_decoder(display, recorded, target[:-1], source, layer)
+    positions = [f"{token} → {predicted}" for token, predicted in itertools.pairwise(target)]
+    show_decoder(display, recorded, positions, source, layer)
     show_residual_stream(display, recorded)
     show_output(display, recorded, tokenizer, target)
     display.begin("model_answer")
