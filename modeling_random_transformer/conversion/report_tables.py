@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from rich.console import Group
 from rich.table import Column, Table
 
+from ..utils.errors import format_value, printable
 from .report import ConversionReport, MappedWeight
 
 # The index of a layer in the name of a weight: of this model and most others, or of Marian.
@@ -25,8 +26,8 @@ def report_tables(report: ConversionReport) -> Group:
         weights.add_row(name, "—", "", reason)
     config = Table(*columns("field", "value", "derived from"), title="config", title_justify="left")
     for name, derived in report.config.items():
-        config.add_row(name, repr(derived.value), derived.source)
-    return Group(weights, config, *(f"• {note}" for note in report.notes))
+        config.add_row(name, format_value(derived.value), derived.source)
+    return Group(weights, config, *(f"• {printable(note)}" for note in report.notes))
 
 
 def columns(*headers: str) -> list[Column]:

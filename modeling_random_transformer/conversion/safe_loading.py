@@ -3,13 +3,16 @@
 import argparse
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+
+from .untrusted import check_calls, check_expansion, check_objects, expanded_size
 
 
 class IgnoredObject:
@@ -42,11 +45,23 @@ def read_checkpoint(path: str | Path) -> Any:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"checkpoint must be an existing file, got {str(path)!r}.")
-    try:
+    with errors_of_reading(path):
+        size = expanded_size(path)
+    check_expansion(path, size)
+    with errors_of_reading(path):
         if path.suffix == ".safetensors":
             return load_file(path)
+        check_calls(path)
         with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed
-            return torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    check_objects(content, path)
+    return content
+
+
+@contextmanager
+def errors_of_reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except pickle.UnpicklingError as error:
         raise ValueError(f"checkpoint {path} was not read: {pickle_error(str(error))}") from error
     except Exception as error:  # the exception type depends on where the file is damaged

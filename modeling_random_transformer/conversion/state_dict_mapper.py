@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.errors import format_names
+from ..utils.errors import MAX_NAME, format_names, format_value, printable
 from .report import ConversionReport, DerivedField, MappedWeight
 
 # Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, and `module` a module of a
@@ -52,6 +52,9 @@ class StateDictMapper:
     def __init__(self, origin: str, weights: Mapping[str, Tensor], title: str | None = None):
         self.origin = origin
         self.remaining = dict(weights)
+        for name in weights:  # they occur in messages and reports
+            if printable(name, MAX_NAME) != name:
+                raise ValueError(f"weights of {origin} must have printable names, got {format_value(name)}.")
         self.state_dict: dict[str, Tensor] = {}
         self.sources: dict[str, str] = {}
         self.config_fields: dict[str, Any] = {}
@@ -218,7 +221,7 @@ def as_tuple(targets: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_dense(name: str, weight: Tensor) -> None:
-    """Raise a `ValueError` unless a tensor is dense, floating-point and stored in full.
+    """Raise a `ValueError` unless a tensor is dense, floating-point, stored in full and finite.
 
     An expanded tensor has a few bytes in a file, but can have any size in memory.
     """
@@ -231,6 +234,8 @@ def check_dense(name: str, weight: Tensor) -> None:
         found = "one on the meta device, without values"
     elif weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
         found = f"one expanded to {list(weight.shape)}"
+    elif not weight.isfinite().all():
+        found = "one with values that are infinite or not a number"
     if found is not None:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise ValueError(f"{name} must be a dense tensor of {allowed}, got {found}.")
+        raise ValueError(f"{name} must be a dense tensor of finite {allowed}, got {found}.")

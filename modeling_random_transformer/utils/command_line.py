@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .compressed_files import is_standard_stream
+from .errors import printable
 
 MODEL_TYPE = "random_transformer"
 SEPARATOR = "\0"  # of folders in one argument; no path contains it
@@ -71,7 +72,7 @@ def run_script(main: Callable[[], int]) -> NoReturn:
 
 def print_error(script: str, message: str) -> None:
     """Print an error in the format of argparse on stderr."""
-    print(f"{current_program(script)}: error: {message}", file=sys.stderr)
+    print(f"{current_program(script)}: error: {printable(message)}", file=sys.stderr)
 
 
 def format_error(error: Exception) -> str:

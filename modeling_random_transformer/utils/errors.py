@@ -1,7 +1,10 @@
 """One-line error messages, including those of exceptions from other libraries."""
 
+import reprlib
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -9,16 +12,34 @@ from safetensors import SafetensorError
 UNREADABLE = (OSError, ValueError, RuntimeError, SafetensorError)
 
 
+MAX_MESSAGE, MAX_NAME = 2000, 200  # characters
+REPR = reprlib.Repr()
+REPR.maxstring, REPR.maxlevel = MAX_NAME, 3
+
+
+def printable(text: str, limit: int = MAX_MESSAGE) -> str:
+    """The text without its end, if it is long, and with escaped control characters, which terminals would execute."""
+    shown = text if len(text) <= limit else f"{text[:limit]}…"
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+
+
+def format_value(value: Any) -> str:
+    """The representation of any value, with the first items of a container."""
+    if isinstance(value, int) and abs(value) > sys.maxsize:  # its digits may be too many to be computed
+        return "an integer of more than 64 bits"
+    return printable(REPR.repr(value), 2 * MAX_NAME)
+
+
 def first_line(error: Exception) -> str:
     """The first line of the error's message; some libraries append advice and tables."""
-    return str(error).strip().partition("\n")[0]
+    return printable(str(error).strip().partition("\n")[0], 500)
 
 
 def format_names(names: Iterable[str], shown: int = 5) -> str:
     """Join the first names with commas and count the others: `"a, b, c, d, e and 3 more"`."""
     listed = list(names)
     more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
-    return ", ".join(listed[:shown]) + more
+    return ", ".join(printable(name, MAX_NAME) for name in listed[:shown]) + more
 
 
 @contextmanager

@@ -1,11 +1,12 @@
 """Converts the model in an archive with the files that belong to it."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ...utils.atomic_files import check_free
-from ...utils.errors import format_names
+from ...utils.errors import format_names, format_value
 from ..fairseq.folder import FILES as FAIRSEQ_FILES
 from ..fairseq.folder import convert_fairseq_folder
 from ..hidden_files import is_hidden
@@ -21,7 +22,7 @@ CONVERTERS: dict[str, Callable[[Path, Path], ConversionReport]] = {
 # By the suffix of a model: names of the files that its conversion reads, in the same folder.
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
 OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
-MAX_COMPANION_BYTES = 2**28  # of one vocabulary
+MAX_COMPANION_BYTES = 2**26  # of one vocabulary
 
 
 def convert_archive(archive: str | Path, output: str | Path, *, model: str | None = None) -> ConversionReport:
@@ -47,6 +48,7 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
             members = [member for member in contained if not is_hidden(member.path)]
             chosen, others = choose_model(archive, members, model)
             needed = [chosen, *find_companions(archive, members, chosen)]
+            check_space(Path(scratch), sum(member.size for member in needed))
             # In the order of the archive, as going back in a compressed tar archive decompresses it again.
             for member in sorted(needed, key=members.index):
                 extract(member, Path(scratch))
@@ -54,7 +56,9 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
             report = CONVERTERS[chosen.path.suffix](Path(scratch) / chosen.path.name, output)
         except ValueError as error:
             raise ValueError(str(error).replace(scratch, str(archive))) from error
-    report.notes.insert(0, f"Read from the archive: {', '.join(str(member.path) for member in needed)}.")
+    report.notes.insert(
+        0, f"Read from the archive: {format_names((str(member.path) for member in needed), len(needed))}."
+    )
     if others:
         names = format_names(str(member.path) for member in others)
         report.notes.insert(1, f"Other models of the archive, which were not converted: {names}.")
@@ -93,7 +97,14 @@ def find_companions(archive: Path, members: list[Member], model: Member) -> list
     for member in found:
         if member.size > MAX_COMPANION_BYTES:
             raise ValueError(
-                f"{archive} must have vocabularies of at most {MAX_COMPANION_BYTES} bytes, got {str(member.path)!r} of "
-                f"{member.size} bytes."
+                f"{archive} must have vocabularies of at most {MAX_COMPANION_BYTES} bytes, got "
+                f"{format_value(str(member.path))} of {member.size} bytes."
             )
     return found
+
+
+def check_space(folder: Path, size: int) -> None:
+    """Raise a `ValueError` unless the disk of a folder has space for the model's files and for the converted model."""
+    free = shutil.disk_usage(folder).free
+    if free < 2 * size:
+        raise ValueError(f"output must be on a disk with {2 * size} free bytes, got {free} in {folder.parent}.")

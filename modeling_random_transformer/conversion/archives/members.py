@@ -8,6 +8,7 @@ import bz2
 import errno
 import gzip
 import lzma
+import math
 import shutil
 import stat
 import tarfile
@@ -21,10 +22,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any, TypeVar
 
 from ...utils.atomic_files import name_path_in_errors
+from ...utils.errors import format_value
+from ..untrusted import check_expansion
 
 MAX_MEMBERS = 10_000
 MAX_BYTES = 2**35  # of all members, uncompressed: several times an ensemble of four big models
-MAX_READ = 2**24  # of one read; tarfile reads an extended header at once, which may claim any size
+MAX_HEADER_BYTES = 2**24  # of all headers of a tar archive: those of `MAX_MEMBERS` files with long names
 CHUNK = 2**20
 # The first bytes of compressed tar archives.
 DECOMPRESSORS: dict[bytes, Callable[[Path], Any]] = {
@@ -96,8 +99,9 @@ def checked(archive: Path, members: Iterable[Member]) -> Iterator[Member]:
                 f"{archive} must have at most {MAX_BYTES / 2**30:.0f} GiB of files, got more. Extract a larger archive "
                 "and convert the model in its folder."
             )
+        check_expansion(archive, size)
         if member.path in seen:
-            raise ValueError(f"{archive} must contain each file once, got {str(member.path)!r} again.")
+            raise ValueError(f"{archive} must contain each file once, got {format_value(str(member.path))} again.")
         seen.add(member.path)
         yield member
 
@@ -125,7 +129,7 @@ def zip_members(path: Path) -> Iterator[Iterator[Member]]:
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                     raise not_a_file(path, info.filename)
                 if info.flag_bits & 1:
-                    raise ValueError(f"{path} must not be encrypted, but {info.filename!r} is.")
+                    raise ValueError(f"{path} must not be encrypted, but {format_value(info.filename)} is.")
                 if not info.is_dir():
                     yield Member(safe, info.file_size, partial(archive.open, info))
 
@@ -137,7 +141,7 @@ def tar_members(path: Path, start: bytes) -> Iterator[Iterator[Member]]:
     decompressors = [function for magic, function in DECOMPRESSORS.items() if start.startswith(magic)]
     with (
         decompressors[0](path) if decompressors else path.open("rb") as file,
-        tarfile.open(fileobj=LimitedReads(file, path), mode="r:") as archive,  # type: ignore[call-overload]
+        tarfile.open(fileobj=(headers := LimitedReads(file, path)), mode="r:") as archive,  # type: ignore[call-overload]
     ):
 
         def members() -> Iterator[Member]:
@@ -145,22 +149,29 @@ def tar_members(path: Path, start: bytes) -> Iterator[Iterator[Member]]:
                 safe = safe_path(path, info.name)
                 if not (info.isreg() or info.isdir()):
                     raise not_a_file(path, info.name)
+                if info.issparse():
+                    raise ValueError(f"{path} must contain no sparse files, got {format_value(info.name)}.")
                 if info.isreg():
                     yield Member(safe, info.size, partial(archive.extractfile, info))
+            headers.limit = math.inf  # from here on, the content of files is read
 
         yield members()
 
 
 class LimitedReads:
-    """A file for tarfile whose single reads are limited to `MAX_READ` bytes."""
+    """A file for tarfile that reads at most `MAX_HEADER_BYTES`, until `limit` is set to another number.
+
+    An extended header has any size, and there may be any number of them before each file.
+    """
 
     def __init__(self, file: IO[bytes], path: Path):
-        self.file, self.path = file, path
+        self.file, self.path, self.limit = file, path, float(MAX_HEADER_BYTES)
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        if size > MAX_READ:
-            raise ValueError(f"{self.path} must have headers of at most {MAX_READ} bytes, got one of {size} bytes.")
+        self.limit -= size
+        if self.limit < 0:
+            raise ValueError(f"{self.path} must have headers of at most {MAX_HEADER_BYTES} bytes, got more.")
         return self.file.read(size)
 
 
@@ -172,9 +183,11 @@ def safe_path(archive: Path, name: str) -> PurePosixPath:
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or PureWindowsPath(name).drive:
-        raise ValueError(f"{archive} must contain relative paths without '..', got {name!r}.")
+        raise ValueError(f"{archive} must contain relative paths without '..', got {format_value(name)}.")
     return path
 
 
 def not_a_file(archive: Path, name: str) -> ValueError:
-    return ValueError(f"{archive} must contain only files and folders, got {name!r}, which is a link or a device.")
+    return ValueError(
+        f"{archive} must contain only files and folders, got {format_value(name)}, which is a link or a device."
+    )

@@ -1,6 +1,5 @@
 """The options of a fairseq checkpoint, in any of the three layouts that fairseq has used."""
 
-import reprlib
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...utils.errors import format_value, printable
 from ..safe_loading import is_state_dict
 
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
@@ -114,7 +114,9 @@ def flatten(stored: Mapping[str, Any]) -> dict[str, Any]:
             options |= {f"{part}_{name}": value for name, value in as_mapping(inner).items()}
     for name, value in options.items():
         if isinstance(value, Tensor):
-            raise ValueError(f"{name} must be a plain value, got a tensor of shape {list(value.shape)}.")
+            raise ValueError(
+                f"{printable(str(name))} must be a plain value, got a tensor of shape {list(value.shape)}."
+            )
     return options
 
 
@@ -128,18 +130,21 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Raise a `ValueError` that names the first unsupported option."""
     for name in UNSUPPORTED:
         if options.get(name):
-            raise ValueError(f"{name} must be off, got {options[name]!r}.")
+            raise ValueError(f"{name} must be off, got {format_value(options[name])}.")
     for name in EQUAL_IN_STACKS:
         encoder, decoder = options.get(f"encoder_{name}"), options.get(f"decoder_{name}")
         if encoder is not None and decoder is not None and encoder != decoder:
-            raise ValueError(f"encoder_{name} and decoder_{name} must be equal, got {encoder!r} and {decoder!r}.")
+            raise ValueError(
+                f"encoder_{name} and decoder_{name} must be equal, got {format_value(encoder)} and "
+                f"{format_value(decoder)}."
+            )
     width = options.get("decoder_embed_dim")
     for name in ("decoder_input_dim", "decoder_output_dim"):
         if width is not None and options.get(name) not in (None, width):
-            raise ValueError(f"{name} must be decoder_embed_dim={width}, got {options[name]!r}.")
+            raise ValueError(f"{name} must be decoder_embed_dim={width}, got {format_value(options[name])}.")
     activation = options.get("activation_fn", "relu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ValueError(f"activation_fn must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
+        raise ValueError(f"activation_fn must be one of {', '.join(ACTIVATIONS)}, got {format_value(activation)}.")
 
 
 def position_count(options: Mapping[str, Any], side: str) -> int:
@@ -153,5 +158,5 @@ def position_count(options: Mapping[str, Any], side: str) -> int:
     if count is None:
         return DEFAULT_POSITIONS
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_POSITIONS:
-        raise ValueError(f"{name} must be an integer from 1 to {MAX_POSITIONS}, got {reprlib.repr(count)}.")
+        raise ValueError(f"{name} must be an integer from 1 to {MAX_POSITIONS}, got {format_value(count)}.")
     return count

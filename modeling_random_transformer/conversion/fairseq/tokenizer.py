@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ...utils.errors import format_value
 from ...utils.text import read_lines
 from .options import UNK
 
@@ -126,9 +127,11 @@ def read_dictionary(path: Path) -> dict[str, int]:
     for number, line in numbered_lines(path):
         token, _, count = line.rpartition(" ")
         if not token or not count.lstrip("-").isdecimal():
-            raise ValueError(f"{path} must have a token and its count on each line, got {line!r} on line {number}.")
+            raise ValueError(
+                f"{path} must have a token and its count on each line, got {format_value(line)} on line {number}."
+            )
         if token in ids:
-            raise ValueError(f"{path} must have each token once, got {token!r} again on line {number}.")
+            raise ValueError(f"{path} must have each token once, got {format_value(token)} again on line {number}.")
         ids[token] = len(ids)
     return ids
 
@@ -145,7 +148,9 @@ def read_codes(path: Path) -> Merges:
             continue
         parts = line.split(" ")
         if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and not parts[2].isdecimal()):
-            raise ValueError(f"{path} must have two symbols on each line (and a count), got {line!r} on line {number}.")
+            raise ValueError(
+                f"{path} must have two symbols on each line (and a count), got {format_value(line)} on line {number}."
+            )
         if END in parts[:2]:
             raise ValueError(f"{path} must be from subword-nmt version 0.2 or fastBPE, got {END} as a symbol.")
         merges.setdefault((parts[0], parts[1]))

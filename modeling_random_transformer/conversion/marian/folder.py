@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import MarianConfig, MarianMTModel
 
-from ...utils.errors import first_line, format_names
+from ...utils.errors import first_line, format_names, format_value
 from ...utils.vocabulary import fits_embedding
 from ..report import ConversionReport
 from ..safe_loading import pickle_error
@@ -68,10 +68,12 @@ def check_files(folder: Path) -> None:
     config = read_json(folder / "config.json")
     model_type = config.get("model_type")
     if model_type != MarianConfig.model_type:
-        raise ValueError(f"folder must contain a Marian model (model_type 'marian'), got {model_type!r} in {folder}.")
+        raise ValueError(
+            f"folder must contain a Marian model (model_type 'marian'), got {format_value(model_type)} in {folder}."
+        )
     if config.get("transformers_weights") is not None:
         found = config["transformers_weights"]
-        raise ValueError(f"transformers_weights in {folder / 'config.json'} must be null, got {found!r}.")
+        raise ValueError(f"transformers_weights in {folder / 'config.json'} must be null, got {format_value(found)}.")
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"folder must contain a full model, got {folder} with an adapter, which must be merged first.")
     for path in (folder / name for name in SHARD_INDICES):
@@ -85,7 +87,7 @@ def check_shards(index: Path) -> None:
         raise ValueError(f"weight_map in {index} must be an object, got {type(shards).__name__}.")
     for name in shards.values():
         if not isinstance(name, str) or name in ("", ".", "..") or PureWindowsPath(name).name != name:
-            raise ValueError(f"weight_map in {index} must name files in the same folder, got {name!r}.")
+            raise ValueError(f"weight_map in {index} must name files in the same folder, got {format_value(name)}.")
 
 
 def check_loaded(folder: Path, loading: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...utils.atomic_files import new_folder
+from ...utils.errors import format_value
 from ..embeddings import NO_ROW, Rows, map_embeddings
 from ..positions import tensor2tensor_sinusoids
 from ..report import ConversionReport
@@ -21,6 +22,7 @@ from .vocabularies import Vocabularies, check_vocabulary, read_vocabularies, sav
 
 POSITIONS = 1024  # of computed sinusoids; marian-decoder reads at most 1000 tokens by default
 EPSILON = 1e-6
+MAX_BEAMS = 1000
 SHARED, SOURCE, TARGET, POSITION_TABLE = "Wemb", "encoder_Wemb", "decoder_Wemb", "Wpos"
 OUTPUT = "decoder_ff_logit_out"
 # Sublayers in Marian and their modules here, by stack.
@@ -227,15 +229,20 @@ def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], rep
     `length_penalty` requires more than one beam. Without `beam-size`, Marian would use 12 beams; this model has one.
     """
     beams, normalize = decoder.get("beam-size"), decoder.get("normalize")
-    if is_number(beams) and isinstance(beams, int) and beams > 0:
+    if is_number(beams) and isinstance(beams, int) and 0 < beams <= MAX_BEAMS:
         config.num_beams = beams
         report.notes.append(f"num_beams={beams} is beam-size of the options of the search.")
+    elif beams is not None:
+        report.notes.append(
+            f"beam-size={format_value(beams)} of the search was dropped: it must be an integer from 1 to {MAX_BEAMS}."
+        )
     if is_number(normalize) and (config.num_beams or 1) > 1:
         config.length_penalty = float(normalize)
         report.notes.append(f"length_penalty={config.length_penalty} is normalize of the options of the search.")
     elif normalize is not None:
         report.notes.append(
-            f"normalize={normalize!r} of the search was dropped: it must be a finite number, with a beam-size above 1."
+            f"normalize={format_value(normalize)} of the search was dropped: it must be a finite number, with a "
+            "beam-size above 1."
         )
     if decoder.get("allow-unk") is True:
         config.suppress_tokens = None
@@ -243,7 +250,7 @@ def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], rep
     else:
         report.notes.append("As in Marian, generate() never returns <unk>.")
     if decoder.get("word-penalty"):
-        report.notes.append(f"word-penalty={decoder['word-penalty']!r} of the search was dropped.")
+        report.notes.append(f"word-penalty={format_value(decoder['word-penalty'])} of the search was dropped.")
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...utils.errors import format_names
 from ..hidden_files import is_hidden
-from .npz import check_format, read_yaml
+from ..untrusted import read_yaml
+from .npz import check_format
 
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
 FILES = re.compile(r".*\.(yml|yaml|spm)")  # all that `convert_marian_npz` reads besides the model

@@ -2,16 +2,16 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
-from ...utils.errors import first_line
+from ..untrusted import check_expansion, expanded_size, parse_yaml, read_yaml
 
 OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
 MAX_BYTES = 2**34  # of all arrays; the largest published models have 2 GiB
@@ -55,15 +55,22 @@ def check_format(path: Path) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with errors_of_reading(path):
+        size = expanded_size(path)
+    check_expansion(path, size)
+    if size > MAX_BYTES:
+        raise ValueError(f"the arrays of {path} must have at most {MAX_BYTES} bytes, got {size}.")
+    with errors_of_reading(path), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        return {name.removesuffix(".npy"): parse_array(archive.read(name)) for name in names}
+
+
+@contextmanager
+def errors_of_reading(path: Path) -> Iterator[None]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            if size <= MAX_BYTES:
-                return {member.filename.removesuffix(".npy"): parse_array(archive.read(member)) for member in members}
+        yield
     except Exception as error:  # the exception type depends on where the file is damaged
         raise ValueError(f"{path} must be a complete .npz file, but it cannot be read.") from error
-    raise ValueError(f"the arrays of {path} must have at most {MAX_BYTES} bytes, got {size}.")
 
 
 def parse_array(content: bytes) -> np.ndarray:
@@ -81,23 +88,3 @@ def as_tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
             f"{name} of {path} must be an array of floats, got {array.dtype}: quantized models are not supported."
         )
     return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the options in a YAML file. Errors are those of `parse_yaml`."""
-    return parse_yaml(path.read_bytes(), str(path))
-
-
-def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
-    """Parse options in YAML, without creating any objects except numbers, strings, lists and dictionaries.
-
-    Raises:
-        ValueError: this is not YAML, or not a mapping of names to values.
-    """
-    try:
-        options = yaml.safe_load(content.decode("utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{origin} must contain options in YAML, got an error: {first_line(error)}.") from error
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise ValueError(f"{origin} must contain options by their names, got {type(options).__name__}.")
-    return dict(options)

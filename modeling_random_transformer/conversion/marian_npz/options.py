@@ -1,14 +1,16 @@
 """The options of a Marian model, and those that this model supports."""
 
 import re
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...utils.errors import format_value
+
 # Marian's activation names and transformers'. Up to version 1.12.0, gelu is swish with the factor 1.702.
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 APPROXIMATE_GELU, LAST_APPROXIMATE_GELU = "quick_gelu", (1, 12, 0)
+MAX_SIZE = 2**20
 VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 # Options that change the computation, and the only value that this model supports, which is Marian's default.
 FIXED: dict[str, Any] = {
@@ -83,8 +85,8 @@ def check_architecture(options: Mapping[str, Any]) -> None:
         raise invalid("type", "'transformer'", options.get("type"))
     layer = options.get("transformer-decoder-autoreg", "self-attention")
     if layer != "self-attention":
-        cell = f" with dec-cell={reprlib.repr(options.get('dec-cell'))}" if layer == "rnn" else ""
-        raise ValueError(f"transformer-decoder-autoreg must be 'self-attention', got {reprlib.repr(layer)}{cell}.")
+        cell = f" with dec-cell={format_value(options.get('dec-cell'))}" if layer == "rnn" else ""
+        raise ValueError(f"transformer-decoder-autoreg must be 'self-attention', got {format_value(layer)}{cell}.")
     for name, allowed in FIXED.items():
         if options.get(name) not in (None, allowed):
             raise invalid(name, repr(allowed), options[name])
@@ -134,7 +136,7 @@ def norm_order(options: Mapping[str, Any]) -> Literal["pre", "post"]:
             )
         return "pre"
     found = " and ".join(
-        reprlib.repr(options.get(f"transformer-{name}", default))
+        format_value(options.get(f"transformer-{name}", default))
         for name, default in (("preprocess", ""), ("postprocess", "dan"))
     )
     raise ValueError(
@@ -174,8 +176,8 @@ def flag(options: Mapping[str, Any], name: str) -> bool:
 
 def size(options: Mapping[str, Any], name: str) -> int:
     value = options.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise invalid(name, "a positive integer", value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZE:
+        raise invalid(name, f"an integer from 1 to {MAX_SIZE}", value)
     return value
 
 
@@ -187,4 +189,4 @@ def rate(options: Mapping[str, Any], name: str) -> float:
 
 
 def invalid(name: str, allowed: str, value: Any) -> ValueError:
-    return ValueError(f"{name} must be {allowed}, got {reprlib.repr(value)}.")
+    return ValueError(f"{name} must be {allowed}, got {format_value(value)}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ...utils.errors import first_line, format_names
+from ...utils.errors import first_line, format_names, format_value
 from ...utils.text import read_lines
 from ...utils.vocabulary import fits_embedding
 from ..marian.folder import write_json
@@ -90,7 +90,9 @@ def read_entries(path: Path) -> Iterator[tuple[str, int]]:
                 continue
             match = ENTRY.fullmatch(line)
             if match is None:
-                raise ValueError(f"{path} must have a token and its id on each line, got {line!r} on line {number}.")
+                raise ValueError(
+                    f"{path} must have a token and its id on each line, got {format_value(line)} on line {number}."
+                )
             yield unquote(match[1], path, number), int(match[2])
 
 
@@ -104,9 +106,9 @@ def unquote(token: str, path: Path, number: int) -> str:
         return token[1:-1]
     try:
         return str(yaml.safe_load(token))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(
-            f"{path} must have a token and its id on each line, got {token!r} on line {number}."
+            f"{path} must have a token and its id on each line, got {format_value(token)} on line {number}."
         ) from error
 
 

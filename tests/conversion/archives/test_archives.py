@@ -137,7 +137,7 @@ def test_model_without_dictionaries(tmp_path):
         ),
         (lambda f: (f / "codes").write_text(CODES), "one file of BPE codes, or those of en and de, got none"),
         (lambda f: (f / "bpecodes").write_text("x\n"), r"a\.tar\.gz/bpecodes must have two symbols on each line"),
-        (lambda f: (f / "model1.pt").write_bytes(b"x"), r"a\.tar\.gz/model1\.pt was not read: it is damaged"),
+        (lambda f: (f / "model1.pt").write_bytes(b"x"), r"a\.tar\.gz/model1\.pt must be a complete file of weights"),
     ],
 )
 def test_files_that_do_not_match(change, message, tmp_path):
