@@ -5,7 +5,7 @@ import pickle
 import pickletools
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -18,29 +18,31 @@ from ..utils.errors import first_line, format_value
 
 MAX_DEPTH = 50
 MAX_OPTIONS = 100_000  # values in YAML. A value that several places refer to counts at each of them.
-MAX_OBJECTS = 2_000_000  # values in a pickle, such as a training state with a vocabulary
+MAX_OBJECTS = 1_000_000  # values in a pickle, such as a training state with a vocabulary
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
 MAX_DIGITS = 50  # of a number; its value may be 10 to this power
 MAX_RATIO, SMALL = 20, 2**24  # of the sizes of a file, expanded and compressed; small files may be compressed further
 LEGACY_PICKLES = 5  # before the weights in the format of PyTorch before 1.6
 TAG = "tag:yaml.org,2002:"
 NUMBERS = (f"{TAG}int", f"{TAG}float")
+PLAIN = (str, int, float, bytes, type(None))  # contain no other values
 
 
-def check_nesting(root: Any, children: Callable[[Any], Iterable[Any]], limit: int, origin: str) -> None:
+def check_nesting(root: Any, children: Callable[[Any], Collection[Any]], limit: int, origin: str) -> None:
     """Check the depth and the number of the values in `root`; `children` returns those that a value contains.
 
     Raises:
         ValueError: there are more than `limit` values, or they are nested deeper than `MAX_DEPTH`, perhaps without end.
     """
-    pending, visited = [(root, 0)], 0
+    pending, count = [(root, 0)], 1
     while pending:
         value, depth = pending.pop()
-        visited += 1
-        pending += ((child, depth + 1) for child in children(value))
-        if depth > MAX_DEPTH or visited + len(pending) > limit:
+        found = children(value)
+        count += len(found)
+        if depth > MAX_DEPTH or count > limit:
             allowed = f"{limit} values, counting repeated ones, in {MAX_DEPTH} levels"
             raise ValueError(f"{origin} must contain at most {allowed}, got more.")
+        pending += [(child, depth + 1) for child in found if not isinstance(child, PLAIN)]
 
 
 def check_expansion(path: Path, size: int) -> None:
@@ -99,7 +101,7 @@ def errors_of_yaml(origin: str) -> Iterator[None]:
         raise ValueError(f"{origin} must contain options in YAML, got an error: {first_line(error)}.") from error
 
 
-def nodes_in(node: yaml.Node | None) -> Iterable[yaml.Node]:
+def nodes_in(node: yaml.Node | None) -> Collection[yaml.Node]:
     """The nodes that a node contains.
 
     Raises:
@@ -122,7 +124,7 @@ def check_objects(root: Any, path: Path) -> None:
     """
     storages: dict[int, int] = {}
 
-    def children(value: Any) -> Iterable[Any]:
+    def children(value: Any) -> Collection[Any]:
         if isinstance(value, Tensor):
             if value.layout == torch.strided and not (value.is_meta or value.is_nested or value.is_quantized):
                 storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()

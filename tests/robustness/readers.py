@@ -1,0 +1,363 @@
+"""Mutants of files from other tools, built from the structure of each format: YAML, pickle, npz, zip and tar.
+
+Each mutant is converted in a process of its own, with limits of time and memory. It may be converted, or raise one
+short line; anything else is a finding.
+"""
+
+import gzip
+import io
+import json
+import os
+import pickletools
+import random
+import resource
+import struct
+import tarfile
+import zipfile
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from modeling_random_transformer.conversion import convert_archive, convert_fairseq, convert_marian_npz
+from tests.helpers.fairseq import checkpoint
+from tests.helpers.marian_npz import options, random_weights, save_npz, write_npz
+
+SECONDS, MEMORY = 5, 2**30  # CPU time, and bytes beyond those of the process that starts the conversion
+MAX_MESSAGE = 3000
+SEED = 0
+OPCODES = [ord(opcode.code) for opcode in pickletools.opcodes]
+
+Writer = Callable[[random.Random, Path], Path]
+
+
+@dataclass
+class ReaderReport:
+    """Counts over all mutants, the worst time in seconds and memory in bytes, and one line per finding."""
+
+    mutants: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    memory: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"mutants of files of other tools: {self.mutants}",
+            f"outcomes: {dict(sorted(self.outcomes.items()))}",
+            f"worst time: {self.seconds:.1f} s of CPU; worst memory: {self.memory / 2**20:.0f} MiB",
+        ]
+        return "\n".join(lines + [f"FINDING {line}" for line in self.findings])
+
+
+def yaml_value(draw: random.Random, anchors: list[str], depth: int = 0) -> str:
+    """A random value in YAML's flow style, with anchors, references to earlier ones, tags and unusual numbers."""
+    kind = draw.choice(("scalar", "scalar", "list", "mapping", "alias", "tag", "anchor"))
+    if kind == "alias" and anchors:
+        return f"*{draw.choice(anchors)}"
+    if kind == "anchor" and depth < 6:
+        value = yaml_value(draw, anchors, depth + 3).lstrip("*&")
+        anchors.append(f"n{len(anchors)}")
+        return f"&{anchors[-1]} [{value}]"
+    if kind == "list" and depth < 6:
+        return f"[{', '.join(yaml_value(draw, anchors, depth + 1) for _ in range(draw.randrange(4)))}]"
+    if kind == "mapping" and depth < 6:
+        keys = [draw.choice(("a", "b", "<<", "1", "[x]", "? y")) for _ in range(draw.randrange(4))]
+        return f"{{{', '.join(f'{key}: {yaml_value(draw, anchors, depth + 1)}' for key in keys)}}}"
+    if kind == "tag":
+        name = draw.choice(
+            ("int", "float", "timestamp", "binary", "omap", "set", "python/object/apply:os.system", "str")
+        )
+        return f"!!{name} {draw.choice(('', '1', 'x', '2001-99-99', '[a]', '{a: b}'))}"
+    return draw.choice(
+        (
+            "true",
+            "~",
+            ".nan",
+            "-.inf",
+            "1e999",
+            "1" * 60,
+            "9" * 19,
+            "0x" + "f" * 15,
+            "1:2:3",
+            "'x",
+            '"\\x1b[2J"',
+            "-1",
+            "2",
+        )
+    )
+
+
+def yaml_bomb(draw: random.Random) -> str:
+    """Mappings or lists that each refer to the one before several times."""
+    width, levels, merge = draw.randrange(1, 12), draw.randrange(1, 40), draw.random() < 0.5
+    lines = ["a0: &a0 {x: 1}"]
+    for i in range(1, levels):
+        references = ", ".join([f"*a{i - 1}"] * width)
+        lines.append(f"a{i}: &a{i} {{<<: [{references}]}}" if merge else f"a{i}: &a{i} [{references}]")
+    return "\n".join(lines)
+
+
+def yaml_mutant(draw: random.Random, folder: Path) -> Path:
+    """A Marian model whose options or options of the search are damaged."""
+    lines = yaml_bomb(draw).split("\n") if draw.random() < 0.2 else []
+    anchors: list[str] = []
+    names = [*draw.sample(sorted(options()), 3), "beam-size", "normalize", "word-penalty", "allow-unk", "vocabs"]
+    lines += [f"{name}: {yaml_value(draw, anchors)}" for name in names]
+    text = "\n".join(lines)
+    if draw.random() < 0.5:
+        save_npz(folder / "model.npz")
+        (folder / "decoder.yml").write_text(text)
+        return folder / "model.npz"
+    weights = random_weights(options())
+    stored = "\n".join(f"{name}: {json.dumps(value)}" for name, value in options().items() if name not in names)
+    weights["special:model.yml"] = np.frombuffer(f"{text}\n{stored}".encode() + b"\0", np.int8)
+    return write_npz(folder / "model.npz", weights, None)
+
+
+class Call:
+    """Is pickled as a call."""
+
+    def __init__(self, function: Any, *args: Any):
+        self.function, self.args = function, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.function, self.args
+
+
+def pickle_value(draw: random.Random) -> Any:
+    """A value that a checkpoint should not contain where an option or a weight is expected."""
+    shared: Any = ["x"]
+    for _ in range(draw.randrange(30)):
+        shared = [shared] * draw.randrange(1, 12)
+    endless: dict[str, Any] = {}
+    endless["self"] = endless
+    one = torch.zeros(1)
+    return draw.choice(
+        (
+            *(
+                shared,
+                endless,
+                {"k": shared},
+                Namespace(x=shared),
+                "\x1b" * draw.randrange(1, 10**5),
+                10**600,
+                -1,
+                2**62,
+            ),
+            *(Call(bytearray, 10 ** draw.randrange(3, 12)), Call(torch.Tensor, 10 ** draw.randrange(3, 12))),
+            *(
+                one.expand(10 ** draw.randrange(1, 12)),
+                one.to_sparse(),
+                one.to(torch.int8),
+                one.to("meta"),
+                one * torch.nan,
+            ),
+            *(
+                torch.zeros(0),
+                torch.zeros(()),
+                torch.zeros([1] * 60),
+                float("nan"),
+                True,
+                None,
+                b"\xff" * 100,
+                (),
+                {1: 2},
+            ),
+        )
+    )
+
+
+def pickle_mutant(draw: random.Random, folder: Path) -> Path:
+    """A fairseq checkpoint with a strange option or weight, or with changed bytes of its pickle."""
+    stored = checkpoint(draw.choice(("args", "cfg", "nested")))
+    part = draw.choice(("option", "option", "weight", "top", "bytes"))
+    model = stored["model"]
+    if part == "option" and isinstance(stored["args"], Namespace):
+        setattr(stored["args"], draw.choice(sorted(vars(stored["args"]))), pickle_value(draw))
+    elif part == "weight":
+        model[draw.choice(sorted(model) + ["x" * 10**5, "\x1b[2J", "encoder.layers.999999.fc1.weight"])] = pickle_value(
+            draw
+        )
+    elif part != "bytes":
+        stored[draw.choice(("args", "model", "cfg", "task", "extra"))] = pickle_value(draw)
+    path = folder / "model.pt"
+    torch.save(stored, path, _use_new_zipfile_serialization=draw.random() < 0.7)
+    if part == "bytes":
+        damage_pickle(draw, path)
+    return path
+
+
+def damage_pickle(draw: random.Random, path: Path) -> None:
+    """Replace some bytes of the pickles, mostly by other opcodes."""
+
+    def damage(content: bytes) -> bytes:
+        changed = bytearray(content)
+        for _ in range(draw.randrange(1, 4)):
+            changed[draw.randrange(len(changed))] = draw.choice(OPCODES) if draw.random() < 0.7 else draw.randrange(256)
+        return bytes(changed)
+
+    if not zipfile.is_zipfile(path):
+        content = path.read_bytes()
+        path.write_bytes(damage(content[:3000]) + content[3000:])
+        return
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        for name, content in members.items():
+            archive.writestr(name, damage(content) if name.endswith(".pkl") else content)
+
+
+def npz_mutant(draw: random.Random, folder: Path) -> Path:
+    """A Marian model with a strange array, a changed array header, or changed bytes."""
+    weights = random_weights(options())
+    path = write_npz(folder / "model.npz", weights, options())
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = draw.choice(sorted(members))
+    kind = draw.choice(("header", "array", "bytes", "zeros"))
+    if kind == "header":
+        shape = draw.choice(("(10000000000,)", "(-1,)", "(1, 2, 3)", "()", "(" * 300, "(True,)", "(1.5,)", "10**9"))
+        dtype = draw.choice(
+            ("'<f4'", "'|O'", "'<f2'", "'<M8[ns]'", "[('a', '<f4')]", "'|V1000000000'", "'>f8'", "'<i1'")
+        )
+        text = f"{{'descr': {dtype}, 'fortran_order': {draw.choice(('True', 'False', '1'))}, 'shape': {shape}}}\n"
+        length = draw.choice((len(text), 2**16 - 1, 0))
+        members[name] = b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + text.encode() + bytes(draw.randrange(99))
+    elif kind == "array":
+        buffer = io.BytesIO()
+        value = draw.choice((np.zeros(0), np.full((3, 3), np.nan), np.zeros((1,) * 30), np.zeros(9, "S5"), np.ones(2)))
+        np.lib.format.write_array(buffer, value)
+        members[name] = buffer.getvalue()
+    elif kind == "zeros":
+        members[draw.choice((name, "more.npy", "a/../b", "\x1b[2J.npy"))] = bytes(10 ** draw.randrange(9))
+    compression = draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    if kind == "bytes":
+        change_bytes(draw, path)
+    return path
+
+
+def change_bytes(draw: random.Random, path: Path) -> None:
+    """Change bytes near the start or the end, where archives have their headers."""
+    content = bytearray(path.read_bytes())
+    for _ in range(draw.randrange(1, 6)):
+        offset = draw.randrange(min(600, len(content)))
+        content[draw.choice((offset, -1 - offset))] = draw.randrange(256)
+    path.write_bytes(content[: draw.choice((None, None, draw.randrange(len(content)))) or None])
+
+
+def zip_mutant(draw: random.Random, folder: Path) -> Path:
+    """An archive with a model and strange members."""
+    model = save_npz(folder / "model.npz").read_bytes()
+    path = folder / "a.zip"
+    with zipfile.ZipFile(path, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        archive.writestr("m/model.npz", model)
+        for i in range(draw.choice((0, 1, 5, 11_000))):
+            archive.writestr(draw.choice((f"m/{i}", f"m/vocab{i}.yml", "../x", f"m/\x1b{i}")), b"")
+        if draw.random() < 0.3:
+            archive.writestr(draw.choice(("m/vocab.yml", "m/decoder.yml", "big")), bytes(10 ** draw.randrange(9)))
+    if draw.random() < 0.5:
+        change_bytes(draw, path)
+    return path
+
+
+def tar_mutant(draw: random.Random, folder: Path) -> Path:
+    """An archive with a model behind strange headers."""
+    model = save_npz(folder / "model.npz").read_bytes()
+    blocks = []
+    for _ in range(draw.choice((0, 1, 2, 40))):
+        info = tarfile.TarInfo(draw.choice(("m/x", "../x", "m/" + "y" * 5000)))
+        info.type = draw.choice((*b"0LKxgSDV123567", 0)).to_bytes(1, "big")
+        info.size = draw.choice((0, 0, 512, 10**5, 2**33, 2**31))
+        info.pax_headers = {"GNU.sparse.size": str(2**40), "GNU.sparse.map": "0,1"} if draw.random() < 0.2 else {}
+        keys = "".join(f"{len(str(i)) * 2 + 8} k{i}=v{i}\n" for i in range(draw.randrange(2000)))
+        content = draw.choice((b"", bytes(512), keys.encode(), b"9" * 600))[: min(info.size, 10**5)]
+        header = info.tobuf(draw.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)))
+        blocks.append(header + content + bytes(-len(content) % 512))
+    info = tarfile.TarInfo("m/model.npz")
+    info.size = len(model)
+    content = b"".join([*blocks, info.tobuf(), model, bytes(-len(model) % 512 + 1024)])
+    path = folder / "a.tar.gz"
+    path.write_bytes(gzip.compress(content, 1))
+    if draw.random() < 0.3:
+        change_bytes(draw, path)
+    return path
+
+
+READERS: dict[str, tuple[Writer, Callable[[Path, Path], Any]]] = {
+    "yaml": (yaml_mutant, convert_marian_npz),
+    "pickle": (pickle_mutant, convert_fairseq),
+    "npz": (npz_mutant, convert_marian_npz),
+    "zip": (zip_mutant, convert_archive),
+    "tar": (tar_mutant, convert_archive),
+}
+
+
+def convert_mutant(reader: str, seed: int, folder: Path, report: ReaderReport) -> None:
+    """Write one mutant, convert it in a process of its own, and add the outcome to the report."""
+    write, convert = READERS[reader]
+    path = write(random.Random(f"{reader} {seed}"), folder)
+    status, seconds, memory, outcome = in_process(lambda: attempt(convert, path, folder / "out"))
+    report.mutants += 1
+    report.seconds, report.memory = max(report.seconds, seconds), max(report.memory, memory)
+    report.outcomes[f"{reader} {outcome if outcome in ('converted', 'refused') else 'finding'}"] += 1
+    if outcome not in ("converted", "refused"):
+        report.findings.append(f"{reader} {seed}: status {status}, {seconds:.1f} s, {memory} bytes: {outcome[:500]}")
+
+
+def attempt(convert: Callable[[Path, Path], Any], path: Path, output: Path) -> str:
+    """`"converted"`, `"refused"` with one short line, or a description of another outcome."""
+    try:
+        report = str(convert(path, output))
+    except ValueError as error:
+        message = str(error)
+        short = len(message) <= MAX_MESSAGE and message.isprintable()
+        return "refused" if short else f"a message of {len(message)} characters: {message[:200]!r}"
+    except MemoryError:
+        return "out of memory"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:500]
+    return "converted" if all(line.isprintable() for line in report.split("\n")) else "a report that is not printable"
+
+
+def in_process(run: Callable[[], str]) -> tuple[int, float, int, str]:
+    """Run a function in a child process: its wait status, seconds of CPU time, bytes of memory, and result."""
+    read, write = os.pipe()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        status = 1
+        try:
+            size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+            os.write(write, run().encode(errors="replace"))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        result = pipe.read().decode()
+    _, status, usage = os.wait4(child, 0)
+    memory = max(0, usage.ru_maxrss - before) * 1024
+    return status, usage.ru_utime + usage.ru_stime, memory, result or f"killed with status {status}"
+
+
+def fuzz_readers(count: int, folder: Path, first: int = 0) -> ReaderReport:
+    """Convert `count` mutants of each format, from the seed `first`."""
+    report = ReaderReport()
+    for reader in READERS:
+        for seed in range(first, first + count):
+            scratch = folder / f"{reader}-{seed}"
+            scratch.mkdir()
+            convert_mutant(reader, seed, scratch, report)
+    return report
