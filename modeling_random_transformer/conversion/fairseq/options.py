@@ -79,10 +79,10 @@ def read_options(checkpoint: Any, origin: str) -> FairseqOptions:
         raise ValueError(f"{origin} must be a fairseq checkpoint with 'args' or 'cfg' and 'model', got none.")
     if not is_state_dict(checkpoint["model"]):
         raise ValueError(f"'model' of {origin} must be a state dict of named tensors.")
-    stored = checkpoint.get("args") or as_mapping(checkpoint.get("cfg") or {}).get("model")
+    stored = as_mapping(checkpoint.get("args")) or as_mapping(as_mapping(checkpoint.get("cfg")).get("model"))
     if not stored:
         raise ValueError(f"{origin} must contain the model's options as 'args' or in 'cfg', got neither.")
-    options = flatten(as_mapping(stored))
+    options = flatten(stored)
     check_options(options)
     return FairseqOptions(
         num_heads=options.get("encoder_attention_heads"),
