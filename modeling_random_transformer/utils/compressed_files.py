@@ -65,6 +65,8 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
             yield file
     else:
         try:
+            if Path(path).is_file() and not Path(path).stat().st_size:  # both libraries read it as an empty text
+                raise EOFError("the file has 0 bytes")
             with gzip.open(path, "rb") if suffix == ".gz" else _open_zstandard(path) as file:
                 yield file  # type: ignore[misc]
         except (EOFError, OSError, zlib.error) as error:

@@ -45,15 +45,22 @@ def test_concatenated_files_are_read_to_the_end(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(("suffix", "name"), [(".gz", "gzip"), (".zst", "Zstandard")])
-@pytest.mark.parametrize("damage", ["truncated", "not compressed"])
+@pytest.mark.parametrize("damage", ["truncated", "not compressed", "0 bytes"])
 def test_damaged_file_raises_value_error(tmp_path, suffix, name, damage):
     path = write(tmp_path / f"a{suffix}", b"".join(LINES))
-    path.write_bytes(path.read_bytes()[:-300] if damage == "truncated" else b"text, not compressed\n" * 20)
+    damaged = {"truncated": path.read_bytes()[:-300], "not compressed": b"text, not compressed\n" * 20, "0 bytes": b""}
+    path.write_bytes(damaged[damage])
     with (
         pytest.raises(ValueError, match=rf"a\{suffix} must be a complete {name} file, got an error: "),
         open_binary(path) as file,
     ):
         list(file)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_without_text_has_no_lines(tmp_path, suffix):
+    with open_binary(write(tmp_path / f"a{suffix}", b"")) as file:
+        assert list(file) == []
 
 
 def test_missing_file_raises_os_error(tmp_path):
