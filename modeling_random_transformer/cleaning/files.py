@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -12,7 +11,7 @@ from transformers.utils.logging import tqdm
 
 from ..data.readers import file_format
 from ..data.sources import Corpus, ParallelLine, ParallelText
-from ..utils.compressed_files import create_binary, is_standard_stream, write_binary
+from ..utils.compressed_files import create_binaries, is_standard_stream
 from ..utils.text import one_line
 from .filters import CleaningOptions
 from .pairs import RejectedLine, clean_pairs
@@ -31,9 +30,10 @@ def clean_files(
 ) -> CleaningReport:
     """Write the pairs that pass the filters.
 
-    Files whose names end with `.gz` or `.zst` are compressed. All files are replaced atomically when the complete
-    corpus has been read. Line breaks and tabs within a text become spaces. One of the outputs may be `-`, standard
-    output.
+    Files whose names end with `.gz` or `.zst` are compressed. All files are replaced when all of them are complete. One
+    of them may be `-`, standard output. The filters are applied to the texts as they are written: byte order marks at
+    the start and line breaks at the end are removed, and within a text, line breaks become spaces in text and TSV
+    files, and tabs in TSV files. Cleaning an output again with the same options drops nothing.
 
     Args:
         corpus: the parallel text.
@@ -55,22 +55,24 @@ def clean_files(
     outputs = [Path(path) for path in (output, output_target) if path is not None]
     _check_formats(outputs)
     names = ("output", "output_target", "rejected_file", "report_file")
-    paths = (output, output_target, rejected_file, report_file)
-    _check_paths(corpus, {name: Path(path) for name, path in zip(names, paths, strict=True) if path is not None})
+    given = zip(names, (output, output_target, rejected_file, report_file), strict=True)
+    paths = {name: Path(path) for name, path in given if path is not None}
+    _check_paths(corpus, paths)
     report = CleaningReport(str(corpus))
-    with ExitStack() as stack:
-        writer = _writer([stack.enter_context(create_binary(path)) for path in outputs], outputs)
-        rejected = None if rejected_file is None else stack.enter_context(create_binary(rejected_file))
+    with create_binaries([*paths.values()]) as opened:
+        files = dict(zip(paths, opened, strict=True))
+        normalize, write = _format(outputs)
+        rejected = files.get("rejected_file")
         on_rejected = None if rejected is None else lambda line: rejected.write(_rejected_line(line))
-        pairs = clean_pairs(corpus, report=report, on_rejected=on_rejected, **options)
+        pairs = clean_pairs(corpus, report=report, on_rejected=on_rejected, normalize=normalize, **options)
         for line in _with_progress(pairs, report, progress):
-            writer(line)
+            write(line, *opened[: len(outputs)])
         if report.kept == 0:  # before the outputs replace earlier files
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items())
             raise ValueError(f"{corpus} must have a pair to keep, got {report.pairs:,} pairs: {reasons or 'none'}.")
-    if report_file is not None:
-        content = {**report.to_dict(), "options": asdict(CleaningOptions(**options))}
-        write_binary(Path(report_file), [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"])
+        if report_file is not None:
+            content = {**report.to_dict(), "options": asdict(CleaningOptions(**options))}
+            files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
     return report
 
 
@@ -104,23 +106,32 @@ def _check_paths(corpus: Corpus, outputs: dict[str, Path]) -> None:
         used.add(path.resolve())
 
 
-def _writer(files: list[IO[bytes]], paths: list[Path]) -> Callable[[ParallelLine], Any]:
-    """A function that writes a pair to the outputs."""
+def _format(outputs: list[Path]) -> tuple[Callable[[str], str], Callable[..., Any]]:
+    """How texts are normalized, so that they are read as they are written, and how a pair is written to the outputs."""
+    if len(outputs) == 2:
+        return lambda text: one_line(_text(text)), _write_texts
+    if file_format(outputs[0]) == "jsonl":
+        return _text, _write_json
+    return _cell, _write_tsv
 
-    def write_texts(line: ParallelLine) -> None:
-        files[0].write(f"{one_line(line.source)}\n".encode())
-        files[1].write(f"{one_line(line.target)}\n".encode())
 
-    def write_tsv(line: ParallelLine) -> None:
-        files[0].write(f"{_cell(line.source)}\t{_cell(line.target)}\n".encode())
+def _write_texts(line: ParallelLine, sources: IO[bytes], targets: IO[bytes]) -> None:
+    sources.write(f"{line.source}\n".encode())
+    targets.write(f"{line.target}\n".encode())
 
-    def write_json(line: ParallelLine) -> None:
-        pair = json.dumps({"source": line.source, "target": line.target}, ensure_ascii=False)
-        files[0].write(f"{pair}\n".encode())
 
-    if len(files) == 2:
-        return write_texts
-    return write_json if file_format(paths[0]) == "jsonl" else write_tsv
+def _write_tsv(line: ParallelLine, file: IO[bytes]) -> None:
+    file.write(f"{line.source}\t{line.target}\n".encode())
+
+
+def _write_json(line: ParallelLine, file: IO[bytes]) -> None:
+    pair = json.dumps({"source": line.source, "target": line.target}, ensure_ascii=False)
+    file.write(f"{pair}\n".encode())
+
+
+def _text(text: str) -> str:
+    """A text without what readers remove: byte order marks at the start, and line breaks at the end."""
+    return text.lstrip("\ufeff").rstrip("\r\n")
 
 
 def _rejected_line(rejected: RejectedLine) -> bytes:
@@ -130,7 +141,7 @@ def _rejected_line(rejected: RejectedLine) -> bytes:
 
 def _cell(text: str) -> str:
     """A text as a cell of a TSV file."""
-    return one_line(text).replace("\t", " ")
+    return one_line(_text(text)).replace("\t", " ")
 
 
 def _with_progress(pairs: Iterator[ParallelLine], report: CleaningReport, shown: bool | None) -> Iterator[ParallelLine]:

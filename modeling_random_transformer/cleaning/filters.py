@@ -40,7 +40,7 @@ class CleaningOptions:
         min_script_share: drop a pair if a smaller share of the letters of a side is in the scripts of its language,
             0 to 1; `None` to turn off.
         source_script: Unicode scripts of the source language, such as `["Latin"]` or `["Han", "Hiragana",
-            "Katakana"]`; `None` for those of at least 10% of the letters of the first 10,000 pairs.
+            "Katakana"]`; `None` for those of at least 10% of the letters of the first 10,000 pairs that remain.
         target_script: the same for the target language.
         source_lang: ISO 639 code of the source language; drop a pair if py3langid, an optional package, identifies
             the source as another language; `None` to turn off.

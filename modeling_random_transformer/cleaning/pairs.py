@@ -9,7 +9,7 @@ from ..data.sources import UNALIGNED, Corpus, DatasetText, InvalidLine, Line, Pa
 from .duplicates import HashSet
 from .filters import DUPLICATE, CleaningOptions, cheap_filters, language_filters
 from .report import CleaningReport
-from .scripts import SAMPLE_PAIRS, scripts_of
+from .scripts import SAMPLE_LINES, SAMPLE_PAIRS, scripts_of
 
 CHUNK_LINES = 10_000  # compared with earlier pairs together
 
@@ -27,18 +27,20 @@ def clean_pairs(
     *,
     report: CleaningReport | None = None,
     on_rejected: Callable[[RejectedLine], Any] | None = None,
+    normalize: Callable[[str], str] | None = None,
     **options: Any,
 ) -> Iterator[ParallelLine]:
     """Filter pairs, in order and in a single pass.
 
     A line is dropped by the first filter that applies: invalid lines, copies, length, script, language, duplicates.
     Only kept pairs count as earlier pairs of a duplicate.
-    Memory: 8 bytes per pair for duplicates, and 10,000 pairs.
+    Memory: 8 bytes per pair for duplicates, and the sample that determines the scripts, at most 100,000 pairs.
 
     Args:
         pairs: parallel text, or an iterable of sources and targets.
         report: a report that is filled while the pairs are read.
         on_rejected: called with each dropped line, in order.
+        normalize: applied to each text before the filters.
         **options: the fields of `CleaningOptions`.
 
     Yields:
@@ -51,40 +53,53 @@ def clean_pairs(
     settings = CleaningOptions(**options)
     identify = language_filters(settings)
     report = CleaningReport("pairs") if report is None else report
-    return _clean(pairs, settings, identify, report, on_rejected or (lambda _: None))
+    return _clean(_lines_of(pairs, normalize), settings, identify, report, on_rejected or (lambda _: None))
 
 
 def _clean(
-    pairs: Corpus | Iterable[tuple[str, str]],
+    lines: Iterator[Line],
     options: CleaningOptions,
     identify: list[Any],
     report: CleaningReport,
     on_rejected: Callable[[RejectedLine], Any],
 ) -> Iterator[ParallelLine]:
-    lines = _lines_of(pairs)
-    if options.samples_scripts():
-        sample = list(islice(lines, SAMPLE_PAIRS))
-        lines = chain(sample, lines)
-        report.scripts = _scripts(options, [line for line in sample if isinstance(line, ParallelLine)])
-    elif options.min_script_share is not None:
-        report.scripts = _scripts(options, [])
-    checks, seen = [*cheap_filters(options, report.scripts), *identify], HashSet()
-    while chunk := list(islice(lines, CHUNK_LINES)):
+    read: list[Line] = []
+    if options.min_script_share is not None:
+        report.scripts = _scripts(options, identify, lines, read)
+    for line, reason in _filtered(chain(read, lines), options, report.scripts, identify):
+        report.add(line, reason)
+        if reason is not None:
+            on_rejected(RejectedLine(line, reason))
+        elif isinstance(line, ParallelLine):
+            yield line
+
+
+def _filtered(
+    lines: Iterable[Line], options: CleaningOptions, scripts: dict[str, list[str]], identify: list[Any]
+) -> Iterator[tuple[Line, str | None]]:
+    """The lines, and the reason to drop each."""
+    checks, seen = [*cheap_filters(options, scripts), *identify], HashSet()
+    iterator = iter(lines)
+    while chunk := list(islice(iterator, CHUNK_LINES)):
         reasons = [_first_reason(line, checks) for line in chunk]
         if options.duplicates != "off":
             _mark_duplicates(chunk, reasons, seen, options.duplicates)
-        for line, reason in zip(chunk, reasons, strict=True):
-            report.add(line, reason)
-            if reason is not None:
-                on_rejected(RejectedLine(line, reason))
-            elif isinstance(line, ParallelLine):
-                yield line
+        yield from zip(chunk, reasons, strict=True)
 
 
-def _lines_of(pairs: Corpus | Iterable[tuple[str, str]]) -> Iterator[Line]:
-    if not isinstance(pairs, ParallelText | DatasetText):
-        return (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
-    return _aligned(pairs)
+def _lines_of(pairs: Corpus | Iterable[tuple[str, str]], normalize: Callable[[str], str] | None) -> Iterator[Line]:
+    if isinstance(pairs, ParallelText | DatasetText):
+        lines = _aligned(pairs)
+    else:
+        lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
+    if normalize is None:
+        return lines
+    return (
+        parse_pair(line.number, normalize(line.source), normalize(line.target))
+        if isinstance(line, ParallelLine)
+        else line
+        for line in lines
+    )
 
 
 def _aligned(corpus: Corpus) -> Iterator[Line]:
@@ -96,13 +111,40 @@ def _aligned(corpus: Corpus) -> Iterator[Line]:
         yield line
 
 
-def _scripts(options: CleaningOptions, sample: list[ParallelLine]) -> dict[str, list[str]]:
-    """The scripts of both sides: those of the options, or those of the sample."""
-    sides = {"source": options.source_script, "target": options.target_script}
-    return {
-        side: scripts_of(getattr(line, side) for line in sample) if names is None else list(names)
-        for side, names in sides.items()
-    }
+def _scripts(
+    options: CleaningOptions, identify: list[Any], lines: Iterator[Line], read: list[Line]
+) -> dict[str, list[str]]:
+    """The scripts of both sides: those of the options, or those of the first pairs that remain.
+
+    Which pairs remain depends on the scripts, of which those are removed that are rare in these pairs, until none is.
+    Cleaning the remaining pairs again thus finds at least these scripts, and drops nothing.
+
+    Args:
+        options: the options.
+        identify: the filters of languages.
+        lines: all lines.
+        read: the lines that this function reads are appended.
+    """
+    given = {"source": options.source_script, "target": options.target_script}
+    scripts = {side: list(names or ()) for side, names in given.items()}
+    while options.samples_scripts():
+        filtered = _filtered(_recorded(lines, read), options, scripts, identify)
+        sample = [*islice((line for line, reason in filtered if reason is None), SAMPLE_PAIRS)]
+        earlier, scripts = scripts, dict(scripts)
+        for side in (side for side, names in given.items() if names is None):
+            found = scripts_of(getattr(line, side) for line in sample)
+            scripts[side] = [name for name in scripts[side] if name in found] or scripts[side] or found
+        if scripts == earlier:
+            break
+    return scripts
+
+
+def _recorded(lines: Iterator[Line], read: list[Line]) -> Iterator[Line]:
+    """The lines in `read` and the following ones, which are appended to it; `SAMPLE_LINES` at most."""
+    yield from read
+    for line in islice(lines, SAMPLE_LINES - len(read)):
+        read.append(line)
+        yield line
 
 
 def _first_reason(line: Line, checks: list[Any]) -> str | None:
@@ -129,4 +171,5 @@ def _mark_duplicates(lines: list[Line], reasons: list[str | None], seen: HashSet
 
 
 def _compared_text(line: ParallelLine, compared: str) -> str:
-    return f"{line.source}\0{line.target}" if compared == "pair" else getattr(line, compared)
+    # The length of the source makes the end of the source unambiguous for texts with any characters.
+    return f"{len(line.source)} {line.source}{line.target}" if compared == "pair" else getattr(line, compared)

@@ -15,6 +15,7 @@ SCRIPTS = (
     *("Ol_Chiki", "Meetei_Mayek", "Tai_Le", "New_Tai_Lue", "Vai", "Adlam", "Lisu", "Osage"),
 )
 SAMPLE_PAIRS = 10_000
+SAMPLE_LINES = 100_000  # the most lines to find these pairs in
 SAMPLE_SHARE = 0.1
 # Letters of several scripts, such as U+30FC in Hiragana and Katakana, count for none.
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"

@@ -3,8 +3,8 @@
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,16 +75,28 @@ def new_file(path: str | PathLike, temporary_folder: Path | None = None) -> Iter
     Raises:
         OSError: the file cannot be written.
     """
-    path = Path(os.path.realpath(path))
-    temporary = (temporary_folder or path.parent) / f"{path.name}.{secrets.token_hex(4)}.tmp"
+    with new_files([path], temporary_folder) as [file]:
+        yield file
+
+
+@contextmanager
+def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
+    """`new_file` for several files, which are renamed when all are complete: a failing write leaves all old files."""
+    names = [Path(os.path.realpath(path)) for path in paths]
+    temporaries = [(temporary_folder or name.parent) / f"{name.name}.{secrets.token_hex(4)}.tmp" for name in names]
     try:
-        with name_path_in_errors(path), open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with name_path_in_errors(", ".join(map(str, names))), ExitStack() as stack:
+            files = [stack.enter_context(open(temporary, "xb")) for temporary in temporaries]
+            yield files
+            for name, file in zip(names, files, strict=True):
+                with name_path_in_errors(name):
+                    file.flush()
+                    os.fsync(file.fileno())
+        for temporary, name in zip(temporaries, names, strict=True):
+            os.replace(temporary, name)
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:

@@ -5,13 +5,13 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from .atomic_files import new_file
+from .atomic_files import new_files
 from .errors import first_line
 
 STANDARD_STREAM = "-"
@@ -88,22 +88,35 @@ def create_binary(path: str | PathLike, temporary_folder: Path | None = None) ->
         ValueError: pyarrow, which compresses with Zstandard, is not installed.
         OSError: the file cannot be written.
     """
+    with create_binaries([path], temporary_folder) as [file]:
+        yield file
+
+
+@contextmanager
+def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
+    """`create_binary` for several files, which are replaced when all are complete; one may be standard output."""
+    on_disk = [path for path in paths if not is_standard_stream(path)]
+    with new_files(on_disk, temporary_folder) as new, ExitStack() as stack:
+        files = iter(new)
+        raw = ((path, sys.stdout.buffer if is_standard_stream(path) else next(files)) for path in paths)
+        yield [stack.enter_context(_compressed(*file)) for file in raw]
+
+
+@contextmanager
+def _compressed(path: str | PathLike, file: BinaryIO) -> Iterator[IO[bytes]]:
+    """A file to write, compressed if the name says so."""
     suffix = Path(path).suffix
-    if is_standard_stream(path):
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with new_file(path, temporary_folder) as file:
-        if suffix == ".gz":
-            # Without a name and a time, equal contents give equal files.
-            with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as compressed:
-                yield compressed  # type: ignore[misc]
-        elif suffix == ".zst":
-            # By name, since pyarrow would close a file object.
-            with _pyarrow(path).output_stream(file.name, compression="zstd") as compressed:
-                yield compressed
-        else:
-            yield file
+    if suffix == ".gz":
+        # Without a name and a time, equal contents give equal files.
+        with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as compressed:
+            yield compressed  # type: ignore[misc]
+    elif suffix == ".zst":
+        # By name, since pyarrow would close a file object.
+        with _pyarrow(path).output_stream(file.name, compression="zstd") as compressed:
+            yield compressed
+    else:
+        yield file
+        file.flush()
 
 
 def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:

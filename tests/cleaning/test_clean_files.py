@@ -1,14 +1,20 @@
 """Cleaning of files and its command: outputs, reports, rejected lines and errors."""
 
+import errno
 import gzip
 import io
 import json
+import os
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.cleaning import CleaningReport, clean_files
+from modeling_random_transformer.cleaning import CleaningReport, clean_files, pairs
 from modeling_random_transformer.cleaning.filters import COPY, DUPLICATE
 from modeling_random_transformer.data import ParallelText, read_texts
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8, InvalidLine, ParallelLine
@@ -96,6 +102,89 @@ def test_line_breaks_and_tabs_become_spaces(tmp_path):
     assert (tmp_path / "b.tsv").read_text() == "a b c\tx y\n"
     clean_files(ParallelText(path), tmp_path / "b.jsonl")
     assert json.loads((tmp_path / "b.jsonl").read_text()) == {"source": "a\tb\nc", "target": "x\r\ny"}
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("failing", range(4))
+def test_a_failing_write_leaves_all_earlier_outputs(table, tmp_path, monkeypatch, suffix, failing):
+    outputs = [tmp_path / f"{name}{suffix}" for name in ("clean.en", "clean.de", "rejected.tsv", "report.json")]
+    for path in outputs:
+        path.write_bytes(b"earlier")
+    fsync, calls = os.fsync, []
+
+    def full_disk(number):
+        calls.append(number)
+        if len(calls) == failing + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    options = {"rejected_file": outputs[2], "report_file": outputs[3]}
+    with pytest.raises(OSError, match="No space left on device") as error:
+        clean_files(ParallelText(table), *outputs[:2], **options)
+    assert error.value.filename in map(str, outputs)
+    assert [path.read_bytes() for path in outputs] == [b"earlier"] * 4
+    assert sorted(tmp_path.iterdir()) == sorted([table, *outputs])
+    monkeypatch.undo()
+    clean_files(ParallelText(table), *outputs[:2], **options)
+    assert b"earlier" not in {path.read_bytes() for path in outputs}
+
+
+def outputs_of_cleaning_twice(rows, file_format, **options):
+    """The contents of the outputs for these pairs, and of those of cleaning the outputs; `None` if no pair is kept."""
+    names = ["x.en", "x.de"] if file_format == "text" else [f"x.{file_format}"]
+    contents = []
+    with TemporaryDirectory() as folder:
+        inputs = [Path(folder) / "corpus.jsonl"]
+        lines = [json.dumps({"source": source, "target": target}) for source, target in rows]
+        inputs[0].write_text("\n".join(lines))
+        for number in range(2):
+            outputs = [Path(folder) / f"{number}{name}" for name in names]
+            try:
+                clean_files(ParallelText(*inputs), *outputs, **options)
+            except ValueError:
+                if number == 1:
+                    raise
+                return None
+            contents.append([path.read_bytes() for path in outputs])
+            inputs = outputs
+    return contents
+
+
+TEXTS = st.text(st.sampled_from("ab яш 字犬 12,\t\r\n\0\ufeff\u2028"), min_size=1, max_size=6)
+
+
+@example(rows=[("a\tb", "c"), ("a b", "c")], file_format="tsv", duplicates="pair", share=0.5)
+@example(rows=[("a", "c"), ("\ufeffb", "d\n")], file_format="jsonl", duplicates="source", share=0.5)
+@example(rows=[("a\0b", "c"), ("a", "b\0c")], file_format="text", duplicates="pair", share=0.5)
+@given(
+    rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12),
+    file_format=st.sampled_from(["tsv", "jsonl", "text"]),
+    duplicates=st.sampled_from(["pair", "source", "target"]),
+    share=st.sampled_from([0.4, 0.5, 0.9, 1.0]),
+)
+def test_cleaning_again_drops_nothing(rows, file_format, duplicates, share):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "SAMPLE_PAIRS", 4)  # pairs beyond the first ones have other scripts
+        patch.setattr(pairs, "CHUNK_LINES", 3)
+        contents = outputs_of_cleaning_twice(rows, file_format, duplicates=duplicates, min_script_share=share)
+    assume(contents is not None)
+    assert contents[1] == contents[0]
+
+
+def test_scripts_are_those_of_pairs_that_remain():
+    """The first pairs are duplicates with Cyrillic targets, or too long with Greek ones."""
+    rows = [("one two", "один")] * 20 + [("two", "δύο " * 300)] * 20
+    rows += [(f"{number} cats", f"{number} Katzen") for number in range(20)] + [("last", "κακό")]
+    report = CleaningReport("test")
+    kept = list(pairs.clean_pairs(rows, report=report))
+    assert report.scripts == {"source": ["Latin"], "target": ["Latin"]}
+    assert [line.source for line in kept] == [f"{number} cats" for number in range(20)]
+
+
+def test_pairs_with_the_same_characters_are_no_duplicates():
+    rows = [("a\0b", "c"), ("a", "b\0c"), ("a\0", "b\0c"), ("a", "\0b\0c")]
+    assert len(list(pairs.clean_pairs(rows))) == 4
 
 
 def test_command_with_aligned_files(run, tmp_path):
