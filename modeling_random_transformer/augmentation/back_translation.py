@@ -20,7 +20,7 @@ from ..data.readers import TEXT_KEYS, read_texts
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
 from ..translation.streams import TranslationOptions
 from ..utils.compressed_files import check_readable, write_binary
-from ..utils.distributed import call_on_main_process
+from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
 from .noise import add_noise
 from .selection import Selection, write_selection
@@ -28,7 +28,7 @@ from .stages import read_translations, translate_once
 
 TAG = "<bt>"
 # A file of the working folder, or the temporary file of an interrupted write.
-OWN_FILE = re.compile(r"(target\.txt|source\.txt(\.json)?|.+\.[0-9a-f]{8}\.tmp|source\.txt\.parts)")
+OWN_FILE = re.compile(r"(job\.lock|target\.txt|source\.txt(\.json)?|.+\.[0-9a-f]{8}\.tmp|source\.txt\.parts)")
 # The options of `generate()` of each method (Edunov et al. 2018). top_k=0: the complete vocabulary.
 METHODS: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
@@ -110,8 +110,8 @@ def back_translate(
             `tgt_lang`.
 
     Raises:
-        ValueError: an argument is invalid, a line is not UTF-8, no line can be translated, or the files of an earlier
-            call belong to a different job.
+        ValueError: an argument is invalid, a line is not UTF-8, no line can be translated, another call with the same
+            `output_source` is in progress, or the files of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
     start = time.perf_counter()
@@ -123,21 +123,23 @@ def back_translate(
     call_on_main_process(files.check)
     options = {**METHODS[method], **options} | ({"seed": seed} if method == "sampling" else {})
     pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
-    selection = call_on_main_process(
-        lambda: files.select(pipe, text_key, max_tokens, options.get("src_lang"), progress)
-    )
-    translate_once(
-        files.selected,
-        files.translated,
-        model,
-        tokenizer,
-        chunk_size=chunk_size,
-        restart=restart,
-        progress=progress,
-        **options,
-    )
-    noise_seed = seed if method == "noised_beam" else None
-    count = call_on_main_process(lambda: files.write(tag, noise_seed))
+    in_use = f"output_source must not be in use, got {str(files.source)!r} with another call in progress."
+    with exclusive(files.lock, in_use):
+        selection = call_on_main_process(
+            lambda: files.select(pipe, text_key, max_tokens, options.get("src_lang"), progress)
+        )
+        translate_once(
+            files.selected,
+            files.translated,
+            model,
+            tokenizer,
+            chunk_size=chunk_size,
+            restart=restart,
+            progress=progress,
+            **options,
+        )
+        noise_seed = seed if method == "noised_beam" else None
+        count = call_on_main_process(lambda: files.write(tag, noise_seed))
     return BackTranslationReport(selection, selection.selected - count, count, time.perf_counter() - start)
 
 
@@ -159,6 +161,11 @@ class Files:
     def folder(self) -> Path:
         """The folder of the following files."""
         return self.source.with_name(f"{self.source.name}.work")
+
+    @property
+    def lock(self) -> Path:
+        """The file that a call locks, because other calls would replace the following files."""
+        return self.folder / "job.lock"
 
     @property
     def selected(self) -> Path:
@@ -207,7 +214,12 @@ class Files:
             ValueError: a line is not UTF-8, there is no such column, or no line can be translated.
         """
         lines = read_texts(self.monolingual, text_key)
-        return write_selection(self.selected, lines, pipe, max_tokens, src_lang, "input_file", progress)
+        try:
+            return write_selection(self.selected, lines, pipe, max_tokens, src_lang, "input_file", progress)
+        except Exception:
+            if [*self.folder.iterdir()] == [self.lock]:  # nothing to resume
+                shutil.rmtree(self.folder)
+            raise
 
     def write(self, tag: str | None, noise_seed: int | None) -> int:
         """Write both outputs and return the number of pairs. `noise_seed` is `None` for no noise."""

@@ -7,13 +7,10 @@ arguments and data with it. Values that determine the result must be equal. Chan
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.mixing import CorpusSpec
@@ -22,7 +19,7 @@ from ..data.sources import DEFAULT_KEYS, Corpus, DatasetText
 from ..data.validation import ValidationReport
 from ..utils.atomic_files import write_atomically
 from ..utils.digests import file_digest
-from ..utils.distributed import call_on_main_process
+from ..utils.distributed import exclusive
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import newest_complete, step_of
 from .recipe import TranslationTrainingArguments
@@ -290,27 +287,9 @@ def _text_fingerprint(text: Corpus) -> str:
     return f"{files} {text.source_key} {text.target_key}" if uses_keys else files
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock an output folder; the lock is released when the process ends for any reason.
-
-    Raises:
-        ValueError: another run uses the folder.
-    """
-    lock = FileLock(folder / LOCK)
-
-    def acquire() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(f"output_dir must not be in use, got {folder} with another run in progress.") from None
-
-    call_on_main_process(acquire)
-    try:
-        yield
-    finally:
-        lock.release()
+def locked(folder: Path) -> AbstractContextManager[None]:
+    """Lock an output folder: see `exclusive`."""
+    return exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress.")
 
 
 def check_shared(folder: Path) -> None:

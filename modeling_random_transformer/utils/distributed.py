@@ -1,12 +1,15 @@
 """Helpers for distributed processes, started by `accelerate launch` or `torchrun`."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from filelock import FileLock, Timeout
 
 # Longer than any function of the first process. The default of NCCL is 10 minutes.
 TIMEOUT = timedelta(days=365)
@@ -35,6 +38,29 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
     if isinstance(result, Exception):
         raise result
     return result
+
+
+@contextmanager
+def exclusive(path: Path, message: str) -> Iterator[None]:
+    """Lock a file in the first process; the lock is released when the process ends for any reason.
+
+    Raises:
+        ValueError: with this message, if another process holds the lock.
+    """
+    lock = FileLock(path)
+
+    def acquire() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(message) from None
+
+    call_on_main_process(acquire)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _broadcast(objects: list[Any]) -> None:

@@ -207,6 +207,27 @@ class TestBackTranslate:
         assert [path.read_bytes() for path in paths[1:]] == expected
         assert len(chunks) == (3 if interrupted == "in the translation" else 0)
 
+    @pytest.mark.parametrize("same_input", [False, True])
+    def test_a_call_during_another_one_with_the_same_outputs(self, paths, model, tokenizer, monkeypatch, same_input):
+        back_translate(*paths, model, tokenizer, **SHORT)
+        expected = [path.read_bytes() for path in paths[1:]]
+        other = paths[0] if same_input else paths[0].with_name("other.de")
+        other.write_bytes(paths[0].read_bytes() if same_input else b"another line\n")
+        translate_chunk, calls = files.translate_chunk, itertools.count()
+
+        def call_again(*args, **options):
+            if next(calls) == 0:
+                for restart in (False, True):
+                    with pytest.raises(ValueError, match=r"output_source must not be in use, got .*synthetic\.en'"):
+                        back_translate(other, *paths[1:], model, tokenizer, restart=restart, **SHORT)
+            return translate_chunk(*args, **options)
+
+        monkeypatch.setattr(files, "translate_chunk", call_again)
+        back_translate(*paths, model, tokenizer, chunk_size=4, **SHORT)
+        assert [path.read_bytes() for path in paths[1:]] == expected
+        assert sorted(paths[0].parent.iterdir()) == sorted({*paths, other})
+        back_translate(other, *paths[1:], model, tokenizer, **SHORT)  # after it
+
     @pytest.mark.slow
     @pytest.mark.usefixtures("_reset_accelerate")
     def test_resumes_after_a_kill_at_any_file_operation(self, paths, model, tokenizer):
