@@ -29,19 +29,21 @@ class BPEDropout:
     `tokenizers` has the same algorithm, `BPE(dropout=...)`, but its random numbers cannot be seeded.
 
     Args:
-        tokenizer: a tokenizer with a BPE model. A text that would exceed its `model_max_length` keeps its ordinary
-            segmentation.
+        tokenizer: a tokenizer with a BPE model.
         dropout: probability to drop a merge, in [0, 1).
+        max_length: a text that would have more tokens, or more than the tokenizer's `model_max_length`, keeps its
+            ordinary segmentation. `TranslationTrainer` sets it to the number of the model's learned positions.
 
     Raises:
         ValueError: the tokenizer has no BPE model, or `dropout` is invalid.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, dropout: float):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, dropout: float, max_length: int | None = None):
         if not 0 <= dropout < 1:
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {dropout}.")
         self.tokenizer = tokenizer
         self.dropout = dropout
+        self.max_length = max_length
         self.merges = bpe_merges(tokenizer)
         self._halves = {merged: pair for pair, (_, merged) in reversed(self.merges.items())}
         self._words: dict[Symbols, tuple[list[int], list[int]]] = {}
@@ -66,7 +68,8 @@ class BPEDropout:
             start += len(symbols)
             # Without a dropped merge, the result is the ordinary segmentation.
             segmented += self._merge([*symbols], [*keys], numbers) if any(numbers) else word
-        return segmented if len(segmented) <= self.tokenizer.model_max_length else list(ids)
+        limit = min(self.tokenizer.model_max_length, self.max_length or np.inf)
+        return segmented if len(segmented) <= limit else list(ids)
 
     def _merge(self, symbols: list[int], keys: list[int], dropped: list[int]) -> list[int]:
         """Merge symbols in place; `keys` has the sort key of each two neighbors."""

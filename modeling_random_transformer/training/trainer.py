@@ -31,7 +31,7 @@ from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multip
 from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
-from ..pipeline_random_transformer import longest_target
+from ..pipeline_random_transformer import longest_target, source_positions, target_positions
 from .callbacks import SetEpochCallback, Throughput, ThroughputProgressCallback
 from .checkpoints import (
     STREAM_REPORT,
@@ -122,6 +122,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(self.train_dataset, TokenBudgetStream):
             if self.args.bpe_dropout and self.train_dataset.bpe_dropout is None:
                 raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.bpe_dropout}.")
+            if self.train_dataset.bpe_dropout is not None:
+                self.train_dataset.bpe_dropout.max_length = self._positions()
             # The stream itself distributes the batches over the processes.
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
         dataset, sampler = self._training_batches()
@@ -133,7 +135,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         dataset: Dataset | BPEDropoutPairs = self.train_dataset
         kind: Callable[..., TokenBudgetSampler] = TokenBudgetSampler
         if self.args.bpe_dropout:
-            bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout)
+            bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._positions())
             dataset = BPEDropoutPairs(self.train_dataset, bpe_dropout, self.args.order_seed)
             kind = partial(BPEDropoutSampler, dataset)
         sampler = kind(
@@ -145,6 +147,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             weights=self.train_weights,
         )
         return dataset, sampler
+
+    def _positions(self) -> int | None:
+        """The longest source or target that the model's learned positions allow; `None` for no limit."""
+        limits = (source_positions(self.model), target_positions(self.model.config))
+        return min(filter(None, limits), default=None)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""

@@ -76,10 +76,13 @@ def test_the_cache_is_bounded_and_does_not_change_the_result(monkeypatch):
     assert len(bpe_dropout._words) <= 3
 
 
-def test_a_text_does_not_exceed_model_max_length():
-    tokenizer = RandomTransformerTokenizer(tokenizer_object=TOKENIZER.backend_tokenizer, model_max_length=5)
+@pytest.mark.parametrize(("model_max_length", "max_length"), [(5, None), (5, 100), (1024, 5)])
+def test_a_text_exceeds_neither_the_limit_of_the_tokenizer_nor_that_of_the_model(model_max_length, max_length):
+    tokenizer = RandomTransformerTokenizer(
+        tokenizer_object=TOKENIZER.backend_tokenizer, model_max_length=model_max_length
+    )
     ids = tokenizer("the cat")["input_ids"]
-    bpe_dropout = BPEDropout(tokenizer, 0.9)
+    bpe_dropout = BPEDropout(tokenizer, 0.9, max_length)
     assert bpe_dropout(ids, word_ids(tokenizer, "the cat"), np.random.default_rng(0)) == ids
 
 
