@@ -1,8 +1,10 @@
 """Several corpora in one training set: their weights, the pairs of each epoch, and one stream of all of them."""
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from .sources import Corpus, InvalidLine, Languages, Line, ParallelLine, ParallelText
 
 GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
+SMALLEST = 10**9  # fractions of weights are rounded to those with at most this denominator
 
 
 @dataclass(frozen=True)
@@ -74,80 +77,49 @@ def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]
 class WeightedPairs:
     """Selects the pairs of each epoch according to their weights.
 
+    A pair of weight 2.4 is selected twice in every epoch, and a third time in 4 of 10 epochs. Let r be the fraction of
+    the weight of n pairs, in the order of lengths. Pair i is selected in epoch e if a multiple of 1 / r is above
+    i + e + c and at most i + e + c + 1, with a constant c. Thus the number of times that a pair has been selected
+    after E epochs is r · E, rounded up or down, and so is the number of pairs of an epoch, r · n. Both hold for any n.
+
     An epoch has a fixed number of slots with fixed maximum lengths, so that the boundaries of batches are the same in
-    every epoch. A weight of 2 is two slots per pair. With a weight of 0.5, two pairs of similar length share a slot:
-    each of them is selected in every other epoch. With a weight such as 0.75, the selection is every 4/3-th pair in the
-    order of lengths, and moves by one pair in each epoch: after any number of epochs, the numbers of times that pairs
-    of the same weight have been selected differ by at most one.
+    every epoch. If r · n is not a whole number, the slot of the shortest pairs is empty in some epochs.
 
     Args:
         lengths: lengths of source and target in tokens, `[pairs, 2]`.
         weights: how often each pair is selected per epoch, `[pairs]`.
-        seed: determines the pairs that are selected first.
+        seed: determines the constants c.
     """
 
     def __init__(self, lengths: np.ndarray, weights: np.ndarray, seed: int):
-        self.seed = seed
+        self.shares = weights / weights.sum()
+        self.groups: list[tuple[np.ndarray, Fraction, np.ndarray, int]] = []  # pairs, r, ends of the slots, c / r
+        longest = []
         by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
-        orders, starts, ends, offset, first = [], [], [], 0, 0
-        self.moving: list[tuple[slice, int]] = []  # slots for `_moving`, and the number of their pairs
         for weight in np.unique(weights):
             order = by_length[weights[by_length] == weight]
-            for slots, is_moving in _slots(len(order), float(weight)):
-                bounds = np.arange(slots + 1) * len(order)
-                starts.append(offset + bounds[:-1] // slots)
-                # The pairs of moving slots overlap if the number of pairs is not a multiple of the number of slots.
-                ends.append(offset + (-(-bounds[1:] // slots) if is_moving else bounds[1:] // slots))
-                if is_moving:
-                    self.moving.append((slice(first, first + slots), len(order)))
-                first += slots
-            orders.append(order)
-            offset += len(order)
-        self.order = np.concatenate(orders)  # pair indices; a slot has consecutive ones
-        self.starts = np.concatenate(starts)
-        self.sizes = np.concatenate(ends) - self.starts
-        # Lengths of the longest source and target of each slot, [slots, 2]. Every second range is between two slots.
-        ranges = np.stack([self.starts, self.starts + self.sizes], axis=1).ravel()
-        self.lengths = np.maximum.reduceat(np.vstack([lengths[self.order], [[0, 0]]]), ranges)[::2]
+            whole, rest = divmod(float(weight), 1)
+            rates = [(order, Fraction(1))] * int(whole)
+            if rest:
+                rates.append((order[::-1], max(Fraction(rest).limit_denominator(SMALLEST), Fraction(1, SMALLEST))))
+            for pairs, rate in rates:
+                ends = np.arange(1, math.ceil(rate * len(pairs)) + 1) * rate.denominator
+                phase = int(np.random.default_rng([seed, len(pairs)]).integers(rate.denominator))
+                self.groups.append((pairs, rate, ends, phase))
+                # The positions of a slot in all epochs. Every second range is between two slots.
+                first, last = (ends - rate.denominator) // rate.numerator, (ends - 1) // rate.numerator
+                ranges = np.stack([first, np.minimum(last + 1, len(pairs))], axis=1).ravel()
+                longest.append(np.maximum.reduceat(np.vstack([lengths[pairs], [[0, 0]]]), ranges)[::2])
+        self.lengths = np.concatenate(longest)  # of the longest source and target of each slot, [slots, 2]
 
     def epoch(self, number: int) -> np.ndarray:
-        """The index of the pair in each slot, `[slots]`."""
-        turns = np.zeros_like(self.sizes)
-        for size in np.unique(self.sizes):
-            # Each of the `size` pairs of a slot has a turn in `size` consecutive epochs.
-            cycle, turn = divmod(number, int(size))
-            random = np.random.default_rng([self.seed, int(size), cycle])
-            slots = self.sizes == size
-            turns[slots] = (turn + random.integers(size, size=slots.sum())) % size
-        positions = self.starts + turns
-        for slots, pairs in self.moving:
-            offset = np.random.default_rng([self.seed, pairs]).integers(pairs)
-            positions[slots] = self.starts[slots.start] + _moving(pairs, slots.stop - slots.start, number + int(offset))
-        return self.order[positions]
-
-
-def _slots(pairs: int, weight: float) -> list[tuple[int, bool]]:
-    """The slots that pairs of this weight are divided into: once per whole number, once for the rest.
-
-    Returns:
-        The numbers of slots, and whether their pairs are selected by `_moving`, which the rests 1/2, 1/3, ... do not
-        require.
-    """
-    rest = weight % 1
-    whole = [(pairs, False)] * int(weight)
-    if not rest:
-        return whole
-    return [*whole, (max(1, round(rest * pairs)), abs(rest * round(1 / rest) - 1) > 1e-9)]
-
-
-def _moving(pairs: int, slots: int, epoch: int) -> np.ndarray:
-    """The positions of the selected pairs, `[slots]`: every pairs / slots-th pair, one position lower in each epoch.
-
-    Position i is selected if a multiple of pairs / slots is above i + epoch and at most i + epoch + 1.
-    """
-    epoch %= pairs
-    multiples = epoch * slots // pairs + np.arange(1, slots + 1)
-    return (multiples * pairs - 1) // slots - epoch
+        """The index of the pair in each slot, -1 for none, `[slots]`."""
+        selected = []
+        for pairs, rate, ends, phase in self.groups:
+            offset = (number * rate.numerator + phase) % rate.denominator
+            positions = (ends - offset - 1) // rate.numerator
+            selected.append(np.append(pairs, -1)[np.minimum(positions, len(pairs))])
+        return np.concatenate(selected)
 
 
 @dataclass(frozen=True)
