@@ -9,6 +9,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
 from ..utils.compressed_files import check_readable, is_standard_stream, open_binary
+from ..utils.digests import file_digest
 from ..utils.file_formats import file_format
 from ..utils.text import decode_line
 from .readers import read_columns
@@ -71,6 +72,7 @@ class ParallelText:
             of a TSV file without a header; a key of a JSON object; a Parquet column, or a language of its column
             `translation`. By default, a TSV file without the header names `source` and `target` has two columns.
         target_key: the same for the target.
+        digest: the result of `fingerprint`, if it is known.
 
     Raises:
         ValueError: a file is missing, or `target` does not match the format of `source`.
@@ -80,6 +82,7 @@ class ParallelText:
     target: Path | None = None
     source_key: str = "source"
     target_key: str = "target"
+    digest: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("source", "target"):
@@ -126,14 +129,18 @@ class ParallelText:
         return _read_pairs(Path(self.source), self.keys)
 
     def fingerprint(self) -> str:
-        """Sizes and modification times of the files: a cache key that changes with the corpus.
+        """The digests of the files, which are read, and the keys that select columns of them.
 
         Raises:
             ValueError: a side is standard input or another pipe.
         """
+        if self.digest is not None:
+            return self.digest
         self.require_files()
-        files = [Path(path) for path in (self.source, self.target) if path is not None]
-        return str([(path.stat().st_size, path.stat().st_mtime_ns) for path in files])
+        files = " ".join(file_digest(Path(path)) for path in (self.source, self.target) if path is not None)
+        has_keys = file_format(self.source) in ("jsonl", "parquet")
+        uses_keys = has_keys or (self.target is None and self.keys != DEFAULT_KEYS)
+        return f"{files} {self.source_key} {self.target_key}" if uses_keys else files
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Validation of parallel text: invalid lines are counted by reason, and the first of them are reported by number."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 
-from .sources import UNALIGNED, Corpus, InvalidLine, Languages, ParallelLine
+from .. import __version__
+from .sources import UNALIGNED, Corpus, InvalidLine, Languages, ParallelLine, ParallelText
 
 LANGUAGE_COLUMNS = ("source_lang", "target_lang")
 SHOWN = 10  # line numbers in a report, for each reason
@@ -76,8 +77,9 @@ def load_pairs(
 ) -> tuple[Dataset, ValidationReport]:
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
-    Memory does not grow with the corpus. With several processes, one reads the corpus. The others wait for its lock
-    on the cache, without a timeout, and map the file that it wrote.
+    Memory does not grow with the corpus. The key of the cache contains the digest of the files, which are read to
+    compute it unless the corpus has it. With several processes, one reads the corpus. The others wait for its lock on
+    the cache, without a timeout, and map the file that it wrote.
 
     Args:
         corpus: the parallel text.
@@ -91,12 +93,16 @@ def load_pairs(
             `on_invalid` is `"error"`, or no line is valid.
     """
     check_on_invalid(on_invalid)
+    fingerprint = corpus.fingerprint()
+    if isinstance(corpus, ParallelText):  # the cache has one key for a corpus with and without a known digest
+        corpus = replace(corpus, digest=fingerprint)
     constants = {} if languages is None else dict(zip(LANGUAGE_COLUMNS, languages, strict=True))
     strings = ("source", "target", "invalid", *constants)
     try:
         rows = Dataset.from_generator(
             _rows,
-            gen_kwargs={"corpus": corpus, "fingerprint": corpus.fingerprint(), **constants},
+            # All of them are the key of the cache. Another version may read the same files differently.
+            gen_kwargs={"corpus": corpus, "version": f"{__version__} {fingerprint}", **constants},
             features=Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))}),
             cache_dir=None if cache_dir is None else str(cache_dir),
         )
@@ -114,7 +120,7 @@ def load_pairs(
     return (pairs.select(np.flatnonzero(~invalid)) if report.invalid else pairs), report
 
 
-def _rows(corpus: Corpus, fingerprint: str, **constants: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
+def _rows(corpus: Corpus, version: str, **constants: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
     for line in corpus.lines():
         if isinstance(line, ParallelLine):
             yield {"line": line.number, "source": line.source, "target": line.target, "invalid": "", **constants}

@@ -14,8 +14,7 @@ from typing import Any
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.mixing import CorpusSpec
-from ..data.readers import file_format
-from ..data.sources import DEFAULT_KEYS, Corpus, DatasetText
+from ..data.sources import Corpus, DatasetText
 from ..data.validation import ValidationReport
 from ..utils.atomic_files import write_atomically
 from ..utils.digests import file_digest
@@ -281,10 +280,7 @@ def _text_fingerprint(text: Corpus) -> str:
     """A digest of the content of files, or the fingerprint of a dataset."""
     if isinstance(text, DatasetText):
         return f"{text.name} {text.fingerprint()} {text.source_key} {text.target_key}"
-    text.require_files()
-    files = " ".join(file_digest(Path(path)) for path in (text.source, text.target) if path is not None)
-    uses_keys = file_format(text.source) in ("jsonl", "parquet") or (text.target is None and text.keys != DEFAULT_KEYS)
-    return f"{files} {text.source_key} {text.target_key}" if uses_keys else files
+    return text.fingerprint()
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:

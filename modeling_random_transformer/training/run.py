@@ -37,7 +37,7 @@ from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
 from .preparation import PreparedData, TokenizedSet, check_lengths, prepare_data
 from .recipe import TranslationTrainingArguments
-from .sets import sets_of, validation_sets, with_means
+from .sets import sets_of, validation_sets, with_digests, with_means
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         corpora = sets_of(data)
     check_languages(corpora, model)
     with locked(Path(args.output_dir)):
+        corpora = with_digests(corpora)
         manifest = call_on_main_process(
             lambda: open_manifest(
                 Path(args.output_dir), fixed_values(data, model, args, corpora), free_values(args, __version__)

@@ -1,7 +1,12 @@
 """Validation of parallel text, and its memory-mapped dataset."""
 
+import os
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from modeling_random_transformer.data import sources
 from modeling_random_transformer.data.sources import EMPTY, NOT_UTF8, ParallelText
 from modeling_random_transformer.data.validation import load_pairs, validate
 from tests.helpers.corpora import PAIRS, write_invalid_lines, write_pairs
@@ -60,6 +65,32 @@ def test_modified_file_is_read_again(tmp_path):
     assert len(load_pairs(corpus, cache_dir=tmp_path / "cache")[0]) == 4
     write_pairs(tmp_path, "tsv", PAIRS[:2])
     assert len(load_pairs(corpus, cache_dir=tmp_path / "cache")[0]) == 2
+
+
+def test_changed_text_with_the_same_size_and_time_is_read_again(tmp_path):
+    path = tmp_path / "a.tsv"
+    for word in ("dog", "cat"):
+        path.write_text(f"{word}\tx\n")
+        os.utime(path, ns=(0, 0))
+        assert load_pairs(ParallelText(path), cache_dir=tmp_path / "cache")[0]["source"][:] == [word]
+
+
+def test_projects_with_equal_relative_paths_sizes_and_times(tmp_path, monkeypatch):
+    for word in ("dog", "cat"):
+        (tmp_path / word).mkdir()
+        monkeypatch.chdir(tmp_path / word)
+        Path("a.tsv").write_text(f"{word}\tx\n")
+        os.utime("a.tsv", ns=(0, 0))
+        assert load_pairs(ParallelText(Path("a.tsv")), cache_dir=tmp_path / "cache")[0]["source"][:] == [word]
+
+
+def test_a_known_digest_has_the_same_key(tmp_path, monkeypatch):
+    corpus = write_pairs(tmp_path, "tsv")
+    load_pairs(corpus, cache_dir=tmp_path / "cache")
+    known = replace(corpus, digest=corpus.fingerprint())
+    monkeypatch.setattr(ParallelText, "lines", lambda _: pytest.fail("the files are read again"))
+    monkeypatch.setattr(sources, "file_digest", lambda _: pytest.fail("the files are read for a digest"))
+    assert len(load_pairs(known, cache_dir=tmp_path / "cache")[0]) == 4
 
 
 def test_unchanged_file_is_read_once(tmp_path, monkeypatch):

@@ -2,12 +2,16 @@
 
 import gzip
 import json
+import os
+from collections import Counter
 
 import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.data import ParallelText, sources
 from modeling_random_transformer.training import DataArguments
 from tests.helpers.training import run, write_corpus
 
@@ -97,6 +101,63 @@ def test_training_on_a_compressed_table(tmp_path):
     assert run(tmp_path, "out", **options).pairs == 120
     with pytest.raises(ValueError, match="output_dir must be new or contain a run with the same arguments and data"):
         run(tmp_path, "out", **{**options, "target_key": "1"})
+
+
+def test_every_file_is_digested_once_and_a_second_run_reads_the_cache(tmp_path, monkeypatch):
+    """Also files that change without a new size or time: the manifest states what is trained on."""
+    write_corpus(tmp_path)
+    digested, read = Counter(), Counter()
+    digest, lines = sources.file_digest, ParallelText.lines
+
+    def count_digests(path):
+        digested[path.name] += 1
+        return digest(path)
+
+    def count_lines(corpus):
+        for line in lines(corpus):
+            read[corpus.source.name] += 1
+            yield line
+
+    monkeypatch.setattr(sources, "file_digest", count_digests)
+    monkeypatch.setattr(ParallelText, "lines", count_lines)
+    names = ["test.a", "test.b", "train.a", "train.b"]
+    manifests = []
+    for number in range(3):
+        if number == 2:  # other lines with the same size
+            content = (tmp_path / "train.a").read_text().replace("a", "b")
+            (tmp_path / "train.a").write_text(content)
+        for name in names:
+            os.utime(tmp_path / name, ns=(0, 0))
+        digested.clear(), read.clear()
+        run(tmp_path, str(number), max_steps=1, average_last=1)
+        assert digested == dict.fromkeys(names, 1)
+        # The first line of the training set says whether its sources have a tag.
+        assert read == [{"train.a": 121, "test.a": 12}, {"train.a": 1}, {"train.a": 121}][number]
+        manifests.append(json.loads((tmp_path / str(number) / "training_manifest.json").read_text())["fixed"])
+    assert manifests[0]["training set"] == manifests[1]["training set"] != manifests[2]["training set"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_segmentations_fit_the_learned_positions_with_a_tokenizer_of_another_model(streaming, tmp_path):
+    """Its limit of 1024 tokens is that of its model."""
+    write_corpus(tmp_path)
+    files = [tmp_path / f"train.{side}" for side in "ab"]
+    tokenizer = RandomTransformerTokenizer.train_from_files(files, vocab_size=340, model_max_length=1024)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    lengths = [len(tokenizer(line)["input_ids"]) for path in files for line in path.read_text().splitlines()]
+    assert max(lengths) < 7  # six letters and the end token
+    shape = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,position_embedding=learned"
+    options = {
+        "tokenizer": str(tmp_path / "tokenizer"),
+        "vocab_size": None,
+        "config_overrides": f"{shape},max_position_embeddings={max(lengths)}",
+        "bpe_dropout": 0.9,
+        "streaming": streaming,
+        "max_steps": 3,
+        "test_source_file": None,
+        "test_target_file": None,
+    }
+    assert run(tmp_path, "out", **options).steps == 3
 
 
 def test_training_on_standard_input_raises_value_error(tmp_path):
