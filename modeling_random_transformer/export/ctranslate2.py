@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
+import numpy as np
 import torch
 from ctranslate2.converters.transformers import BartLoader, register_loader
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.model_spec import visit_spec
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -61,8 +63,20 @@ def save(
     spec = RandomTransformerLoader()(model, tokenizer)
     spec.validate()
     spec.optimize(quantization=dtype)
+    visit_spec(spec, reduce_range)
     spec.save(str(folder))
     tokenizer.save_pretrained(folder)
+
+
+def reduce_range(layer: Any, name: str, weight: Any) -> None:
+    """Round an int8 weight to 7 bits in place: CPUs without VNNI saturate sums of two products above 2**15.
+
+    An activation is at most 255, so that the sum is at most 2 · 255 · 64.
+    """
+    scale = getattr(layer, f"{name.rpartition('/')[2]}_scale", None)
+    if scale is not None and getattr(weight, "dtype", None) == "int8":  # others are names of equal weights
+        weight.array = np.rint(weight.array * (64 / 127)).astype(np.int8)
+        scale.array = scale.array * np.float32(64 / 127)
 
 
 def load(folder: str | PathLike) -> Translate:

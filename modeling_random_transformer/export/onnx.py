@@ -158,12 +158,14 @@ def quantize(path: Path, target: Path, web: bool = False) -> None:
         target: the new file.
         web: quantize for the web page: also the tables that are indexed by tokens or positions, with one scale per
             row; and weights as unsigned integers, whose products no CPU saturates, so that results are the same on
-            the page and in Python. WebAssembly is as fast with them; x86 CPUs are faster with signed weights.
+            the page and in Python. WebAssembly is as fast with them; x86 CPUs are faster with signed weights, which
+            have 7 bits because CPUs without VNNI saturate sums of two products above 2**15.
     """
     folded = path.with_suffix(".folded.onnx")  # transposed weights are folded into constants
     quant_pre_process(path, folded, skip_symbolic_shape=True)
     weights = QuantType.QUInt8 if web else QuantType.QInt8
-    quantize_dynamic(folded, target, op_types_to_quantize=QUANTIZED_OPS, per_channel=True, weight_type=weights)
+    options = {"op_types_to_quantize": QUANTIZED_OPS, "per_channel": True, "reduce_range": not web}
+    quantize_dynamic(folded, target, weight_type=weights, **options)
     if web:
         graph = onnx.load(target)
         quantize_tables(graph.graph)

@@ -66,33 +66,44 @@ def test_generated_ids_equal_model(num_beams, tmp_path):
         assert tokenizer.convert_tokens_to_ids(result.hypotheses[0]) == expected.tolist()
 
 
-def test_scores_equal_log_probabilities(tmp_path):
+def log_probabilities(model, tokenizer, folder):
+    """Those of random targets for `TEXTS`, by the model and by an exported one: `[texts, target_len]`."""
     import ctranslate2
 
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    targets = random_ids(len(TEXTS), 12, vocab_size=len(tokenizer))
+    labels = torch.nn.functional.pad(targets, (0, 1), value=EOS)
+    with torch.no_grad():
+        own = model(**inputs, labels=labels).logits.log_softmax(-1).gather(2, labels[..., None])[..., 0]
+    sources = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(TEXTS)["input_ids"]]
+    engine = ctranslate2.Translator(str(folder))
+    scored = engine.score_batch(sources, [tokenizer.convert_ids_to_tokens(ids) for ids in targets.tolist()])
+    return own, torch.tensor([each.log_probs for each in scored])
+
+
+def test_scores_equal_log_probabilities(tmp_path):
     model, tokenizer = exportable()
     export_model(model, tokenizer, tmp_path / "out")
-    source = tokenizer(TEXTS[0], return_tensors="pt")
-    target = random_ids(1, 6, vocab_size=len(tokenizer))
-    labels = torch.cat([target, torch.tensor([[EOS]])], dim=1)
-    with torch.no_grad():
-        logits = model(**source, labels=labels).logits
-    expected = logits.log_softmax(-1).gather(2, labels[..., None])[0, :, 0]
-    tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source["input_ids"], target)]
-    (scored,) = ctranslate2.Translator(str(tmp_path / "out")).score_batch(tokens[:1], tokens[1:])
-    assert_near(torch.tensor(scored.log_probs), expected, 1e-4)
+    own, scored = log_probabilities(model, tokenizer, tmp_path / "out")
+    assert_near(scored, own, 1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize(("dtype", "limit"), [("bfloat16", 0.006), ("int8", 0.034)])
 @pytest.mark.parametrize("name", ["pre-norm", "narrow values", "nothing shared"])
-def test_bfloat16_and_int8(dtype, name, tmp_path):
-    model, tokenizer = exportable(**CONFIGS[name])
+def test_bfloat16_and_int8(dtype, limit, name, tmp_path):
+    """The limits are 1.25 times the largest error of these models at the level AVX2: 0.0048 and 0.0267.
+
+    With int8 weights of 8 bits, the error is 0.014 with VNNI and 0.4 without, where the engine's products saturate.
+    """
+    _, tokenizer = exportable()
+    model = tiny_model(vocab_size=len(tokenizer), norm_order="pre", lm_head_bias=True, **CONFIGS[name])
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for kind in ("float32", dtype):
         export_model(model, tokenizer, tmp_path / kind, dtype=kind)
     sizes = [(tmp_path / kind / "model.bin").stat().st_size for kind in ("float32", dtype)]
     assert sizes[1] < 0.75 * sizes[0]
-    found = load_engine(tmp_path / dtype)(TEXTS, 4, LIMIT)
-    assert sum(a == b for a, b in zip(found, own_translations(model, tokenizer, 4), strict=True)) >= len(TEXTS) / 8
+    own, scored = log_probabilities(model, tokenizer, tmp_path / dtype)
+    assert 0 < (scored - own).std() < limit * own.std()
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), f"{key} was changed"
 
@@ -102,10 +113,10 @@ def test_ctranslate2_converter_writes_the_same_file(tmp_path):
     from ctranslate2.converters import TransformersConverter
 
     model, tokenizer = exportable(d_k=3, d_v=11)
-    export_model(model, tokenizer, tmp_path / "exported", dtype="int8")
+    export_model(model, tokenizer, tmp_path / "exported")
     for saved in (model, tokenizer):
         saved.save_pretrained(tmp_path / "model")
-    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"), quantization="int8")
+    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"), quantization="float32")
     exported, converted = (tmp_path / name / "model.bin" for name in ("exported", "converted"))
     assert exported.read_bytes() == converted.read_bytes()
 
