@@ -14,8 +14,17 @@ PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Pairs of transformers and torch for `make test-matrix`.
 MATRIX ?= 5.17.0:2.11.0 5.17.0:2.13.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0
 
+# The highest instructions of an older CPU, for ATen, oneDNN, FBGEMM (which has nothing below AVX2), MKL and CTranslate2.
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2 CT2_FORCE_CPU_ISA=AVX2
+GENERIC := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 FBGEMM_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \
+	CT2_FORCE_CPU_ISA=GENERIC
+# int8, bfloat16, attention, dropout, losses and exports. ONNX Runtime has no such setting.
+KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py tests/test_torchao.py tests/test_rules.py \
+	tests/test_flash_attention.py tests/training/test_loss.py tests/training/test_mixed_precision.py \
+	tests/export/test_ctranslate2.py
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-fast test-lowest test-newest test-matrix coverage lint format notebooks docs clean
+.PHONY: help demo test pytest test-fast test-kernels test-lowest test-newest test-matrix coverage lint format notebooks docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -32,6 +41,10 @@ pytest: $(VENV)/.ready
 test-fast: WORKERS = 2
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests
 	$(VENV)/bin/python $(PYTEST) -m "not slow" --ignore tests/export --ignore tests/conformance
+
+test-kernels: $(VENV)/.ready ## tests of CPU kernels that are not slow, with the instructions of older CPUs
+	$(AVX2) $(VENV)/bin/python $(PYTEST) -m "not slow" $(KERNEL_TESTS)
+	$(GENERIC) $(VENV)/bin/python $(PYTEST) -m "not slow" $(KERNEL_TESTS)
 
 test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers
 	$(LOWEST)/bin/python $(PYTEST)
