@@ -69,6 +69,7 @@ def launch(page: gr.Blocks, **options: Any) -> tuple[Any, str, Any]:
         run_history=False,
         enable_monitoring=False,
         state_session_capacity=MAX_SESSIONS,
+        _frontend=False,  # no request of gradio to its own page, which ends the process after 3 s on a loaded machine
         **options,
     )
 

@@ -4,14 +4,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Semaphore
 
 import app
 import httpx
@@ -35,6 +34,7 @@ from transformers import pipeline
 from modeling_random_transformer.tracing import intervene
 from modeling_random_transformer.tutorials.token_text import token_texts
 from tests.helpers.models import EOS, save_translator
+from tests.helpers.processes import WAIT_LIMIT, free_port, wait_until
 from tests.helpers.translation import multilingual_translator
 
 ROOT = Path(__file__).parents[2]
@@ -50,12 +50,6 @@ SENTENCES = ["the cat sees the dog", "a dog sees a red car", "the red cat", "a c
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>hacked=1</script> **b** $x^2$ ${hacked=1} {{value}} &lt;"
 TABS = ["Translate", "Inside", "Intervene", "Training curve", "Model card"]
 PHONE, DESKTOP = (360, 740), (1200, 900)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +101,12 @@ def found(answer):
 # HTTP API
 
 
-def call(url, name, **arguments):
-    """One call of the HTTP API, as with curl: the last event and its data."""
-    with httpx.Client(base_url=f"{url}gradio_api/call/", timeout=60, trust_env=False) as client:
+def call(url, name, posted=None, **arguments):
+    """One call of the HTTP API, as with curl: the last event and its data. Releases `posted` when it is queued."""
+    with httpx.Client(base_url=f"{url}gradio_api/call/", timeout=WAIT_LIMIT, trust_env=False) as client:
         event = client.post(f"v2/{name}", json=arguments).raise_for_status().json()["event_id"]
+        if posted:
+            posted.release()
         lines = client.get(f"{name}/{event}").raise_for_status().text.strip().splitlines()
     return lines[-2].removeprefix("event: "), json.loads(lines[-1].removeprefix("data: "))
 
@@ -145,17 +141,18 @@ def test_32_concurrent_clients_get_their_own_answers(url, pipe):
 
 
 def test_requests_that_wait_are_translated_in_one_batch(url, translator, monkeypatch):
-    sizes = []
+    sizes, posted = [], Semaphore(0)
     run = translator.run
 
-    def slow_run(texts, options):
+    def run_when_all_wait(texts, options):
+        if not sizes:
+            assert all(posted.acquire(timeout=WAIT_LIMIT) for _ in range(12))
         sizes.append(len(texts))
-        time.sleep(0.5)
         return run(texts, options)
 
-    monkeypatch.setattr(translator, "run", slow_run)
+    monkeypatch.setattr(translator, "run", run_when_all_wait)
     with ThreadPoolExecutor(12) as clients:
-        list(clients.map(lambda text: call(url, "translate", text=text, method="greedy"), SENTENCES * 3))
+        list(clients.map(lambda text: call(url, "translate", posted, text=text, method="greedy"), SENTENCES * 3))
     assert sum(sizes) == 12
     assert max(sizes) > 1
 
@@ -338,7 +335,9 @@ class User:
         self.wait(lambda: self.visible("textarea"))
 
     def wait(self, condition):
-        return WebDriverWait(self.driver, 60, 0.05, ignored_exceptions=(Exception,)).until(lambda _: condition())
+        return WebDriverWait(self.driver, WAIT_LIMIT, 0.05, ignored_exceptions=(Exception,)).until(
+            lambda _: condition()
+        )
 
     def visible(self, selector):
         return [element for element in self.driver.find_elements(By.CSS_SELECTOR, selector) if element.is_displayed()]
@@ -377,7 +376,7 @@ class User:
     def problems(self):
         """What `AUDIT` finds after transitions, during which texts are transparent."""
         with suppress(TimeoutException):
-            WebDriverWait(self.driver, 10).until(lambda driver: not driver.execute_script(AUDIT))
+            WebDriverWait(self.driver, WAIT_LIMIT).until(lambda driver: not driver.execute_script(AUDIT))
         return self.driver.execute_script(AUDIT)
 
     def is_hacked(self):
@@ -524,32 +523,22 @@ def test_front_matter_and_requirements():
 
 
 def answer_of_app(folder):
-    """What app.py prints until it has its address, and its answer to a request.
+    """What app.py prints until it answers a request, and its answer."""
+    port, printed = free_port(), folder / "printed.txt"
+    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
 
-    Gradio ends the process if its own first request takes more than 3 s, as on a loaded machine. The process is then
-    started again.
-    """
-    for _ in range(5):
-        port = free_port()
-        environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "app.py"]
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        with subprocess.Popen(command, cwd=folder, env=environment, **output) as server:
-            try:
-                lines = []
-                for line in server.stdout:
-                    lines.append(line)
-                    if "Running on local URL" in line:
-                        break
-                while server.poll() is None:
-                    with suppress(httpx.TransportError):  # while it is starting
-                        return lines, call(f"http://127.0.0.1:{port}/", "translate", text="the cat")
-                    time.sleep(0.5)
-                lines.append(server.stdout.read())
-                assert "localhost is not accessible" in lines[-1], "".join(lines)
-            finally:
-                server.terminate()
-    raise AssertionError("".join(lines))
+    def answer():
+        assert server.poll() is None, printed.read_text()
+        with suppress(httpx.TransportError):  # while it is starting
+            return call(f"http://127.0.0.1:{port}/", "translate", text="the cat")
+
+    output = {"stdout": printed.open("w"), "stderr": subprocess.STDOUT}
+    with subprocess.Popen([sys.executable, "app.py"], cwd=folder, env=environment, **output) as server:
+        try:
+            found = wait_until(answer)
+        finally:
+            server.terminate()
+    return printed.read_text().splitlines(), found
 
 
 @pytest.mark.slow

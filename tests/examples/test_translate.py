@@ -25,7 +25,7 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from modeling_random_transformer.translation import command, encode_lines, startup, translate
 from modeling_random_transformer.utils import command_line
 from tests.helpers.models import tiny_config
-from tests.helpers.processes import run_on_two_processes, start_imported, start_two_processes
+from tests.helpers.processes import WAIT_LIMIT, run_on_two_processes, start_imported, start_two_processes
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
@@ -392,7 +392,7 @@ class TestProcesses:
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.join()
-        _, alive = psutil.wait_procs(children, timeout=60)
+        _, alive = psutil.wait_procs(children, timeout=WAIT_LIMIT)
         assert children
         assert not alive
         assert not output.exists()
@@ -456,7 +456,7 @@ def wait_for_parts(output, more, process):
 def test_full_disk_at_stdout(folder):
     with open("/dev/full", "wb") as full:
         process = start(sys.executable, SCRIPT, "--model", folder, "--device", "cpu", "the boy", stdout=full)
-        errors = process.communicate(timeout=120)[1].decode().splitlines()
+        errors = process.communicate(timeout=WAIT_LIMIT)[1].decode().splitlines()
     assert process.returncode == 2
     assert errors[-1] == "translate.py: error: stdout: No space left on device."
 

@@ -25,6 +25,7 @@ from modeling_random_transformer.tutorials.sample_data import sample
 from tests.helpers.browser import chromium, errors, requests, require_chromium, static_host
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import padded_batch, random_ids, tiny_model
+from tests.helpers.processes import WAIT_LIMIT
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
 pytestmark = needs("onnx")
@@ -194,7 +195,7 @@ def page(exported, browser):
 
 
 def wait_for(browser, condition):
-    WebDriverWait(browser, 60).until(lambda _: condition())
+    WebDriverWait(browser, WAIT_LIMIT).until(lambda _: condition())
 
 
 def status(browser):

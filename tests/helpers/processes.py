@@ -3,19 +3,21 @@
 import multiprocessing
 import os
 import runpy
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch.distributed import TCPStore
 
 ROOT = Path(__file__).parents[2]
+WAIT_LIMIT = 600  # seconds that a test waits for others; starting a process takes minutes on a loaded machine
 # Imported once per pytest process, by the server. The first process that it starts determines them.
 IMPORTS = [
     "accelerate.commands.accelerate_cli",
@@ -45,6 +47,22 @@ def start_imported(
     process = fork_server().Process(target=_run_script, args=strings)
     process.start()
     return process
+
+
+def wait_until(condition: Callable[[], Any]) -> Any:
+    """The first true result of a condition, such as an answer of a server that is starting."""
+    deadline = time.monotonic() + WAIT_LIMIT
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "the condition was not fulfilled in time"
+        time.sleep(0.05)
+    return result
+
+
+def free_port() -> int:
+    """A port of this machine that no process uses."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def fork_server() -> ForkServerContext:

@@ -1,7 +1,6 @@
 """Two nodes on one machine: two `torchrun` agents with their own rendezvous, one of which is killed and restarted."""
 
 import json
-import socket
 import time
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.helpers import many_devices_worker, two_nodes_worker
 from tests.helpers.models import assert_near
-from tests.helpers.processes import start_imported
+from tests.helpers.processes import free_port, start_imported
 from tests.helpers.training import run, write_corpus
 from tests.helpers.two_nodes_worker import SAVE_STEPS
 
@@ -34,12 +33,6 @@ def start_node(number, port, folder):
         environment={"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
         stderr=folder / f"node{number}.txt",
     )
-
-
-def free_port():
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from modeling_random_transformer.translation.claims import Claims
 from modeling_random_transformer.translation.jobs import run_job
 from modeling_random_transformer.translation.parts import Job
 from tests.helpers.interruption import killed_after
+from tests.helpers.processes import WAIT_LIMIT
 
 CHUNKS = 12
 JOB = Job(3 * CHUNKS - 1, "digest", list(range(0, 3 * CHUNKS, 3)), 3, "model", {})
@@ -52,7 +53,7 @@ def start(output, started):
 
 
 def finish(process):
-    process.join(60)
+    process.join(WAIT_LIMIT)
     assert process.exitcode == 0
 
 
@@ -84,7 +85,7 @@ def test_every_chunk_is_computed_once(output):
         nonlocal first
         log.add(number)
         if first:
-            barrier.wait(60)
+            barrier.wait(WAIT_LIMIT)
         first = False
 
     first = True
@@ -106,7 +107,7 @@ def test_a_chunk_of_a_killed_process_is_computed_by_another(output, chunks):
         log.add(number)
         if left == 0:
             killed.set()
-            assert claimed.wait(60)
+            assert claimed.wait(WAIT_LIMIT)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def survive(number):
@@ -114,9 +115,9 @@ def test_a_chunk_of_a_killed_process_is_computed_by_another(output, chunks):
         claimed.set()
 
     victim = start(output, kill)
-    assert killed.wait(60)
+    assert killed.wait(WAIT_LIMIT)
     finish(start(output, survive))
-    victim.join(60)
+    victim.join(WAIT_LIMIT)
     assert victim.exitcode == -signal.SIGKILL
     assert_complete(output)
     assert sorted(log.numbers()) == sorted([*range(CHUNKS), chunks - 1])
@@ -139,10 +140,10 @@ def test_restart_during_another_call(output):
 
     def block(_):
         started.set()
-        assert stop.wait(60)
+        assert stop.wait(WAIT_LIMIT)
 
     process = start(output, block)
-    assert started.wait(60)
+    assert started.wait(WAIT_LIMIT)
     with pytest.raises(ValueError, match=r"restart must be False while another process writes .*output\.txt, got True"):
         write(output, restart=True)
     stop.set()

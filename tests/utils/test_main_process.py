@@ -38,7 +38,7 @@ state.destroy_process_group()
 @pytest.mark.slow
 def test_results_and_errors_reach_both_processes(tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
-    done = run_on_two_processes(tmp_path / "worker.py", timeout=120)
+    done = run_on_two_processes(tmp_path / "worker.py")
     assert done.returncode == 0, done.stderr[-3000:]
 
 
