@@ -132,8 +132,7 @@ def test_int8(tmp_path):
     with torch.no_grad():
         own = model(**inputs).logits
     error = OnnxModel.load(tmp_path / "out")(**inputs, use_cache=False).logits - own
-    print("MEASURED", error.std() / own.std())  # XXX
-    assert 0 < error.std() < 0.05 * own.std()
+    assert 0 < error.std() < 0.027 * own.std()  # 1.25 times the measured error, 0.0215 with VNNI
 
 
 def test_translate_with_onnx_model(exported):
