@@ -22,9 +22,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     Pairs are sorted by length and split into batches within the budget. Each epoch shuffles the pairs of equal
     lengths and then the batches, both determined by the seed. The boundaries stay the same, so every epoch has the same
-    number of batches, a multiple of the number of processes: rank r of n takes the batches r, r + n, r + 2n, …, as
-    Accelerate's sharding does. Every pair occurs once per epoch. The only exception: if all batches contain a single
-    pair and their number is not a multiple of the number of processes, up to n - 1 of them are repeated.
+    number of batches, a multiple of those of an optimizer step: rank r of n processes takes the batches r, r + n,
+    r + 2n, …, as Accelerate's sharding does. Every pair occurs once per epoch. The only exception: if all batches
+    contain a single pair and do not fill the last step, some of them are repeated.
+
+    The batches of each step depend only on `num_processes · gradient_accumulation_steps`. A run that is resumed on
+    another number of processes with the same product therefore repeats and loses no pair.
 
     Args:
         source_lengths: length of each source in tokens, `[pairs]`.
@@ -34,6 +37,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         seed: determines the order of every epoch.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         weights: how often each pair occurs per epoch, `[pairs]`; `None` for once. See `WeightedPairs`.
+        gradient_accumulation_steps: number of batches of each process in an optimizer step.
 
     Raises:
         ValueError: there are no pairs, the numbers of lengths differ, there are fewer pairs than processes, or a pair
@@ -49,6 +53,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         seed: int = 0,
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
+        gradient_accumulation_steps: int = 1,
     ):
         self.lengths = _padded_lengths(source_lengths, target_lengths, pad_to_multiple_of)
         self.weighted = None if weights is None else WeightedPairs(self.lengths, weights, seed)
@@ -57,10 +62,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.seed = seed
         self.epoch = 0
         self.pad_to_multiple_of = pad_to_multiple_of
-        self.num_processes = num_processes
-        self._check(max_tokens)
+        self.step_batches = num_processes * gradient_accumulation_steps
+        self._check(max_tokens, num_processes)
         by_length = self._sort(np.arange(len(self.lengths)))
-        self.starts = _split(_batch_starts(self.lengths[by_length], max_tokens), len(self.lengths), num_processes)
+        self.starts = _split(_batch_starts(self.lengths[by_length], max_tokens), len(self.lengths), self.step_batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the next iteration."""
@@ -74,7 +79,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             self.lengths = np.vstack([self.lengths, [[0, 0]]])[self.weighted.epoch(self.epoch)]
 
     def __len__(self) -> int:
-        return _round_up(len(self.starts), self.num_processes)
+        return _round_up(len(self.starts), self.step_batches)
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng([self.seed, self.epoch])
@@ -101,11 +106,11 @@ class TokenBudgetSampler(Sampler[list[int]]):
         source, target = self.lengths[order].T
         return order[np.lexsort((source, target))]  # the last key is the primary one
 
-    def _check(self, max_tokens: int) -> None:
+    def _check(self, max_tokens: int, num_processes: int) -> None:
         pairs = len(self.lengths)
-        if pairs < self.num_processes:
+        if pairs < num_processes:
             raise ValueError(
-                f"there must be at least one pair for each of {self.num_processes} processes, got {pairs} pairs."
+                f"there must be at least one pair for each of {num_processes} processes, got {pairs} pairs."
             )
         longest = int(self.lengths.sum(axis=1).max())
         if longest > max_tokens:
@@ -194,9 +199,9 @@ def _batch_starts(lengths: np.ndarray, max_tokens: int, max_pairs: int | None = 
     return starts
 
 
-def _split(starts: list[int], pairs: int, processes: int) -> list[int]:
-    """Split the largest batches until their number is a multiple of `processes`, or no batch has two pairs."""
-    while len(starts) % processes:
+def _split(starts: list[int], pairs: int, multiple: int) -> list[int]:
+    """Split the largest batches until their number is a multiple of this, or no batch has two pairs."""
+    while len(starts) % multiple:
         sizes = np.diff([*starts, pairs])
         largest = int(sizes.argmax())
         if sizes[largest] < 2:

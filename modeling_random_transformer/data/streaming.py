@@ -29,7 +29,8 @@ class TokenBudgetStream(IterableDataset):
     Each buffer of `buffer_pairs` pairs is tokenized, sorted by length, split into batches and shuffled, as
     `TokenBudgetSampler` does with a complete corpus. One buffer is in memory, and the next one too with `num_workers`.
     Every process reads the complete stream and selects its share of the batches, so that each pair is seen once per
-    epoch and all processes compute the same number of steps. The batches do not depend on `num_workers`.
+    epoch and all processes compute the same number of steps. The batches do not depend on `num_workers`, and those of
+    an optimizer step depend only on `num_processes · gradient_accumulation_steps`. `TranslationTrainer` sets the share.
 
     Args:
         corpus: the parallel text, or a mixture of several.
@@ -48,6 +49,7 @@ class TokenBudgetStream(IterableDataset):
             streaming dataset, since `datasets` would give each worker different files.
         bpe_dropout: segments the texts anew in every epoch. The token budget and the maximum lengths count tokens
             without dropout.
+        gradient_accumulation_steps: number of batches of each process in an optimizer step.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
@@ -71,16 +73,15 @@ class TokenBudgetStream(IterableDataset):
         pad_to_multiple_of: int = 1,
         num_workers: int = 0,
         bpe_dropout: BPEDropout | None = None,
+        gradient_accumulation_steps: int = 1,
     ):
         check_on_invalid(on_invalid)
-        if buffer_pairs < num_processes:
-            raise ValueError(f"buffer_pairs must be at least num_processes={num_processes}, got {buffer_pairs}.")
         self.corpus, self.tokenizer, self.max_tokens = corpus, tokenizer, max_tokens
         self.buffer_pairs = buffer_pairs
         self.limits = (max_source_length or np.inf, max_target_length or np.inf)
         self.max_length_ratio = max_length_ratio
         self.on_invalid = on_invalid
-        self.process_index, self.num_processes, self.seed = process_index, num_processes, seed
+        self.seed = seed
         self.pad_to_multiple_of = pad_to_multiple_of
         self.bpe_dropout = bpe_dropout
         texts = [part.text for part in corpus.corpora] if isinstance(corpus, CorpusMixture) else [corpus]
@@ -89,6 +90,18 @@ class TokenBudgetStream(IterableDataset):
         )
         self.num_workers = min(num_workers, 1) if streaming else num_workers
         self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
+        self.set_share(process_index, num_processes, gradient_accumulation_steps)
+
+    def set_share(self, process_index: int, num_processes: int, gradient_accumulation_steps: int) -> None:
+        """Set the share of this process; see the arguments of the class."""
+        step_batches = num_processes * gradient_accumulation_steps
+        if self.buffer_pairs < step_batches:
+            raise ValueError(
+                f"buffer_pairs must be at least {step_batches}, the batches of an optimizer step, got "
+                f"{self.buffer_pairs}."
+            )
+        self.process_index, self.num_processes = process_index, num_processes
+        self.gradient_accumulation_steps = gradient_accumulation_steps
 
     def __iter__(self) -> Iterator[list[Row]]:
         if get_worker_info() is not None:
@@ -102,7 +115,13 @@ class TokenBudgetStream(IterableDataset):
             (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
             sources, targets = ([row[f"{side}_length"] for row in rows] for side in ("source", "target"))
             batches = TokenBudgetSampler(
-                sources, targets, self.max_tokens, self.num_processes, seed, self.pad_to_multiple_of
+                sources,
+                targets,
+                self.max_tokens,
+                self.num_processes,
+                seed,
+                self.pad_to_multiple_of,
+                gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
             if self.bpe_dropout is not None:
                 batches.sort_by([len(row["input_ids"]) for row in rows], [len(row["labels"]) for row in rows])
@@ -111,10 +130,10 @@ class TokenBudgetStream(IterableDataset):
         raise_if_empty(self.report)
 
     def _buffers(self, epoch: int) -> Iterator[list[Row]]:
-        """Buffers of pairs; a last buffer with fewer pairs than processes is merged into the previous one."""
+        """Buffers of pairs; a last one with fewer pairs than a step has batches is merged into the previous one."""
         rows, previous = self._rows(epoch), None
         while buffer := list(islice(rows, self.buffer_pairs)):
-            if previous is not None and len(buffer) >= self.num_processes:
+            if previous is not None and len(buffer) >= self.num_processes * self.gradient_accumulation_steps:
                 yield previous
                 previous = None
             previous = buffer if previous is None else previous + buffer

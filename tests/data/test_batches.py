@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,25 @@ def test_every_pair_occurs_once_per_epoch_within_the_budget(pairs, processes, ep
     for batch in batches:
         longest = np.max([pairs[index] for index in batch], axis=0).sum()
         assert longest * len(batch) <= 120
+
+
+@given(pairs=lengths, per_step=st.sampled_from([2, 4, 6]), epoch=st.integers(0, 2))
+def test_the_batches_of_a_step_depend_on_the_product_of_processes_and_accumulation(pairs, per_step, epoch):
+    """So a run that is resumed on more processes with less accumulation repeats and loses no pair."""
+    orders = []
+    for processes in (n for n in range(1, per_step + 1) if per_step % n == 0 and n <= len(pairs)):
+        accumulation = per_step // processes
+        sampler = make_sampler(pairs, num_processes=processes, gradient_accumulation_steps=accumulation)
+        sampler.set_epoch(epoch)
+        shards = [list(BatchSamplerShard(sampler, processes, rank, even_batches=False)) for rank in range(processes)]
+        assert {len(shard) % accumulation for shard in shards} == {0}
+        steps = [shard[i : i + accumulation] for i in range(0, len(shards[0]), accumulation) for shard in shards]
+        orders.append([sorted(batch for part in steps[i : i + processes] for batch in part)
+                       for i in range(0, len(steps), processes)])  # fmt: skip
+    assert all(order == orders[0] for order in orders)
+    counts = np.bincount([index for step in orders[0] for batch in step for index in batch])
+    assert counts.min() == 1
+    assert counts.max() == 1 or max(len(batch) for step in orders[0] for batch in step) == 1
 
 
 @given(pairs=lengths, seed=st.integers(0, 9))

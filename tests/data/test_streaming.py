@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import streaming
+from modeling_random_transformer.data.bpe_dropout import BPEDropout
 from modeling_random_transformer.data.sources import EMPTY, DatasetText
 from modeling_random_transformer.data.streaming import TokenBudgetStream
 from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG
@@ -47,6 +48,22 @@ def test_every_pair_occurs_once_per_epoch_and_processes_get_equally_many_batches
         assert longest * len(batch) <= 90
 
 
+@settings(max_examples=15, deadline=None)
+@given(pairs=st.integers(4, 70), epoch=st.integers(0, 1), dropout=st.sampled_from([0, 0.3]))
+def test_the_batches_of_a_step_depend_on_the_product_of_processes_and_accumulation(pairs, epoch, dropout):
+    orders = []
+    for processes in (1, 2, 4):
+        accumulation = 4 // processes
+        options = {"gradient_accumulation_steps": accumulation, "bpe_dropout": BPEDropout(TOKENIZER, dropout)}
+        shares = [list(stream.epoch(epoch)) for stream in streams(make_corpus(pairs), processes, **options)]
+        assert {len(share) % accumulation for share in shares} == {0}
+        orders.append([
+            sorted(str(batch) for share in shares for batch in share[i : i + accumulation])
+            for i in range(0, len(shares[0]), accumulation)
+        ])  # fmt: skip
+    assert orders[0] == orders[1] == orders[2]
+
+
 def test_seed_and_epoch_determine_the_order():
     first, second, other = (streams(make_corpus(50), seed=seed)[0] for seed in (1, 1, 2))
     assert list(first.epoch(0)) == list(second.epoch(0)) != list(other.epoch(0))
@@ -58,7 +75,11 @@ def test_seed_and_epoch_determine_the_order():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"buffer_pairs": 0}, "buffer_pairs must be at least num_processes=1, got 0"),
+        ({"buffer_pairs": 0}, "buffer_pairs must be at least 1, the batches of an optimizer step, got 0"),
+        (
+            {"buffer_pairs": 7, "gradient_accumulation_steps": 8},
+            "buffer_pairs must be at least 8, the batches of an optimizer step, got 7",
+        ),
         ({"on_invalid": "ignore"}, "on_invalid must be 'error' or 'skip', got 'ignore'"),
         ({"max_source_length": 1}, "at least one valid pair"),
     ],
