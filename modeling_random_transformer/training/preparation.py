@@ -209,8 +209,6 @@ def _stream(
         buffer_pairs=data_args.buffer_pairs,
         **{limit: getattr(data_args, limit) for limit in LENGTH_LIMITS},
         on_invalid=data_args.on_invalid,
-        process_index=args.process_index,
-        num_processes=args.world_size,
         seed=args.order_seed,
         pad_to_multiple_of=padding_multiple(args.device),
         num_workers=args.dataloader_num_workers,

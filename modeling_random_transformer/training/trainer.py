@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedModel,
     Seq2SeqTrainer,
     TrainerControl,
+    set_seed,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
@@ -93,6 +94,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             ),
         )
         super().__init__(model=model, args=args, compute_loss_func=_loss_function(args), **kwargs)
+        if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
+            set_seed(args.seed + rank)
         self.ema = EMACallback(args.ema_decay)
         self.word_dropout = (
             WordDropout(self.processing_class, args.word_dropout, args.device) if args.word_dropout else None
@@ -125,6 +128,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             if self.train_dataset.bpe_dropout is not None:
                 self.train_dataset.bpe_dropout.max_length = self._positions()
             # The stream itself distributes the batches over the processes.
+            self.train_dataset.set_share(
+                self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps
+            )
             return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
         dataset, sampler = self._training_batches()
         self.add_callback(SetEpochCallback(sampler))
@@ -145,6 +151,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             seed=self.args.order_seed,
             pad_to_multiple_of=self.padding_multiple,
             weights=self.train_weights,
+            gradient_accumulation_steps=self.args.gradient_accumulation_steps,
         )
         return dataset, sampler
 
@@ -180,6 +187,10 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _data_parallel_size(self) -> int:
         """The number of processes with different batches; a tensor-parallel group shares one batch."""
         return self.accelerator.num_processes // self.get_tp_size()
+
+    def _data_parallel_rank(self) -> int:
+        """The rank of this process among them. Tensor parallelism is the last dimension of every device mesh."""
+        return self.accelerator.process_index // self.get_tp_size()
 
     def _loader(self, dataset: Dataset, sampler: Sampler, description: str, **options: Any) -> DataLoader:
         """Batches of the sampler, distributed over the processes."""

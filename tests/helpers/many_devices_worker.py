@@ -1,25 +1,27 @@
-"""One process of two runs on several devices, plain, regularized and with LoRA; the first one writes the losses."""
+"""One process of several runs on several devices, plain, regularized and with LoRA; the first one writes the losses."""
 
 import json
 import os
 import sys
+import zlib
 from functools import partial
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, gather_object
 
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.training import run
 
-# Without dropout, whose random numbers differ between processes.
+# Without dropout, whose random numbers differ between data-parallel processes.
 SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,dropout=0.0"
 OPTIONS = {
     "max_steps": 20,
     "logging_steps": 1,
-    "save_steps": 20,
+    "save_steps": 10,  # within an epoch
     "per_device_eval_batch_size": 4,
-    "max_tokens_per_batch": 90,  # an even number of batches, so that both runs have the same batches
+    "max_tokens_per_batch": 100,  # 11 batches: an incomplete step would differ between one and two processes
     "config_overrides": SIZES,
 }
 # Without word dropout, whose random numbers differ too. R-Drop requires dropout; this rate drops nothing in float32.
@@ -31,6 +33,10 @@ REGULARIZATION = {
     "max_steps": 6,
     "config_overrides": SIZES.replace("dropout=0.0", "dropout=1e-9"),
 }
+# Runs that are compared by their losses only.
+UNSCORED = {"test_source_file": None, "test_target_file": None, "average_last": 1, "max_steps": 6}
+STREAMED = {**UNSCORED, "streaming": True, "buffer_pairs": 50}
+DROPOUT = {**UNSCORED, "save_steps": 3, "word_dropout": 0.2, "config_overrides": SIZES.replace("=0.0", "=0.3")}
 
 KINDS = {
     "alone": {"gradient_accumulation_steps": 2},  # the number of batches per step of two processes
@@ -50,7 +56,7 @@ FSDP2 = {
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
 }
 # Runs that are interrupted before the second of these steps, and resume from the checkpoint of the first.
-INTERRUPTED = {"fsdp2": (10, 13), "fsdp2_lora": (4, 5)}
+INTERRUPTED = {"fsdp2": (10, 13), "fsdp2_lora": (4, 5), "ddp_dropout_resumed": (3, 4)}
 
 
 def enable_fsdp2() -> None:
@@ -67,16 +73,25 @@ def enable_fsdp2() -> None:
 
 
 def runs(folder: Path, kind: str) -> dict[str, dict]:
-    """The options of each run, by its name."""
+    """The options of each run that equals a run of one process, by its name."""
     options = {kind: {}, f"{kind}_regularized": REGULARIZATION}
+    if kind != "fsdp2":
+        options |= {f"{kind}_streamed": STREAMED}
+    if kind == "ddp":  # from the checkpoint of one process
+        options |= {"ddp_resumed": {}}
     if kind in ("alone", "fsdp2"):
         base = {"model_name_or_path": str(folder / "alone"), "vocab_size": None, "config_overrides": ""}
         options[f"{kind}_lora"] = {**base, "lora_rank": 2, "max_steps": 6}
     return options
 
 
+def runs_with_dropout(kind: str) -> list[str]:
+    """The names of the runs with dropout."""
+    return {"ddp": ["ddp_dropout", "ddp_dropout_resumed"], "tp": ["tp_dropout"]}.get(kind, [])
+
+
 def main(folder: Path, kind: str) -> None:
-    losses, steps, interruptions = [], [], []
+    losses, steps, interruptions, random_states = [], [], [], []
 
     class RecordingTrainer(TranslationTrainer):
         def log(self, logs: dict, *args: object, **kwargs: object) -> None:
@@ -89,6 +104,7 @@ def main(folder: Path, kind: str) -> None:
             if self.state.global_step in interruptions:
                 interruptions.remove(self.state.global_step)
                 raise KeyboardInterrupt
+            random_states.append(zlib.crc32(torch.get_rng_state().numpy().tobytes()))
             return super().training_step(*args, **kwargs)
 
         def predict(self, *args: object, **kwargs: object) -> object:
@@ -105,21 +121,23 @@ def main(folder: Path, kind: str) -> None:
         Accelerator.multi_device = True
     if kind == "fsdp2":
         enable_fsdp2()
-    for name, options in runs(folder, kind).items():
+    for name, options in (runs(folder, kind) | dict.fromkeys(runs_with_dropout(kind), DROPOUT)).items():
         if name in INTERRUPTED:
             saved, interrupted = INTERRUPTED[name]
-            options |= {"save_steps": saved, "average_last": 1}
+            options = options | {"save_steps": saved, "average_last": 1}
             interruptions.append(interrupted)
-        losses.clear()
-        steps.clear()
+        for record in (losses, steps, random_states):
+            record.clear()
         start = partial(run, folder, name, **KINDS[kind], **OPTIONS | options)
         try:
             result = start()
         except KeyboardInterrupt:
             result = start()
+        states = gather_object([random_states])
         if losses:
-            scores = {name: values["score"] for name, values in result.scores["test"].items()}
-            (folder / f"{name}.json").write_text(json.dumps({"steps": steps, "losses": losses, "scores": scores}))
+            scores = {name: values["score"] for name, values in result.scores.get("test", {}).items()}
+            found = {"steps": steps, "losses": losses, "scores": scores, "random_states": states}
+            (folder / f"{name}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

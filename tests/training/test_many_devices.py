@@ -1,18 +1,23 @@
 """Training on two processes (DDP, FSDP2 of transformers and of Accelerate, tensor parallelism) equals that on one."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from packaging import version
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_random_transformer.training.checkpoints import STATE
+from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers import many_devices_worker
 from tests.helpers.many_devices_worker import INTERRUPTED
 from tests.helpers.models import assert_near
 from tests.helpers.processes import run_on_two_processes
-from tests.helpers.training import write_corpus
+from tests.helpers.training import run, write_corpus
 
 WORKER = Path(many_devices_worker.__file__)
 
@@ -31,22 +36,36 @@ def alone(corpus):
         many_devices_worker.main(corpus, "alone")
 
 
+def copy_first_half(corpus, name, copy):
+    """A run as it was when its checkpoint in the middle was complete."""
+    (corpus / copy).mkdir()
+    shutil.copytree(corpus / name / "checkpoint-10", corpus / copy / "checkpoint-10")
+    for file in (MANIFEST, "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(corpus / name / file, corpus / copy)
+
+
+def found(corpus, name):
+    return json.loads((corpus / f"{name}.json").read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp2", "tp"])
 def test_two_processes_train_like_one(kind, corpus, alone):  # noqa: ARG001 (the run of one process)
     if kind in ("fsdp", "tp") and version.parse(transformers.__version__) < version.parse("5.23"):
         pytest.skip("the Trainer of transformers older than 5.23 cannot shard weights")
+    if kind == "ddp":
+        copy_first_half(corpus, "alone", "ddp_resumed")
     done = run_on_two_processes(WORKER, str(corpus), kind)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, options in many_devices_worker.runs(corpus, kind).items():
-        suffix = name.removeprefix(kind)
-        ours, theirs = (json.loads((corpus / f"{folder}.json").read_text()) for folder in (name, f"alone{suffix}"))
+        suffix = name.removeprefix(kind).replace("_resumed", "")
+        ours, theirs = (found(corpus, folder) for folder in (name, f"alone{suffix}"))
         steps = list(range(1, options.get("max_steps", 20) + 1))
         assert theirs["steps"] == steps
         if name in INTERRUPTED:
             saved, interrupted = INTERRUPTED[name]
             steps = steps[:interrupted] + steps[saved:]
-        assert ours["steps"] == steps
+        assert ours["steps"] == (steps[10:] if name == "ddp_resumed" else steps)
         assert ours["losses"] == pytest.approx([theirs["losses"][step - 1] for step in ours["steps"]], rel=1e-3)
         assert ours["scores"] == pytest.approx(theirs["scores"], abs=5)  # a few tokens may differ by rounding
         # The saved weights are complete, regardless of the shards of the processes.
@@ -56,3 +75,25 @@ def test_two_processes_train_like_one(kind, corpus, alone):  # noqa: ARG001 (the
             if not name.endswith("k_proj.bias"):  # no output depends on it: its gradient is rounding error
                 assert_near(weights[name], weight, 1e-2)  # Adam also normalizes tiny gradients
     assert (corpus / kind / "modeling_random_transformer.py").is_file()
+    check_dropout(corpus, kind)
+    if kind == "ddp":
+        check_resumption_on_one_process(corpus)
+
+
+def check_dropout(corpus, kind):
+    """Data-parallel processes have different random numbers, tensor-parallel ones the same; also when resumed."""
+    for name in many_devices_worker.runs_with_dropout(kind):
+        first, second = found(corpus, name)["random_states"]
+        assert (first == second) if kind == "tp" else not {*first} & {*second}
+    if kind == "ddp":
+        whole, resumed = (load_file(corpus / name / "model.safetensors") for name in ("ddp_dropout", "ddp_dropout_resumed"))
+        for name, weight in whole.items():
+            assert torch.equal(resumed[name], weight), name
+
+
+def check_resumption_on_one_process(corpus):
+    copy_first_half(corpus, "ddp", "alone_resumed")
+    run(corpus, "alone_resumed", **many_devices_worker.KINDS["alone"], **many_devices_worker.OPTIONS)
+    log = json.loads((corpus / "alone_resumed" / "checkpoint-20" / STATE).read_text())["log_history"]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert losses == pytest.approx(found(corpus, "alone")["losses"], rel=1e-3)
