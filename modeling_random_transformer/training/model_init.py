@@ -32,8 +32,9 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
     """Check the initial model as far as possible before the corpus is read.
 
     Raises:
-        ValueError: the arguments exclude each other, peft is not installed, or the folder has no model, a model of
-            another architecture or a tokenizer that does not match the model or the regularization.
+        ValueError: the arguments exclude each other, peft is not installed, tensor parallelism cannot divide the model,
+            or the folder has no model, a model of another architecture or a tokenizer that does not match the model or
+            the regularization.
     """
     if model_args.lora_rank is not None:
         _check_lora(model_args.lora_rank, args)
@@ -48,6 +49,7 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
     else:
         config = model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
         _check_new_tokenizer(config.vocab_size, model_args.special_tokens or ())
+    _check_tensor_parallelism(config, args.tp_size)
     if args.r_drop_alpha and not (args.word_dropout or model_args.lora_rank is not None or _has_dropout(config)):
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
     if args.bpe_dropout and (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
@@ -62,6 +64,16 @@ def _check_new_tokenizer(vocab_size: int, special_tokens: Sequence[str]) -> None
             f"vocab_size must be an integer of at least {least} (the special tokens and the 256 bytes), got "
             f"{vocab_size}."
         )
+
+
+def _check_tensor_parallelism(config: RandomTransformerConfig, tp_size: int) -> None:
+    """Check the sizes that must be divided evenly; those of the vocabulary and of weights without dropout need not."""
+    # With shards of different sizes, dropout would draw more random numbers in one process than in another, and the
+    # dropout masks of replicated activations would differ from then on.
+    for name in ("num_heads", "d_ff") if config.activation_dropout else ("num_heads",):
+        if (size := getattr(config, name)) % tp_size:
+            reason = " with activation_dropout" if name == "d_ff" else ""
+            raise ValueError(f"{name} must be a multiple of tp_size={tp_size}{reason}, got {size}.")
 
 
 def _has_dropout(config: RandomTransformerConfig) -> bool:

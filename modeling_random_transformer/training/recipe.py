@@ -107,8 +107,14 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={"help": "Number of checkpoints to keep; default: average_last."},
     )
-    tp_size: int = field(default=1, metadata={"help": "Tensor-parallel degree."})
-    fsdp_size: int = field(default=1, metadata={"help": "Number of FSDP2 shards (transformers' implementation)."})
+    tp_size: int = field(default=1, metadata={"help": "Tensor-parallel degree; see fsdp_size."})
+    fsdp_size: int = field(
+        default=1,
+        metadata={
+            "help": "Number of FSDP2 shards (transformers' implementation). tp_size x fsdp_size must be 1 or the "
+            "number of processes."
+        },
+    )
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "Whether DDP searches for unused parameters; this model has none."}
     )
@@ -197,6 +203,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.fp16 and self.device.type == "cpu":
             raise ValueError("fp16 must be False on a CPU, which supports bf16, got True.")
         if self.tp_size * self.fsdp_size > 1:
+            if self.tp_size * self.fsdp_size != self.world_size:
+                raise ValueError(
+                    f"tp_size x fsdp_size must be 1 or the number of processes that torchrun starts, here "
+                    f"{self.world_size}, got {self.tp_size} x {self.fsdp_size}."
+                )
             if version.parse(transformers.__version__) < version.parse("5.23"):
                 raise ValueError(
                     "tp_size and fsdp_size must be 1 with transformers older than 5.23, whose Trainer cannot shard "

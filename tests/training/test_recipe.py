@@ -1,11 +1,14 @@
 """The defaults and checks of the training arguments."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.nn import Parameter
 from transformers import HfArgumentParser, get_scheduler
 
-from modeling_random_transformer.training import TranslationTrainingArguments, paper_peak_rate
+from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments, paper_peak_rate
+from modeling_random_transformer.training.model_init import check_arguments
 
 
 def recipe(tmp_path, **options):
@@ -46,12 +49,29 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"r_drop_alpha": -1.0}, "r_drop_alpha must be at least 0, got -1.0"),
         ({"word_dropout": -0.1}, "word_dropout must be at least 0 and below 1, got -0.1"),
         ({"learning_rate": -1.0}, "learning_rate must be positive"),
+        ({"tp_size": 2}, "tp_size x fsdp_size must be 1 or the number of processes .* here 1, got 2 x 1"),
+        ({"fsdp_size": 3}, "tp_size x fsdp_size must be 1 or the number of processes .* here 1, got 1 x 3"),
         ({"save_total_limit": 2}, "save_total_limit must be at least average_last=5, got 2"),
     ],
 )
 def test_invalid_arguments_raise(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         recipe(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("num_heads=3,d_k=4,d_model=12", "num_heads must be a multiple of tp_size=2, got 3"),
+        ("d_ff=33,activation_dropout=0.1", "d_ff must be a multiple of tp_size=2 with activation_dropout, got 33"),
+        ("d_ff=33", None),
+    ],
+)
+def test_sizes_that_tensor_parallelism_cannot_divide_raise_before_the_corpus_is_read(overrides, message, tmp_path):
+    args = recipe(tmp_path)
+    args.tp_size = 2  # in one process
+    with nullcontext() if message is None else pytest.raises(ValueError, match=message):
+        check_arguments(ModelArguments(config_overrides=overrides), args)
 
 
 def test_command_line_flags_set_arguments(tmp_path):
