@@ -58,8 +58,8 @@ def translation_metrics(
     """Make the `compute_metrics` of a `Seq2SeqTrainer` with `predict_with_generate=True`.
 
     The references are decoded from the labels: publish the scores of `score` on the original texts, since labels may be
-    truncated or normalized. With several processes, `Seq2SeqTrainer` scores some rows twice; a subclass avoids it with
-    `self.gather_function = self.accelerator.gather_for_metrics` in its `evaluation_loop`.
+    truncated or normalized. With several processes, `Seq2SeqTrainer` scores some rows twice, but `TranslationTrainer`
+    does not.
 
     Args:
         tokenizer: the tokenizer of the labels.

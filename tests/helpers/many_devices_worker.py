@@ -19,7 +19,7 @@ SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,dropout=0.0"
 OPTIONS = {
     "max_steps": 20,
     "logging_steps": 1,
-    "save_steps": 10,  # within an epoch
+    "save_steps": 20,
     "per_device_eval_batch_size": 4,
     "max_tokens_per_batch": 100,  # 11 batches: an incomplete step would differ between one and two processes
     "config_overrides": SIZES,
@@ -33,7 +33,8 @@ REGULARIZATION = {
     "max_steps": 6,
     "config_overrides": SIZES.replace("dropout=0.0", "dropout=1e-9"),
 }
-# Runs that are compared by their losses only.
+PLAIN = {"save_steps": 10, "average_last": 1, "save_total_limit": 2}  # step 10 is within an epoch
+# Runs that are compared by their losses and weights.
 UNSCORED = {"test_source_file": None, "test_target_file": None, "average_last": 1, "max_steps": 6}
 STREAMED = {**UNSCORED, "streaming": True, "buffer_pairs": 50}
 DROPOUT = {**UNSCORED, "save_steps": 3, "word_dropout": 0.2, "config_overrides": SIZES.replace("=0.0", "=0.3")}
@@ -74,11 +75,11 @@ def enable_fsdp2() -> None:
 
 def runs(folder: Path, kind: str) -> dict[str, dict]:
     """The options of each run that equals a run of one process, by its name."""
-    options = {kind: {}, f"{kind}_regularized": REGULARIZATION}
+    options = {kind: PLAIN, f"{kind}_regularized": REGULARIZATION}
     if kind != "fsdp2":
         options |= {f"{kind}_streamed": STREAMED}
     if kind == "ddp":  # from the checkpoint of one process
-        options |= {"ddp_resumed": {}}
+        options |= {"ddp_resumed": PLAIN}
     if kind in ("alone", "fsdp2"):
         base = {"model_name_or_path": str(folder / "alone"), "vocab_size": None, "config_overrides": ""}
         options[f"{kind}_lora"] = {**base, "lora_rank": 2, "max_steps": 6}
@@ -124,7 +125,7 @@ def main(folder: Path, kind: str) -> None:
     for name, options in (runs(folder, kind) | dict.fromkeys(runs_with_dropout(kind), DROPOUT)).items():
         if name in INTERRUPTED:
             saved, interrupted = INTERRUPTED[name]
-            options = options | {"save_steps": saved, "average_last": 1}
+            options = {**options, "save_steps": saved, "average_last": 1}
             interruptions.append(interrupted)
         for record in (losses, steps, random_states):
             record.clear()

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer.training.checkpoints import STATE
 from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers import many_devices_worker
-from tests.helpers.many_devices_worker import INTERRUPTED
+from tests.helpers.many_devices_worker import INTERRUPTED, KINDS, OPTIONS, PLAIN
 from tests.helpers.models import assert_near
 from tests.helpers.processes import run_on_two_processes
 from tests.helpers.training import run, write_corpus
@@ -86,14 +86,16 @@ def check_dropout(corpus, kind):
         first, second = found(corpus, name)["random_states"]
         assert (first == second) if kind == "tp" else not {*first} & {*second}
     if kind == "ddp":
-        whole, resumed = (load_file(corpus / name / "model.safetensors") for name in ("ddp_dropout", "ddp_dropout_resumed"))
+        whole, resumed = (
+            load_file(corpus / name / "model.safetensors") for name in ("ddp_dropout", "ddp_dropout_resumed")
+        )
         for name, weight in whole.items():
             assert torch.equal(resumed[name], weight), name
 
 
 def check_resumption_on_one_process(corpus):
     copy_first_half(corpus, "ddp", "alone_resumed")
-    run(corpus, "alone_resumed", **many_devices_worker.KINDS["alone"], **many_devices_worker.OPTIONS)
+    run(corpus, "alone_resumed", **KINDS["alone"], **OPTIONS | PLAIN)
     log = json.loads((corpus / "alone_resumed" / "checkpoint-20" / STATE).read_text())["log_history"]
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert losses == pytest.approx(found(corpus, "alone")["losses"], rel=1e-3)
