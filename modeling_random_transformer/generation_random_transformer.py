@@ -5,11 +5,15 @@ decoder steps, in which modules spend most of the time on calls, masks and copie
 functions on a KV cache that grows in place and reorders beams by index.
 """
 
-import inspect
+import copy
+import operator
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +29,13 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .ops_random_transformer import (
     MIN_STEPS_TO_PACK,
+    float64_device,
+    forward_hooks,
     functional_layer,
     fused_attention,
     fused_linear,
@@ -396,66 +401,163 @@ class FastDecodingCache(EncoderDecoderCache):
 # Conditions for the fast decoder
 
 
-# The original public methods of the classes whose computation `FastDecoder` reproduces.
-ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}
+# The largest relative difference between logits that rounding explains, by dtype.
+ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+QUANTIZED_ROUNDING = 1e-1  # if activations may be rounded to integers
+COMPARED_LENGTH = 512  # tokens before the step that is compared
+# What the logits of each model depended on when its steps were compared, and the result.
+COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[list[Any], list[Any], str | None]]" = WeakKeyDictionary()
 
 
-def record_methods(*classes: type) -> None:
-    """Record the public methods that are defined in the file of these classes, to detect replacements later."""
-    for cls in classes:
-        own = [vars(base) for base in cls.__mro__ if base.__module__ == cls.__module__]
-        names = {name for methods in own for name in methods if not name.startswith("_")}
-        methods = {name: getattr(cls, name) for name in sorted(names) if inspect.isroutine(getattr(cls, name))}
-        ORIGINAL_METHODS[cls] = {**methods, "__call__": cls.__call__}
+def unsupported_model(model: Any) -> str | None:
+    """A message about hooks, modes and settings for which the modules run; `None` if there are none.
 
-
-def replaced_method(cls: type, instance: nn.Module | None = None) -> str | None:
-    """A message about the first method that was replaced, in the class or on the instance; `None` if none was."""
-    original = next((ORIGINAL_METHODS[base] for base in cls.__mro__ if base in ORIGINAL_METHODS), None)
-    if original is None:
-        return f"{cls.__name__} is not a class of this model"
-    own = {} if instance is None else vars(instance)
-    name = next((name for name, method in original.items() if name in own or getattr(cls, name) is not method), None)
-    return name and f"{cls.__name__}.{name} was replaced"
-
-
-def customizations(model: Any) -> Iterator[str]:
-    """What a `FastDecoder` would compute differently from the modules of this model.
-
-    Projections, norms, activations and embeddings can be customized: all but PyTorch's own are called as modules. A
-    replaced `forward` of the instance and hooks on the model are allowed too: the fast step runs inside them.
+    A replaced `forward` of the model and hooks on it are allowed: the fast step runs inside them.
     """
-    if reason := replaced_method(type(model)):
-        yield reason
-    yield from module_customizations("model", model.model)
-    yield from module_customizations("decoder", model.model.decoder)
-    for i, layer in enumerate(model.model.decoder.layers):
-        yield from module_customizations(f"decoder.layers.{i}", layer)
-        yield from attention_customizations(f"decoder.layers.{i}.self_attn", layer.self_attn)
-        yield from attention_customizations(f"decoder.layers.{i}.encoder_attn", layer.encoder_attn)
-    if ALL_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_attention_forward:
-        yield "the attention function registered as 'sdpa' is not transformers' own"
-    if ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa") is not sdpa_mask:
-        yield "the mask function registered as 'sdpa' is not transformers' own"
+    decoder = getattr(getattr(model, "model", None), "decoder", None)
+    if decoder is None:
+        return f"{type(model).__name__} has no decoder"
+    for name, module in named_parts(model):
+        if forward_hooks(module):  # also of a leaf module, since the comparison must not call it
+            return f"{name} has a hook"
+        if next(module.children(), None) is not None:  # a leaf module with another `forward` is called
+            if has_hooks(module):
+                return f"{name} has a hook or a replaced or compiled forward"
+            if module.training:
+                return f"{name} is in training mode"
+    implementations = {layer.config._attn_implementation for layer in (decoder, *decoder.layers)}
+    if implementations != {"sdpa"}:
+        return f"the attention implementation is {', '.join(sorted(map(str, implementations)))}, not sdpa"
+    return None
 
 
-def module_customizations(name: str, module: nn.Module) -> Iterator[str]:
-    """The customizations of one module whose `forward` a `FastDecoder` does not call."""
-    if reason := replaced_method(type(module), module):
-        yield f"{name}: {reason}"
-    if has_hooks(module):
-        yield f"{name} has a hook or a compiled forward"
-    if module.training:
-        yield f"{name} is in training mode"
+def named_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that a decoder step uses, with their names."""
+    yield "model", model.model
+    yield from model.model.decoder.named_modules(prefix="decoder")
+    yield from model.lm_head.named_modules(prefix="lm_head")
 
 
-def attention_customizations(name: str, attention: Any) -> Iterator[str]:
-    """The customizations of an attention module, including its settings. Any number is allowed as scaling."""
-    yield from module_customizations(name, attention)
-    if attention.config._attn_implementation != "sdpa":
-        yield f"{name}: the attention implementation is {attention.config._attn_implementation!r}, not 'sdpa'"
-    if not isinstance(attention.scaling, int | float):
-        yield f"{name}.scaling is a {type(attention.scaling).__name__}, not a number"
+def changed_computation(model: Any) -> str | None:
+    """A message if a `FastDecoder` and the modules compute different logits; `None` if they agree.
+
+    They are compared once, and again after a change of what `dependencies` returns.
+    """
+    objects, versions = dependencies(model)
+    known_objects, known_versions, reason = COMPARISONS.get(model, ([], [], None))
+    same = len(objects) == len(known_objects) and all(map(operator.is_, objects, known_objects))
+    if not same or versions != known_versions:
+        try:
+            reason = step_difference(model)
+        except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
+            reason = f"a step of the fast decoder cannot be compared with the modules: {type(error).__name__}: {error}"
+        COMPARISONS[model] = objects, versions, reason
+        if reason:
+            logger.warning_once(
+                "generate() runs the decoder's modules at every step, because they do not compute what the fast "
+                "decoder computes. This is slower; the reason is given by model.fallback_reason()."
+            )
+    return reason
+
+
+def dependencies(model: Any) -> tuple[list[Any], list[Any]]:
+    """What the logits of a decoder step depend on: objects to compare by identity, and versions of the weights.
+
+    The objects are modules, their attributes and weights, and the functions of their classes and of the files that
+    define these, with their code, which IPython's autoreload replaces. Code of torch and transformers is left out.
+    """
+    modules = [module for _, module in named_parts(model)]
+    members = [vars(module) for module in modules]
+    attributes = [value for names in members for value in names.values() if not isinstance(value, dict)]
+    tables = [names[table] for names in members for table in ("_parameters", "_buffers")]
+    weights = [weight for table in tables for weight in table.values() if weight is not None]
+    versions = [(weight.dtype, weight.device, 0 if weight.is_inference() else weight._version) for weight in weights]
+
+    types = dict.fromkeys(map(type, (model, *modules)))
+    classes = dict.fromkeys(base for cls in types for base in cls.__mro__)
+    classes = [cls for cls in classes if not cls.__module__.startswith(("torch.", "transformers.", "builtins"))]
+    files = [sys.modules[name] for name in dict.fromkeys(cls.__module__ for cls in classes) if name in sys.modules]
+    names = [value for namespace in (*classes, *files) for value in [*vars(namespace).values()]]
+    functions = [function for name in names if isinstance(function := getattr(name, "__func__", name), FunctionType)]
+    codes = [function.__code__ for function in functions]
+    registered = [registry.get("sdpa") for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]
+    return [*modules, *attributes, *weights, *map(type, modules), *types, *functions, *codes, *registered], versions
+
+
+@torch.no_grad()
+def step_difference(model: Any) -> str | None:
+    """Compare a step of a `FastDecoder` with the modules.
+
+    Half precision and int8 would hide small differences, and sharp attention enlarges rounding errors. In these cases,
+    copies in float64 are compared, unless weights are sharded or quantized by another method.
+    """
+    parts = [module for _, module in named_parts(model)]
+    tensors = {type(weight.data) for part in parts for weight in part.parameters(recurse=False)}
+    int8 = any(isinstance(part, model.int8_linear_class) for part in parts)
+    quantized = not int8 and (
+        getattr(model, "is_quantized", False) or any(kind.__module__.split(".")[0] != "torch" for kind in tensors)
+    )
+    copyable = not quantized and tensors == {Tensor} and not any("forward" in vars(part) for part in parts)
+    reason: str | None = "it was not compared"
+    if not copyable or (model.dtype.itemsize >= 4 and not int8):
+        reason = difference(*step_logits(model, model.device, model.dtype), quantized)
+    if copyable and reason:
+        reason = difference(*step_logits(in_float64(model), float64_device(model.device), torch.float64))
+    return reason
+
+
+def in_float64(model: Any) -> Any:
+    """A copy with another decoder and output layer, both in float64; int8 weights are dequantized."""
+    parts = copy.deepcopy(nn.ModuleDict({"decoder": model.model.decoder, "lm_head": model.lm_head}))
+    for name, layer in [*parts.named_modules()]:
+        if isinstance(layer, model.int8_linear_class):
+            parts.set_submodule(name, layer.to_linear())
+    parts.to(float64_device(model.device), torch.float64)
+    base, model = copy.copy(model.model), copy.copy(model)  # shallow: the other modules are shared
+    base._modules = base._modules | {"decoder": parts["decoder"]}
+    model._modules = model._modules | {"model": base, "lm_head": parts["lm_head"]}
+    return model
+
+
+def step_logits(model: Any, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The logits of one step by a `FastDecoder` and by the modules, `[2, 1, vocab_size]` each, for random inputs.
+
+    Two rows share a source with padding. To find changes that have no effect on short targets, such as a window of
+    attention, the keys and values of a few tokens are extended to `COMPARED_LENGTH`.
+    """
+    config, limit = model.config, min(model.config.max_position_embeddings - 1, COMPARED_LENGTH)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(config.vocab_size, (2, min(limit, 3) + 1), generator=generator).to(device)
+    source = torch.randn(1, 4, config.d_model, generator=generator).to(device, dtype)
+    factors = torch.randn(limit, 1, generator=generator).to(device, dtype)
+    inputs = {"encoder_outputs": (source,), "attention_mask": torch.arange(4, device=device)[None] < 3}
+
+    def logits(ids: Tensor, cache: EncoderDecoderCache) -> Tensor:  # without the hooks on the model itself
+        step = type(model).forward(
+            model, decoder_input_ids=ids, past_key_values=cache, use_cache=True, return_dict=True, **inputs
+        )
+        return step.logits
+
+    # Modules may draw random numbers.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
+        fast = FastDecodingCache(beams=2, limit=0)
+        logits(ids[:, :-1], fast)
+        for layer in (layer for layer in fast.dynamic_cache.layers if layer.is_initialized):  # some may be pruned
+            repeats = -(-limit // layer.keys.shape[2])
+            layer.keys = layer.keys.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
+            layer.values = layer.values.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
+        modules = EncoderDecoderCache(fast.dynamic_cache, fast.cross_attention_cache)
+        return logits(ids[:, -1:], fast), logits(ids[:, -1:], modules)
+
+
+def difference(actual: Tensor, expected: Tensor, quantized: bool = False) -> str | None:
+    """A message if logits `[…, vocab_size]` differ by more than their rounding; `None` if they agree."""
+    limit = QUANTIZED_ROUNDING if quantized else max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+    actual, expected = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (actual, expected))
+    error, scale = (actual - expected).norm(), (expected - expected.mean()).norm()
+    if error <= limit * scale:  # false if one of them is NaN
+        return None
+    return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {limit:.2%}"
 
 
 # Whether generate() runs a decoding loop that was passed as `custom_generate`.
@@ -594,8 +696,12 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             log_fallback(reason)
 
     def fallback_reason(self) -> str | None:
-        """Why `generate()` runs the modules at each step; `None` if it uses a `FastDecoder`."""
-        return next(customizations(self), None)
+        """Why `generate()` runs the modules at each step; `None` if it uses a `FastDecoder`.
+
+        The first call runs a decoder step both ways and compares the logits (`changed_computation`). Under tensor
+        parallelism, all processes must call it.
+        """
+        return unsupported_model(self) or changed_computation(self)
 
     def prepare_inputs_for_generation(
         self,

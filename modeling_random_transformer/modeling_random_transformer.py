@@ -42,7 +42,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin, record_methods
+from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin
 from .ops_random_transformer import Int8Linear, dropout, float64_device, is_transformed, select_attention, token_loss
 from .quantization_random_transformer import DynamicInt8Config  # noqa: F401  (registers the quantization method)
 
@@ -836,16 +836,6 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         check_shape("labels", labels, "batch", "target_len")
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
         return shifted.masked_fill(shifted == -100, pad)
-
-
-# generate() does not call these modules at each step. It therefore checks that none of their methods was replaced.
-record_methods(
-    RandomTransformerForConditionalGeneration,
-    RandomTransformerModel,
-    RandomTransformerDecoder,
-    RandomTransformerDecoderLayer,
-    RandomTransformerAttention,
-)
 
 
 # Task heads. Encoder and decoder have the same parameter names as in RandomTransformerForConditionalGeneration, so its

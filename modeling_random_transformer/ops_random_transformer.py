@@ -592,18 +592,23 @@ def is_plain(weight: Tensor) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one.
-
-    The hooks of transformers' `capture_outputs` do not count. They stay installed after the first call with
-    `output_attentions` or `output_hidden_states`, and have no effect while neither is requested.
-    """
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one."""
     return (
-        any(getattr(hook, "__module__", None) != output_capturing.__name__ for hook in hooks)
+        bool(forward_hooks(module))
         or "forward" in vars(module)
         or module._compiled_call_impl is not None
         or nn.modules.module._has_any_global_hook()
     )
+
+
+def forward_hooks(module: nn.Module) -> list[Any]:
+    """The forward hooks of a module, without those of transformers' `capture_outputs`.
+
+    These stay installed after the first call with `output_attentions` or `output_hidden_states`, and have no effect
+    while neither is requested.
+    """
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return [hook for hook in hooks if getattr(hook, "__module__", None) != output_capturing.__name__]
 
 
 # Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time

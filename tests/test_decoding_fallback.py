@@ -1,7 +1,9 @@
-"""When `generate()` falls back to the modules: customized models, custom loops and unsupported arguments."""
+"""When `generate()` falls back to the modules: edited and customized models, custom loops, unsupported arguments."""
 
+import copy
 import gc
 import logging
+from pathlib import Path
 from types import MethodType
 
 import pytest
@@ -9,17 +11,17 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
+from transformers import dynamic_module_utils
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
+from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer import modeling_random_transformer as modeling
-from modeling_random_transformer.generation_random_transformer import FastDecoder, FastDecodingCache
+from modeling_random_transformer.generation_random_transformer import FastDecodingCache
 from modeling_random_transformer.modeling_random_transformer import (
     RandomTransformerAttention,
-    RandomTransformerDecoder,
     RandomTransformerDecoderLayer,
     SinusoidalPositions,
 )
@@ -31,9 +33,14 @@ SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch):
-    """Counts the steps that a `FastDecoder` takes."""
-    taken, step = [], FastDecoder.__call__
-    monkeypatch.setattr(FastDecoder, "__call__", lambda self, *inputs: taken.append(1) or step(self, *inputs))
+    """Counts the steps that `FastDecoder` takes in `generate()`; the cache of the comparison has no limit."""
+    taken, step = [], FastDecodingCache.step
+
+    def counted(self, *inputs):
+        taken.extend([1] if self.limit else [])
+        return step(self, *inputs)
+
+    monkeypatch.setattr(FastDecodingCache, "step", counted)
     return taken
 
 
@@ -53,6 +60,94 @@ def assert_same(ours, theirs):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
 
+PROJECT = "outputs = self.out_proj(outputs.flatten(2))"
+EMBED = "hidden_states = self.embed(inputs_embeds, start, end)\n"
+CROSS_RESIDUAL = "residual = hidden_states\n            if pre_norm:"
+CROSS_KEYS = "key = self.split_heads(self.k_proj(states), self.config.d_k)"
+MASK = "        source_mask = None\n"
+WINDOW = """        keys = torch.arange(seen_len)
+        distance = keys[-length:, None] - keys
+        mask = ((distance >= 0) & (distance < 20)).expand(batch, 1, -1, -1)
+"""
+LOGITS = "logits = self.lm_head(outputs.last_hidden_state[:, indices])"
+UPDATE = "key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)"
+WIDER = UPDATE.replace("(key", "(torch.cat([key, key], -1)") + "; key = key[..., : self.config.d_k]"
+# Edits of the modeling file: the original line, the new one, and whether the fast step follows.
+EDITS = {
+    "gate of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2).sigmoid()"), False),
+    "1% of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) * 1.01"), False),
+    "order of norms": ('norm_order == "pre"', 'norm_order != "pre"', False),
+    "residual connection": (CROSS_RESIDUAL, CROSS_RESIDUAL.replace("hidden_states", "0.5 * hidden_states", 1), False),
+    "positions": (EMBED, EMBED.replace("start, end", "start + 7, None"), False),
+    "window of 20 tokens": (MASK, WINDOW + MASK, False),
+    "logits": (LOGITS, f"{LOGITS}.tanh()", False),
+    "random numbers": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) + 0 * torch.rand(1)"), True),
+    "cached keys": (CROSS_KEYS, f"{CROSS_KEYS} * (1.5 if key_value_states is not None else 1)", True),
+    "layout of the cache": (UPDATE, WIDER, False),
+}
+
+
+@pytest.fixture
+def edited_model(tmp_path, tmp_path_factory, monkeypatch):
+    """Load a saved model whose copy of the modeling file has been edited."""
+    # One folder for all tests, since the package of all copies is imported once.
+    modules = tmp_path_factory.getbasetemp() / "modules"
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(modules))
+
+    def load(edit, dtype=torch.float64, **options):
+        folder = tmp_path / edit.replace(" ", "_").replace("%", "")
+        tiny_model(spread=2.0).save_pretrained(folder)
+        code = folder / Path(modeling.__file__).name
+        original, new, _ = EDITS[edit]
+        assert original in code.read_text()
+        code.write_text(code.read_text().replace(original, new))
+        # As with trust_remote_code=True where this package is not imported.
+        reference = f"modeling_random_transformer.{RandomTransformerForConditionalGeneration.__name__}"
+        cls = dynamic_module_utils.get_class_from_dynamic_module(reference, str(folder))
+        return cls.from_pretrained(folder, dtype=dtype, **options)
+
+    return load
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_generate_follows_an_edit_of_the_source(edit, edited_model, caplog):
+    model = edited_model(edit)
+    state = torch.random.get_rng_state()
+    reason = model.fallback_reason()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert (reason is None) == EDITS[edit][2]
+    assert ("do not compute what the fast decoder computes" in caplog.text) == (reason is not None)
+    for search in SEARCHES.values():
+        options = {"max_new_tokens": 26, **search}
+        ours = generate(model, **options)
+        assert_same(ours, generate(model, use_cache=False, **options))
+    shipped = generate(exact_model(), max_new_tokens=26, **search).logits[-1]
+    assert torch.equal(ours.logits[-1], shipped) == (edit in ("random numbers", "layout of the cache"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": torch.float32},
+        {"dtype": torch.bfloat16},
+        {"dtype": torch.float16},
+        {"dtype": torch.float32, "quantization_config": DynamicInt8Config()},
+    ],
+    ids=["float32", "bfloat16", "float16", "int8"],
+)
+def test_rounding_does_not_hide_an_edit(options, edited_model):
+    """Such as attention that is larger by 1%, in half precision and int8."""
+    model = edited_model("1% of attention", **options)
+    assert "differ by" in model.fallback_reason()
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_no_difference(dtype, spread):
+    """Even if sharp attention enlarges it, or weights are zero."""
+    assert tiny_model(spread=spread).to(dtype).fallback_reason() is None
+
+
 class OtherLayer(RandomTransformerDecoderLayer):
     def feed_forward(self, states):
         return super().feed_forward(states) * 3
@@ -62,30 +157,6 @@ class OtherAttention(RandomTransformerAttention):
     @staticmethod
     def split_heads(projected, width):
         return -RandomTransformerAttention.split_heads(projected, width)
-
-
-class OtherDecoder(RandomTransformerDecoder):
-    def embed(self, *args, **kwargs):
-        return super().embed(*args, **kwargs) * 0.5
-
-
-class OtherModel(RandomTransformerModel):
-    def forward(self, *args, **kwargs):
-        output = super().forward(*args, **kwargs)
-        output.last_hidden_state = output.last_hidden_state.flip(-1)
-        return output
-
-
-class OtherHead(RandomTransformerForConditionalGeneration):
-    def forward(self, *args, **kwargs):
-        output = super().forward(*args, **kwargs)
-        output.logits = output.logits.flip(-1)
-        return output
-
-
-class CalledFirst(RandomTransformerDecoderLayer):
-    def __call__(self, states, *args, **kwargs):
-        return super().__call__(states * 2, *args, **kwargs)
 
 
 def negated(function):
@@ -107,26 +178,20 @@ def on_instance(path, name):
     return change
 
 
-def on_class(cls, name):
-    def change(_, monkeypatch):
-        monkeypatch.setattr(cls, name, negated(getattr(cls, name)))
-
-    return change
-
-
-def bound_method(model, _):
-    layer = model.model.decoder.layers[1]
-    layer.feed_forward = MethodType(lambda _, states: states.sin(), layer)
+def on_class(_, monkeypatch):
+    monkeypatch.setattr(
+        RandomTransformerDecoderLayer, "feed_forward", negated(RandomTransformerDecoderLayer.feed_forward)
+    )
 
 
-def patched_forward(_, monkeypatch):
-    original = RandomTransformerAttention.forward
+def new_code(_, monkeypatch):
+    """As IPython's autoreload replaces it."""
+    monkeypatch.setattr(RandomTransformerDecoderLayer.feed_forward, "__code__", NewCode.feed_forward.__code__)
 
-    def forward(self, *args, **kwargs):
-        outputs, weights = original(self, *args, **kwargs)
-        return outputs * 0.5, weights
 
-    monkeypatch.setattr(RandomTransformerAttention, "forward", forward)
+class NewCode:
+    def feed_forward(self, states):
+        return self.fc2(self.activation_fn(self.fc1(states))) * 3
 
 
 def another_attention(*args, scaling, **kwargs):
@@ -135,10 +200,6 @@ def another_attention(*args, scaling, **kwargs):
 
 def registered(_, monkeypatch):
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", another_attention)
-
-
-def set_locally(_, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "sdpa", another_attention)
 
 
 def implementation_of_its_own(model, monkeypatch):
@@ -161,20 +222,12 @@ LAYER = "model.decoder.layers.1"
 ATTENTION, CROSS = f"{LAYER}.self_attn", "model.decoder.layers.0.encoder_attn"
 CUSTOMIZED = {
     "layer class": subclass(LAYER, OtherLayer),
-    "layer call": subclass(LAYER, CalledFirst),
     "self-attention class": subclass(ATTENTION, OtherAttention),
     "cross-attention class": subclass(CROSS, OtherAttention),
-    "decoder class": subclass("model.decoder", OtherDecoder),
-    "model class": subclass("model", OtherModel),
-    "head class": subclass("", OtherHead),
     "feed_forward of a layer": on_instance(LAYER, "feed_forward"),
-    "bound feed_forward": bound_method,
-    "feed_forward of the class": on_class(RandomTransformerDecoderLayer, "feed_forward"),
-    "embed of the decoder": on_instance("model.decoder", "embed"),
-    "forward of the layer class": on_class(RandomTransformerDecoderLayer, "forward"),
-    "forward of the attention class": patched_forward,
+    "feed_forward of the class": on_class,
+    "code of feed_forward": new_code,
     "registered attention": registered,
-    "attention set locally": set_locally,
     "attention of another name": implementation_of_its_own,
     "registered mask": masks,
 }
@@ -183,6 +236,7 @@ CUSTOMIZED = {
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("change", CUSTOMIZED)
 def test_customized_modules_disable_the_fast_decoder(change, search, steps, monkeypatch):
+    """Also after `generate()` has compared the modules before the change."""
     model = exact_model()
     shipped = generate(model, **SEARCHES[search])
     taken = len(steps)
@@ -192,6 +246,56 @@ def test_customized_modules_disable_the_fast_decoder(change, search, steps, monk
     assert model.fallback_reason()
     assert_same(ours, generate(model, use_cache=False, **SEARCHES[search]))
     assert not torch.equal(ours.logits[-1], shipped.logits[-1])
+
+
+class GatedLayer(RandomTransformerDecoderLayer):
+    """Equals the original layer until its gate is trained."""
+
+    def feed_forward(self, states):
+        return super().feed_forward(states) * self.gate
+
+
+def test_steps_are_compared_again_after_changes(steps, monkeypatch):
+    compared, compare = [], generation.step_difference
+    monkeypatch.setattr(generation, "step_difference", lambda model: compared.append(1) or compare(model))
+    model = exact_model()
+    layer = model.model.decoder.layers[1]
+    layer.__class__, layer.gate = GatedLayer, nn.Parameter(torch.ones(1))
+    for _ in range(3):
+        generate(model)
+    model.train()
+    model.eval()
+    generate(model, num_beams=2)
+    assert (len(compared), len(steps)) == (1, 28)
+    with torch.no_grad():
+        layer.gate += 0.1
+    assert_same(generate(model), generate(model, use_cache=False))
+    assert (len(compared), len(steps)) == (2, 28)
+    copied = copy.deepcopy(model).float()
+    assert "differ by" in copied.fallback_reason()
+    assert model.fallback_reason()
+    assert len(compared) == 3
+
+
+def test_a_compared_model_is_freed():
+    generate(exact_model())
+    gc.collect()
+    assert not [
+        model for model in generation.COMPARISONS if isinstance(model, RandomTransformerForConditionalGeneration)
+    ]
+
+
+def test_hooks_do_not_see_the_comparison(steps):
+    model, seen = exact_model(), []
+    attention = model.model.decoder.layers[0].self_attn
+    handle = attention.q_proj.register_forward_hook(lambda *call: seen.append(call[2].shape))
+    generate(model)
+    assert seen == [(3, 1, 16)] * 8
+    assert "decoder.layers.0.self_attn.q_proj has a hook" in model.fallback_reason()
+    assert not steps
+    handle.remove()
+    generate(model)
+    assert len(steps) == 7
 
 
 class Cube(nn.Module):
@@ -342,11 +446,13 @@ def test_submodule_in_training_mode_disables_the_fast_decoder(path, steps):
 
 
 def test_leaf_dropout_runs_at_every_step(steps):
-    model, dropped = exact_model(), []
+    model = exact_model()
     model.model.decoder.layers[1].activation_fn = nn.Dropout(0.5)
-    model.model.decoder.layers[1].activation_fn.register_forward_hook(lambda *_: dropped.append(1))
     generate(model)
-    assert len(dropped) == 8
+    assert not steps
+    assert "differ by" in model.fallback_reason()
+    model.eval()
+    generate(model)
     assert len(steps) == 7
 
 
