@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -67,21 +68,26 @@ class HookManager:
         self.on_exit = on_exit
         self.observers = Observers()
 
-    def replace_method(self, module: nn.Module, name: str, replacement: Callable) -> Callable:
-        """Replace a method of one instance and return the original."""
-        original = getattr(module, name)
-        setattr(module, name, replacement)
+    def replace_method(self, module: nn.Module, name: str, replacement: Callable) -> None:
+        """Replace a method of one instance. Deep copies of the module bind the function to themselves."""
+        setattr(module, name, MethodType(replacement, module))
         self.on_exit.callback(delattr, module, name)
-        return original
 
     def add_forward_hook(self, module: nn.Module, hook: Callable[[Any, Any], Any]) -> None:
-        """Replace the output of each call of the module by `hook(inputs, outputs)`."""
-        handle = module.register_forward_hook(lambda _, inputs, outputs: hook(inputs, outputs))
+        """Replace the output of each call of the module, but not of its copies, by `hook(inputs, outputs)`."""
+        handle = module.register_forward_hook(
+            lambda called, inputs, outputs: hook(inputs, outputs) if called is module else outputs
+        )
         self.on_exit.callback(handle.remove)
 
     def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[nn.Module, tuple, dict[str, Any]], Any]) -> None:
-        """Call `hook(module, args, kwargs)` before each call of the module; it may return new arguments."""
-        handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+        """Call `hook(module, args, kwargs)` before each call of the module, but not of its copies.
+
+        It may return new arguments.
+        """
+        handle = module.register_forward_pre_hook(
+            lambda called, *inputs: hook(called, *inputs) if called is module else None, with_kwargs=True
+        )
         self.on_exit.callback(handle.remove)
 
     def hook_output(self, module: nn.Module, path: str) -> None:
@@ -110,25 +116,28 @@ class HookManager:
     def hook_embedding(self, name: str, stack: Any) -> None:
         """Pass token ids and their embeddings up to the first layer's input (paper 3.4 and 3.5)."""
 
-        def embed_ids(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-            self.observers.start(name)
-            if input_ids is not None:
-                input_ids = self.observers.pass_value(f"{name}.embedding.ids", input_ids)
-            return original_embed_ids(input_ids, inputs_embeds)
+        def embed_ids(self_: Any, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+            if self_ is stack:  # not a copy
+                self.observers.start(name)
+                if input_ids is not None:
+                    input_ids = self.observers.pass_value(f"{name}.embedding.ids", input_ids)
+            return type(self_).embed_ids(self_, input_ids, inputs_embeds)
 
-        def embed(inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
+        def embed(self_: Any, inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
+            if self_ is not stack:
+                return type(self_).embed(self_, inputs_embeds, start, end)
             inputs_embeds = self.observers.pass_value(f"{name}.embedding.token", inputs_embeds)
             computed = inputs_embeds * stack.embed_scale
             scaled = self.observers.pass_value(f"{name}.embedding.scaled", computed)
             if scaled is computed:
-                summed = original_embed(inputs_embeds, start, end)
+                summed = type(stack).embed(stack, inputs_embeds, start, end)
             else:
                 with attribute(stack, "embed_scale", 1.0):
-                    summed = original_embed(scaled, start, end)
+                    summed = type(stack).embed(stack, scaled, start, end)
             return self.observers.pass_value(f"{name}.embedding.sum", summed)
 
-        original_embed_ids = self.replace_method(stack, "embed_ids", embed_ids)
-        original_embed = self.replace_method(stack, "embed", embed)
+        self.replace_method(stack, "embed_ids", embed_ids)
+        self.replace_method(stack, "embed", embed)
         if stack.embed_positions is not None:
             self.hook_output(stack.embed_positions, f"{name}.embedding.position")
 

@@ -1,5 +1,6 @@
 """Traced values against the outputs of PyTorch's functions, against each other, and against the model's output."""
 
+import copy
 from itertools import chain
 
 import pytest
@@ -14,7 +15,7 @@ from modeling_random_transformer import (
 )
 from modeling_random_transformer.tracing import Step, Trace, trace
 from modeling_random_transformer.tracing.attention import AttentionHooks
-from tests.helpers.models import padded_batch, random_ids, tiny_model
+from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_model
 
 CONFIGS = {
     "post-norm": {},
@@ -333,6 +334,21 @@ def test_hooks_are_removed_after_a_trace():
     assert model.config._attn_implementation == "sdpa"
     assert not AttentionHooks.active
     assert model.fallback_reason() is None
+
+
+def test_a_copy_inside_a_trace_uses_its_own_weights():
+    """It computes what it computes outside, and does not change the trace."""
+    model = tiny_model()
+    expected = tiny_model(seed=1)(**INPUTS).logits
+    with trace(model) as found:
+        copied = copy.deepcopy(model)
+        copied.load_state_dict(tiny_model(seed=1).state_dict())
+        inside = copied(**INPUTS).logits
+        assert not found
+        model(**INPUTS)
+    assert_near(inside, expected, 1e-5)
+    assert_near(copied(**INPUTS).logits, expected, 1e-5)
+    assert found.keys() == traced(model)[0].keys()
 
 
 def test_values_are_copies():
