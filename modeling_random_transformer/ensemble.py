@@ -9,6 +9,7 @@ The probability of a token is the normalized geometric mean of the members' prob
 log-probabilities. Sizes and architectures may differ.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -24,6 +25,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from .generation_random_transformer import RandomTransformerGenerationMixin
 from .loading import load_translator
+from .ops_random_transformer import token_loss
 from .pipeline_random_transformer import source_language, tokenizer_languages
 
 __all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM", "load_ensemble"]
@@ -96,8 +98,8 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         members = list(members)
         super().__init__(ensemble_config(members))
         self.members: Any = nn.ModuleList(members)
-        self.generation_config = members[0].generation_config
-        self.eval()
+        self.generation_config = copy.deepcopy(members[0].generation_config)
+        self.training = any(member.training for member in members)
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:  # noqa: ARG002
         """The encoders of all members as one module."""
@@ -112,6 +114,7 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
+        labels: Tensor | None = None,
         member_inputs: Sequence[dict[str, Any]] | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
@@ -124,18 +127,24 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
             input_ids: source ids, `[batch, source_len]`.
             attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
             decoder_input_ids: target ids, shifted right, `[batch, target_len]`.
+            labels: target ids, `[batch, target_len]`, -100 for positions to ignore; see the members' `forward`.
             member_inputs: the arguments of each member, instead of the others, during `generate()`.
             **kwargs: other arguments of all members.
+
+        Returns:
+            The logits, and with labels the mean cross-entropy of the averaged logits in nats per token.
         """
         kwargs["return_dict"] = True
         if member_inputs is None:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-            member_inputs = [inputs | {"use_cache": False}] * len(self.members)
+            member_inputs = [inputs | {"labels": labels, "use_cache": False}] * len(self.members)
             kwargs.pop("use_cache", None)
         outputs = [member(**own, **kwargs) for member, own in zip(self.members, member_inputs, strict=True)]
         caches = [output.past_key_values for output in outputs]
+        logits = average([output.logits for output in outputs])
         return Seq2SeqLMOutput(
-            logits=average([output.logits for output in outputs]),
+            loss=None if labels is None else token_loss(logits, labels, self.config.vocab_size),
+            logits=logits,
             past_key_values=None if None in caches else EnsembleCache(caches),
         )
 

@@ -46,7 +46,9 @@ def marian(tokenizer):
     sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 64}
     layers = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
     ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": BOS, "forced_eos_token_id": None}
-    return MarianMTModel(MarianConfig(vocab_size=len(tokenizer), init_std=0.5, **sizes, **layers, **ids)).double()
+    return (
+        MarianMTModel(MarianConfig(vocab_size=len(tokenizer), init_std=0.5, **sizes, **layers, **ids)).eval().double()
+    )
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -145,6 +147,32 @@ def test_no_members_and_saving(model, tmp_path):
         EnsembleForSeq2SeqLM([])
     with pytest.raises(ValueError, match="an ensemble cannot be saved"):
         EnsembleForSeq2SeqLM([model]).save_pretrained(tmp_path)
+
+
+def test_members_are_not_changed(model, tokenizer):
+    member = random_translator().train()
+    ensemble = EnsembleForSeq2SeqLM([member, model])
+    assert member.training
+    assert not model.training
+    assert ensemble.training
+    assert translate(TEXTS[:2], ensemble, tokenizer, **SHORT)
+    assert member.training
+    ensemble.generation_config.num_beams = 7
+    assert member.generation_config.num_beams != 7
+    assert not ensemble.eval().training
+    assert not member.training
+
+
+def test_loss_of_an_ensemble(model, other, tokenizer):
+    """The cross-entropy of the averaged logits; without decoder inputs, the labels are shifted right."""
+    ensemble = EnsembleForSeq2SeqLM([model, other])
+    batch = tokenizer(TEXTS[:3], return_tensors="pt", padding=True)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    with torch.no_grad():
+        outputs = ensemble(**batch, labels=labels)
+    expected = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(outputs.loss, expected)
+    assert ensemble(**batch, decoder_input_ids=batch["input_ids"]).loss is None
 
 
 def test_join_folders(tmp_path):
