@@ -492,8 +492,11 @@ class PackedInt8Linear:
 
 
 def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | None:
-    """The layers as one product, cached by each layer; `None` if they have to multiply in floating point."""
-    elements = sum(layer.weight.numel() for layer in layers)
+    """The layers as one product, cached by each layer; `None` if one of them has to multiply in floating point.
+
+    That depends on the layer alone, so that fused and single layers compute the same.
+    """
+    elements = min(layer.weight.numel() for layer in layers)
     scale = layers[0].weight_scale
     suitable = scale.is_cpu and scale.dtype == torch.float32 and elements >= MIN_PACKED_ELEMENTS
     if not suitable or is_transformed() or not int8_kernels()[1]:

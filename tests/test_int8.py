@@ -256,6 +256,15 @@ def test_packed_weights_of_several_layers_follow_each_of_them():
         assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
 
 
+def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
+    """Below the limit each, but above it together: as the queries, keys and values of d_model 256."""
+    layers, states = [int8_layer(seed=i) for i in range(3)], torch.randn(3, 40)
+    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 2 * layers[0].weight.numel())
+    with torch.no_grad():
+        fused, single = ops.fused_linear(tuple(layers))(states), [layer(states) for layer in layers]
+    assert_near(torch.cat(fused), torch.cat(single), 1e-6)
+
+
 @pytest.mark.parametrize("config", MODELS)
 def test_weights_tied_again(config, tmp_path):
     model = quantized(tiny_model(**MODELS[config]), tmp_path)
