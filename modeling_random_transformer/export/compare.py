@@ -12,6 +12,8 @@ from ..pipeline_random_transformer import longest_target
 from .search import Translate, translate_fn
 
 BEAMS = (1, 4)
+COMPARED_LENGTH = 128  # tokens of the source and the target for which every export is compared with the modules
+ENGINE_ROUNDING = 1e-2  # the largest relative difference of logits that an engine's order of operations explains
 # Used for models of any language, because only the agreement of model and engine matters.
 SENTENCES = (
     "Hello world.",

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ctranslate2
@@ -21,9 +22,11 @@ from ctranslate2.specs.model_spec import visit_spec
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..generation_random_transformer import difference
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import language_id
 from ..utils.errors import format_names
+from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
 from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate, end_tokens, start_token, suppressed_tokens
 
 # Activation names of transformers and CTranslate2.
@@ -129,6 +132,11 @@ class RandomTransformerLoader(BartLoader):
 
     architecture_name = "AutoModelForSeq2SeqLM"
 
+    def __call__(self, model: RandomTransformerForConditionalGeneration, tokenizer: Any) -> TransformerSpec:
+        """The specification, whose scores have been compared with the model's."""
+        check_scores(super().__call__(model, tokenizer), model, *self.get_vocabulary(model, tokenizer))
+        return super().__call__(model, tokenizer)  # a new one: saving changes a specification
+
     def get_model_spec(self, model: RandomTransformerForConditionalGeneration) -> TransformerSpec:
         # A copy, as padding heads and quantization change weights in place.
         model = copy.deepcopy(model).to("cpu", torch.float32)
@@ -193,6 +201,32 @@ class RandomTransformerLoader(BartLoader):
     def set_vocabulary(self, spec: TransformerSpec, tokens: list[list[str]]) -> None:
         spec.register_source_vocabulary(tokens[0])
         spec.register_target_vocabulary(tokens[1])
+
+
+@torch.no_grad()
+def check_scores(
+    spec: TransformerSpec, model: RandomTransformerForConditionalGeneration, source: list[str], target: list[str]
+) -> None:
+    """Raise a ValueError if the engine does not compute what the modules compute, whose code may have been edited."""
+    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    start, end = start_and_end(model)
+    excluded = {start, end, model.config.pad_token_id, *suppressed_tokens(model)}
+    usable = torch.tensor([i for i in range(model.config.vocab_size) if i not in excluded])
+    length = min(model.config.max_position_embeddings - 1, COMPARED_LENGTH)
+    ids, labels = usable[torch.randint(len(usable), (2, length), generator=torch.Generator().manual_seed(0))]
+    with TemporaryDirectory() as scratch:
+        spec.validate()
+        spec.optimize(quantization="float32")
+        spec.save(scratch)
+        engine = ctranslate2.Translator(scratch, intra_threads=torch.get_num_threads())
+        tokens = [[source[i] for i in ids]], [[target[i] for i in labels]]
+        [result] = engine.score_batch(*tokens, max_input_length=0)
+    inputs = torch.cat([torch.tensor([start]), labels])
+    logits = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True).logits[0]
+    scores = logits.index_fill(1, torch.tensor(suppressed_tokens(model), dtype=torch.long), -torch.inf).log_softmax(1)
+    expected = scores[torch.arange(len(inputs)), torch.cat([labels, torch.tensor([end])])]
+    if reason := difference(torch.tensor(result.log_probs), expected, ENGINE_ROUNDING):
+        raise ValueError(f"model must compute what CTranslate2 computes, but {reason}.")
 
 
 def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from onnxruntime import InferenceSession
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..generation_random_transformer import difference
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
 from .graphs import DecoderGraph, EncoderGraph
 from .onnx_model import ATTENTIONS, DECODER, ENCODER, OnnxModel, tensor_names
 from .search import Translate, translate_fn
@@ -40,6 +43,8 @@ def save(
 ) -> None:
     """Save the graphs, the configuration and the generation config, which `OnnxModel.load` loads.
 
+    The float32 graphs are compared with the model, since its code may have been edited.
+
     Args:
         model: on any device, in any dtype.
         tokenizer: its tokenizer.
@@ -49,20 +54,36 @@ def save(
         web: the export of the web page: the decoder also returns the weights of its cross-attention, and `"int8"`
             includes the embedding.
     """
-    model = copy.deepcopy(model).to("cpu", torch.float32)
+    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
     model.set_attn_implementation("eager")
     with TemporaryDirectory() as scratch:
+        graphs = folder if dtype == "float32" else Path(scratch)
         for name in (ENCODER, DECODER):
-            path = (folder if dtype == "float32" else Path(scratch)) / name
+            path = graphs / name
             if name == ENCODER:
                 export_encoder(model, path)
             else:
                 export_decoder(model, path, attentions=web)
             if dtype == "int8":
                 quantize(path, folder / name, web)
+        check_logits(model, graphs)
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
+    """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
+    sessions = [InferenceSession(folder / name, providers=["CPUExecutionProvider"]) for name in (ENCODER, DECODER)]
+    length = min(model.config.max_position_embeddings, COMPARED_LENGTH)
+    shape, generator = (2, 1, length), torch.Generator().manual_seed(0)
+    ids, target = torch.randint(model.config.vocab_size, shape, generator=generator)
+    mask = (torch.arange(length) < max(1, length - 2)).long()[None]
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": target, "return_dict": True}
+    logits = OnnxModel(model.config, *sessions)(**inputs).logits
+    if reason := difference(logits, model(**inputs).logits, ENGINE_ROUNDING):
+        raise ValueError(f"model must compute what the graphs of export/graphs.py compute, but {reason}.")
 
 
 def load(folder: str | PathLike) -> Translate:

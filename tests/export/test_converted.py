@@ -8,6 +8,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.conversion import convert_fairseq, convert_marian
 from modeling_random_transformer.export import export_model, load_engine
+from modeling_random_transformer.modeling_random_transformer import (
+    RandomTransformerAttention,
+    RandomTransformerDecoderLayer,
+    RandomTransformerEncoder,
+)
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.fairseq import folder_with_two_dictionaries
 from tests.helpers.marian import ENGLISH, opus_folder
@@ -75,3 +80,31 @@ def test_tokens_not_suppressed_by_generate(engine, tmp_path):
     export_model(model, tokenizer, tmp_path / "out", engine=engine)
     expected = own_translations(model, tokenizer, 4)
     assert load_engine(tmp_path / "out", engine)(TEXTS, 4, LIMIT) == expected
+
+
+def negated(method):
+    return lambda *args, **kwargs: -method(*args, **kwargs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("edited", "name"),
+    [
+        (RandomTransformerAttention, "split_heads"),
+        (RandomTransformerDecoderLayer, "feed_forward"),
+        (RandomTransformerEncoder, "embed"),
+    ],
+)
+def test_edited_code_is_not_exported_as_the_original(edited, name, engine, tmp_path, monkeypatch):
+    """The graphs of ONNX call `embed` and `split_heads`, and follow an edit of these."""
+    model, tokenizer = exportable(encoder_layers=1, decoder_layers=1)
+    method = negated(getattr(edited, name))
+    monkeypatch.setattr(edited, name, staticmethod(method) if name == "split_heads" else method)
+    if engine == "onnx" and name != "feed_forward":
+        export_model(model, tokenizer, tmp_path / "out", engine=engine)
+        translate = load_engine(tmp_path / "out", engine)
+        assert translate(["the boy reads"], 1, LIMIT) == own_translations(model, tokenizer, 1, ["the boy reads"])
+    else:
+        with pytest.raises(ValueError, match=r"must compute what .* but for the same inputs, its logits differ by"):
+            export_model(model, tokenizer, tmp_path / "out", engine=engine)
+        assert not (tmp_path / "out").exists()
