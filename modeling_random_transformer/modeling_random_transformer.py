@@ -79,6 +79,13 @@ class SinusoidalPositions(nn.Module):
         self.config = config
         self.register_buffer("table", self.encode(torch.arange(config.max_position_embeddings)), persistent=False)
 
+    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .float() …
+        dtype = self.table.dtype
+        super()._apply(*args, **kwargs)
+        if self.table.dtype != dtype and not self.table.is_meta:  # from a table that may be rounded
+            self.table = self.encode(torch.arange(len(self.table), device=self.table.device)).to(self.table.dtype)
+        return self
+
     def encode(self, indices: Tensor) -> Tensor:
         """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
         return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
@@ -558,7 +565,8 @@ class RandomTransformerDecoder(RandomTransformerStack):
             start = position_ids - torch.arange(length, device=position_ids.device)
         hidden_states = self.embed(inputs_embeds, start, end)
 
-        target_cache = None if cache is None else cache.self_attention_cache
+        # Packed texts are separated only without a cache, so the mask must not see one that was created above.
+        target_cache = None if past_key_values is None or cache is None else cache.self_attention_cache
         mask = create_causal_mask(self.config, hidden_states, attention_mask, target_cache, position_ids=position_ids)
         source_mask = None
         if encoder_hidden_states is not None:
@@ -1083,8 +1091,8 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
         Args:
             attention_mask: 1 for tokens, 0 for padding, on either side, `[batch, seen_len + length]`.
             position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`.
-                Without `attention_mask`, positions that restart begin a new packed text, which cannot attend to
-                earlier texts in its row.
+                Without `attention_mask` and `past_key_values`, positions that restart begin a new packed text, which
+                cannot attend to earlier texts in its row. The returned cache does not separate texts.
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """

@@ -214,16 +214,19 @@ def test_left_padding_does_not_change_outputs(config, options):
     assert torch.equal(together[1], model.generate(long, **options)[0])
 
 
+@pytest.mark.parametrize("options", [{"use_cache": False}, {}], ids=["no cache", "default cache"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_explicit_position_ids(config, attention):
+def test_explicit_position_ids(config, attention, options):
     """Two packed texts in one row, with restarting positions: each equals the separate text."""
     model = wide(RandomTransformerForCausalLM(tiny_config(**CONFIGS[config]))).double()
     model.set_attn_implementation(attention)
     first, second = random_ids(1, 3), random_ids(1, 5, seed=1)
     positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
+    ids = torch.cat([first, second], dim=1)
     with torch.no_grad():
-        packed = model(torch.cat([first, second], dim=1), position_ids=positions, use_cache=False).logits
+        packed = model(ids, position_ids=positions, **options).logits
+        assert (model.model(ids, position_ids=positions, **options).past_key_values is None) == bool(options)
         alone = torch.cat([model(first).logits, model(second).logits], dim=1)
     torch.testing.assert_close(packed, alone)
 

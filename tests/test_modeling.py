@@ -399,6 +399,15 @@ def test_loading_in_another_precision_keeps_the_position_table_exact(dtype, tmp_
     assert model(input_ids=SOURCE, decoder_input_ids=TARGET).logits.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_converting_to_half_precision_and_back_keeps_the_position_table_exact(dtype):
+    table = tiny_model().model.encoder.embed_positions.table
+    for back in (torch.float32, torch.float64):
+        positions = tiny_model().to(dtype).to(back).model.encoder.embed_positions
+        assert torch.equal(positions.table, table.to(back))
+    assert torch.equal(tiny_model().to(dtype).model.encoder.embed_positions.table, table.to(dtype))
+
+
 def test_offloading_to_disk(tmp_path):
     model = tiny_model()
     expected = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits
