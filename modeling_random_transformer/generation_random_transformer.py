@@ -467,15 +467,14 @@ def dependencies(model: Any) -> tuple[list[Any], list[Any]]:
     define these, with their code, which IPython's autoreload replaces. Code of torch and transformers is left out.
     """
     modules = [module for _, module in named_parts(model)]
-    members = [vars(module) for module in modules]
-    attributes = [value for names in members for value in names.values() if not isinstance(value, dict)]
-    tables = [names[table] for names in members for table in ("_parameters", "_buffers")]
+    attributes = [value for module in modules for value in vars(module).values() if not isinstance(value, dict)]
+    tables = [table for module in modules for table in (module._parameters, module._buffers)]
     weights = [weight for table in tables for weight in table.values() if weight is not None]
     versions = [(weight.dtype, weight.device, 0 if weight.is_inference() else weight._version) for weight in weights]
 
     types = dict.fromkeys(map(type, (model, *modules)))
-    classes = dict.fromkeys(base for cls in types for base in cls.__mro__)
-    classes = [cls for cls in classes if not cls.__module__.startswith(("torch.", "transformers.", "builtins"))]
+    bases = dict.fromkeys(base for cls in types for base in cls.__mro__)
+    classes = [cls for cls in bases if not cls.__module__.startswith(("torch.", "transformers.", "builtins"))]
     files = [sys.modules[name] for name in dict.fromkeys(cls.__module__ for cls in classes) if name in sys.modules]
     names = [value for namespace in (*classes, *files) for value in [*vars(namespace).values()]]
     functions = [function for name in names if isinstance(function := getattr(name, "__func__", name), FunctionType)]
@@ -500,7 +499,7 @@ def step_difference(model: Any) -> str | None:
     copyable = not quantized and tensors == {Tensor} and not any("forward" in vars(part) for part in parts)
     reason: str | None = "it was not compared"
     if not copyable or (model.dtype.itemsize >= 4 and not int8):
-        reason = difference(*step_logits(model, model.device, model.dtype), quantized)
+        reason = difference(*step_logits(model, model.device, model.dtype), QUANTIZED_ROUNDING if quantized else None)
     if copyable and reason:
         reason = difference(*step_logits(in_float64(model), float64_device(model.device), torch.float64))
     return reason
@@ -550,9 +549,12 @@ def step_logits(model: Any, device: torch.device, dtype: torch.dtype) -> tuple[T
         return logits(ids[:, -1:], fast), logits(ids[:, -1:], modules)
 
 
-def difference(actual: Tensor, expected: Tensor, quantized: bool = False) -> str | None:
-    """A message if logits `[…, vocab_size]` differ by more than their rounding; `None` if they agree."""
-    limit = QUANTIZED_ROUNDING if quantized else max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
+    """A message if logits differ by more than their rounding; `None` if they agree.
+
+    The steps of `generate()` and the exports to engines are compared by this function with the modules.
+    """
+    limit = limit or max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
     actual, expected = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (actual, expected))
     error, scale = (actual - expected).norm(), (expected - expected.mean()).norm()
     if error <= limit * scale:  # false if one of them is NaN
@@ -655,7 +657,8 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 class RandomTransformerGenerationMixin(GenerationMixin):
     """transformers' `generate()`. A `FastDecoder` computes single-token steps where that is equivalent.
 
-    Otherwise the modules run at each step, and the reason is logged at debug level.
+    Otherwise the modules run at each step, and the reason is logged: at debug level, or as a warning if the logits
+    differ, as after an edit of the modules' code.
     """
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:

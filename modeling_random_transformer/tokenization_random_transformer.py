@@ -28,8 +28,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
     `train_new_from_iterator`, saving and `AutoTokenizer`.
 
     With `languages`, texts start with a language tag, as those of `M2M100Tokenizer`: sources with that of `src_lang`,
-    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time. `generate()` needs
-    `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
+    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time, but are those of all threads that
+    share the tokenizer: `pipeline("seq2seq")` with `src_lang=` locks it, direct calls need a copy for each thread.
+    `generate()` needs `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
 
     Special tokens in a text, such as `</s>`, are recognized. Use `split_special_tokens=True` for untrusted texts.
     """
