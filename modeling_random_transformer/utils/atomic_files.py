@@ -47,19 +47,29 @@ def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
 
 @contextmanager
 def new_folder(output: str | PathLike) -> Iterator[Path]:
-    """Yield a temporary folder next to `output`, and rename it to `output` if the block succeeds.
+    """Yield a temporary folder, which becomes `output` if the block succeeds: by one rename if `output` is new.
+
+    An existing folder may be the current one or a mount point, which cannot be replaced. It receives the contents of
+    the temporary folder, one rename for each.
 
     Raises:
         ValueError: see `check_free`.
         OSError: a file cannot be written.
     """
     path = check_free(output)
-    with TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}.") as scratch:
+    exists = path.exists()
+    with TemporaryDirectory(dir=path if exists else path.absolute().parent, prefix=f".{path.name}.") as scratch:
         folder = Path(scratch) / "folder"  # has default permissions, unlike the scratch folder (0700)
         folder.mkdir()
         with name_path_in_errors(path):
             yield folder
-        os.replace(folder, path)
+        if not exists:
+            os.replace(folder, path)
+            return
+        if len(os.listdir(path)) > 1:
+            raise ValueError(f"output must remain empty until it is complete, got files in {str(output)!r}.")
+        for name in os.listdir(folder):
+            os.replace(folder / name, path / name)
 
 
 @contextmanager

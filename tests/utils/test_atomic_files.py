@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
@@ -30,6 +31,38 @@ def test_full_disk_error_names_the_folder(error, tmp_path):
         raise error
     assert caught.value.errno == errno.ENOSPC
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("output", [".", "", "absolute"])
+def test_empty_current_folder(output, tmp_path, monkeypatch):
+    """The current folder cannot be replaced: it would remain the deleted one for this process and its shell."""
+    (tmp_path / "new").mkdir(0o700)
+    monkeypatch.chdir(tmp_path / "new")
+    with new_folder(tmp_path / "new" if output == "absolute" else output) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "file").write_text("a")
+        (folder / "config.json").write_text("b")
+    assert sorted(os.listdir(".")) == ["config.json", "sub"]
+    assert Path("sub/file").read_text() == "a"
+    assert os.listdir(tmp_path) == ["new"]
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_failure_leaves_an_existing_folder_empty(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="no such weights"), new_folder("") as folder:
+        (folder / "half").touch()
+        raise ValueError("no such weights")
+    assert os.listdir(tmp_path) == []
+
+
+def test_files_of_others_are_not_overwritten(tmp_path):
+    with pytest.raises(ValueError, match="output must remain empty until it is complete, got files in"):
+        with new_folder(tmp_path) as folder:
+            (folder / "config.json").write_text("new")
+            (tmp_path / "config.json").write_text("of others")
+    assert os.listdir(tmp_path) == ["config.json"]
+    assert (tmp_path / "config.json").read_text() == "of others"
 
 
 def test_other_errors_are_unchanged(tmp_path):
