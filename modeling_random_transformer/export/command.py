@@ -7,8 +7,9 @@
 With --web, the output folder is a static page that translates in the browser: `python -m http.server -d outputs/page`
 serves it. The JavaScript packages that it needs are downloaded with npm.
 
-The output folder also contains the tokenizer. Exit status: 0 on success; 1 if the weights of the model are not finite;
-2 if an argument is invalid. On failure, no output is written.
+The output folder also contains the tokenizer. Exit status: 0 on success; 1 if too few translations of the engine are
+identical to the model's (99% in float32, otherwise 50%), with the output kept, or if the weights of the model are not
+finite; 2 if an argument is invalid. On other failures, no output is written.
 """
 
 import argparse
@@ -19,7 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from ..loading import check_finite, load_translator
-from ..pipeline_random_transformer import Seq2SeqPipeline, check_language, language_id
+from ..pipeline_random_transformer import (
+    Seq2SeqPipeline,
+    check_language,
+    language_id,
+    source_limit,
+    source_positions,
+)
 from ..utils.command_line import (
     Parser,
     existing_file,
@@ -34,6 +41,8 @@ from .engines import ENGINES, export_model, load_engine, max_tokens
 from .web import export_web_page
 
 MAX_SENTENCES = 200
+# The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
+LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
 
 
 def main(argv: Sequence[str] | None = None, program: str = "random-transformer export") -> int:
@@ -45,7 +54,7 @@ def main(argv: Sequence[str] | None = None, program: str = "random-transformer e
     """
     arguments = parse_arguments(argv, program)
     try:
-        run(arguments)
+        complaint = run(arguments)
     except KeyboardInterrupt:
         return 130
     except FloatingPointError as error:
@@ -54,7 +63,9 @@ def main(argv: Sequence[str] | None = None, program: str = "random-transformer e
     except (ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 2
-    return 0
+    if complaint is not None:
+        print_error(program, complaint)
+    return 0 if complaint is None else 1
 
 
 def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
@@ -99,8 +110,11 @@ def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namesp
     return arguments
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> str | None:
     """Export the model, then print the folder's size and the comparisons.
+
+    Returns:
+        An error message if too few translations of the engine are identical to the model's.
 
     Raises:
         ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
@@ -111,9 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
     model, tokenizer = load_translator(arguments.model)
     check_finite(model)
     set_languages(model, tokenizer, arguments.src_lang, arguments.tgt_lang)
-    # Long sentences are reported before anything is written.
-    lengths = [len(ids) for ids in Seq2SeqPipeline(model, tokenizer, device=model.device).tokenize(sentences)]
-    check_lengths(lengths, max_tokens(model, arguments.engine), arguments.engine)
+    check_lengths(model, tokenizer, sentences, arguments.engine)  # before anything is written
     if arguments.web:
         export_web_page(model, tokenizer, arguments.output, dtype=arguments.dtype, npm_cache=arguments.npm_cache)
     else:
@@ -122,9 +134,13 @@ def run(arguments: argparse.Namespace) -> None:
     print(
         f"{arguments.output}: {arguments.engine}, {arguments.dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB"
     )
-    engine = load_engine(arguments.output, arguments.engine)
-    for comparison in compare(model, tokenizer, engine, sentences):
+    comparisons = compare(model, tokenizer, load_engine(arguments.output, arguments.engine), sentences)
+    for comparison in comparisons:
         print(comparison)
+    found, least = min(each.identical / each.sentences for each in comparisons), LEAST_IDENTICAL[arguments.dtype]
+    if found >= least:
+        return None
+    return f"at least {least:.0%} of the translations must be identical in {arguments.dtype}, got {found:.1%}."
 
 
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
@@ -138,9 +154,13 @@ def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: st
     Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language()
 
 
-def check_lengths(lengths: Sequence[int], limit: int | None, engine: str) -> None:
-    longest = max(lengths)
-    if limit is not None and longest > limit:
+def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:
+    """Raise a `ValueError` for a sentence that is too long for the model or the engine."""
+    prefix = getattr(model.config, "prefix", None) or ""
+    lengths = [len(ids) for ids in tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]]
+    of_model, _ = source_limit(tokenizer, source_positions(model), None)
+    limit, longest = min(of_model, max_tokens(model, engine) or of_model), max(lengths)
+    if longest > limit:
         raise ValueError(
             f"sentences must have at most {limit} tokens for {engine}, but sentence {lengths.index(longest) + 1} has "
             f"{longest}."

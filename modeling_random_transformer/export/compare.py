@@ -57,8 +57,8 @@ def compare(
 ) -> list[Comparison]:
     """Compare the translations and the throughput of a model and an engine.
 
-    Both use the same search: no sampling, a length penalty of 0.6, and `early_stopping=True`, which is the only
-    stopping criterion of CTranslate2.
+    Both use the same search: no sampling, a length penalty of 0.6, and two properties of beam search in CTranslate2:
+    `early_stopping=True` and, if tokens are forbidden, `renormalize_logits=True`.
 
     Args:
         model: a model that `translate` supports.
@@ -88,9 +88,9 @@ def compare(
     return [compare_beams(num_beams) for num_beams in beams]
 
 
-def folder_size(folder: str | PathLike, pattern: str = "*") -> float:
-    """The total size of the files in a folder whose names match a pattern, in megabytes (10⁶ bytes)."""
-    return sum(file.stat().st_size for file in Path(folder).rglob(pattern) if file.is_file()) / 1e6
+def folder_size(folder: str | PathLike, pattern: str = "**/*") -> float:
+    """The total size of the files in a folder whose paths match a glob pattern, in megabytes (10⁶ bytes)."""
+    return sum(file.stat().st_size for file in Path(folder).glob(pattern) if file.is_file()) / 1e6
 
 
 def time_interleaved(calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:

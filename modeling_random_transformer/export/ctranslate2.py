@@ -2,10 +2,11 @@
 
 CTranslate2's loader of BART is subclassed to support all positions, heads with `d_k` other than `d_v`, both orders of
 norms, `attention_scale`, two vocabularies and suppressed tokens. Models with several end tokens, or with an activation
-that the engine does not support, cannot be exported.
+or an option of `generate()` that the engine does not support, cannot be exported.
 """
 
 import copy
+import json
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -24,10 +25,19 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..generation_random_transformer import difference
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
-from ..pipeline_random_transformer import language_id
 from ..utils.errors import format_names
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
-from .search import LENGTH_PENALTY, MAX_BATCH_TOKENS, Translate, end_tokens, start_token, suppressed_tokens
+from .search import (
+    LENGTH_PENALTY,
+    MAX_BATCH_TOKENS,
+    Translate,
+    check_options,
+    end_tokens,
+    first_token,
+    min_new_tokens,
+    start_token,
+    suppressed_sequences,
+)
 
 # Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
@@ -46,6 +56,7 @@ ACTIVATIONS = {
     "sigmoid": Activation.Sigmoid,
 }
 MIN_POSITIONS = 1024  # rows of a table of sinusoids, which the model computes for any length
+SEARCH, PREFIX = "search", "source_prefix"  # additional fields of the engine's config.json
 SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
 
 
@@ -85,31 +96,44 @@ def reduce_range(layer: Any, name: str, weight: Any) -> None:
 def load(folder: str | PathLike) -> Translate:
     """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses.
 
-    With language tags, it translates from the tokenizer's `src_lang` to its `tgt_lang`.
+    With language tags, it translates from the tokenizer's `src_lang` to the language that was selected at the export.
+    The translation of a blank text is `""`.
+
+    Raises:
+        ValueError: the folder was exported by an earlier version, without the options of the search.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     source, target = vocabularies(tokenizer)
     token_of = {i: token for token, i in source.items()}
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    if SEARCH not in config:
+        raise ValueError(f"folder must contain a config.json with {SEARCH!r}, got {str(folder)!r}: export it again.")
+    options = dict(config[SEARCH])
+    first = options.pop("target_prefix")
     engine = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads())
-    language = getattr(tokenizer, "tgt_lang", None)
-    tag = None if language is None else tokenizer.convert_ids_to_tokens(language_id(tokenizer, language))
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        sources = [[token_of[i] for i in ids] for ids in tokenizer(list(texts))["input_ids"]]
+        translations = [""] * len(texts)
+        indices = [i for i, text in enumerate(texts) if text.strip()]
+        if not indices:
+            return translations
+        ids = tokenizer([config[PREFIX] + texts[i] for i in indices])["input_ids"]
         results = engine.translate_batch(
-            sources,
-            None if tag is None else [[tag]] * len(sources),
+            [[token_of[i] for i in row] for row in ids],
+            [first] * len(ids),
             max_batch_size=MAX_BATCH_TOKENS // num_beams,
             batch_type="tokens",
             beam_size=num_beams,
             length_penalty=LENGTH_PENALTY,
             max_input_length=0,  # unlimited; the default truncates sources silently
-            min_decoding_length=0,  # as in generate(); the default is 1
             max_decoding_length=max_new_tokens,
+            **options,
         )
         # Ids outside the tokenizer's vocabulary have placeholder names.
-        ids = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
-        return tokenizer.batch_decode(ids, skip_special_tokens=True)
+        rows = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
+        for i, text in zip(indices, tokenizer.batch_decode(rows, skip_special_tokens=True), strict=True):
+            translations[i] = text
+        return translations
 
     return translate
 
@@ -183,6 +207,7 @@ class RandomTransformerLoader(BartLoader):
     def set_config(
         self, config: Any, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
     ) -> None:
+        check_options(model, "CTranslate2")
         _, target = self.get_vocabulary(model, tokenizer)
         start, end = start_and_end(model)
         config.layer_norm_epsilon = model.config.layer_norm_eps
@@ -191,6 +216,15 @@ class RandomTransformerLoader(BartLoader):
         config.eos_token = target[end]
         # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
         config.unk_token = tokenizer.unk_token or target[end]
+        first = first_token(model, tokenizer)
+        search = {  # arguments of translate_batch
+            "target_prefix": [] if first is None else [target[first]],
+            "min_decoding_length": min_new_tokens(model),
+            "no_repeat_ngram_size": model.generation_config.no_repeat_ngram_size or 0,
+            "suppress_sequences": [[target[i] for i in word] for word in suppressed_sequences(model) if len(word) > 1],
+        }
+        config.add_attribute(SEARCH, search)
+        config.add_attribute(PREFIX, getattr(model.config, "prefix", None) or "")
 
     def get_vocabulary(
         self, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
@@ -276,7 +310,7 @@ def position_table(stack: Any) -> Tensor:
 
 def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | None:
     """The output bias, `[vocab_size]`, with a large negative value for tokens that the generation config suppresses."""
-    bias, suppressed = model.lm_head.bias, suppressed_tokens(model)
+    bias, suppressed = model.lm_head.bias, [word[0] for word in suppressed_sequences(model) if len(word) == 1]
     if not suppressed:
         return bias
     logits = torch.zeros(model.config.vocab_size) if bias is None else bias.detach()

@@ -17,7 +17,15 @@ from ..pipeline_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, sourc
 from ..utils.atomic_files import check_free, new_folder
 from .engines import check_engine, check_exportable, engine_module
 from .npm import Package, default_cache, download, extract
-from .search import LENGTH_PENALTY, end_tokens, start_token, suppressed_tokens
+from .search import (
+    LENGTH_PENALTY,
+    check_options,
+    end_tokens,
+    first_token,
+    min_new_tokens,
+    start_token,
+    suppressed_sequences,
+)
 
 PAGE = Path(__file__).parent / "page"
 INDEX = "index.html"
@@ -98,10 +106,12 @@ def page_settings(
     """The settings that the page requires: of the model, its tokenizer and its generation config.
 
     Raises:
-        ValueError: the page does not support the tokenizer, or the generation config has no start token.
+        ValueError: the page does not support the tokenizer or an option of the generation config, or the generation
+            config has no start token.
     """
     config = model.config
     check_web_tokenizer(tokenizer)
+    check_options(model, "the web page")
     positions = config.max_position_embeddings if config.position_embedding == "learned" else None
     limit, _ = source_limit(tokenizer, positions, None)
     return {
@@ -116,8 +126,10 @@ def page_settings(
         "vocab_size": config.vocab_size,
         "start_token": start_token(model, "the web page"),
         "end_tokens": end_tokens(model),
-        "first_token": model.generation_config.forced_bos_token_id,
-        "suppressed_tokens": suppressed_tokens(model),
+        "first_token": first_token(model, tokenizer),
+        "suppressed_sequences": suppressed_sequences(model),
+        "min_new_tokens": min_new_tokens(model),
+        "no_repeat_ngram_size": model.generation_config.no_repeat_ngram_size or 0,
         "prefix": getattr(config, "prefix", None) or "",
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "max_source_tokens": limit if limit < 10**6 else None,  # 10³⁰ means none

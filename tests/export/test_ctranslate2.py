@@ -1,14 +1,20 @@
 """CTranslate2 returns the model's translations."""
 
+import json
+from operator import ne
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.export import export_model, load_engine
+from modeling_random_transformer.export.search import UNSUPPORTED as SEARCH_OPTIONS
+from modeling_random_transformer.export.web import page_settings
 from tests.helpers.engines import BEAMS, CONFIGS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import EOS, assert_near, random_ids, tiny_model
+from tests.helpers.translation import multilingual_translator
 
 pytestmark = needs("ctranslate2")
 
@@ -160,6 +166,69 @@ def test_word_tokenizer_without_unknown_token(tmp_path):
         assert load_engine(tmp_path / "out")(texts, num_beams, LIMIT) == expected
 
 
+OPTIONS = {
+    "min_new_tokens": ({"min_new_tokens": 6}, ""),
+    "min_length": ({"min_length": 7}, ""),
+    "no_repeat_ngram_size": ({"no_repeat_ngram_size": 3}, ""),
+    "bad_words_ids": ({}, ""),
+    # In beam search, the engine misses an empty translation after a forced token.
+    "forced_bos_token_id": ({"forced_bos_token_id": 20, "min_new_tokens": 2}, ""),
+    "prefix of the texts": ({}, "reads "),
+    "all": ({"min_new_tokens": 6, "no_repeat_ngram_size": 3, "forced_bos_token_id": 20, "suppress_tokens": [48]}, "a "),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_generation_equal_model(name, tmp_path):
+    options, prefix = OPTIONS[name]
+    model, tokenizer = exportable()
+    defaults = [own_translations(model, tokenizer, num_beams) for num_beams in BEAMS]
+    model.config.prefix = prefix
+    if name == "bad_words_ids":  # pairs of tokens in a translation
+        ids = model.generate(**tokenizer(TEXTS[2], return_tensors="pt"), max_new_tokens=LIMIT, do_sample=False)
+        options = {name: ids[0, 1:].unfold(0, 2, 1).tolist()}
+    model.generation_config.update(**options)
+    expected = [own_translations(model, tokenizer, num_beams) for num_beams in BEAMS]
+    assert all(map(ne, expected, defaults)), "the option must have an effect"
+    export_model(model, tokenizer, tmp_path / "out")
+    translate = load_engine(tmp_path / "out")
+    assert [translate(TEXTS, num_beams, LIMIT) for num_beams in BEAMS] == expected
+
+
+def test_blank_texts_have_blank_translations(tmp_path):
+    model, tokenizer = exportable()
+    export_model(model, tokenizer, tmp_path / "out")
+    texts = ["   ", TEXTS[0], "", "\t\n", TEXTS[1]]
+    for num_beams in BEAMS:
+        found = load_engine(tmp_path / "out")(texts, num_beams, LIMIT)
+        assert found == own_translations(model, tokenizer, num_beams, texts)
+        assert found[0] == found[2] == found[3] == ""
+    assert load_engine(tmp_path / "out")([" "], 1, LIMIT) == [""]
+
+
+def test_export_of_an_earlier_version(tmp_path):
+    model, tokenizer = exportable()
+    export_model(model, tokenizer, tmp_path / "out")
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())
+    (tmp_path / "out" / "config.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "search"}))
+    with pytest.raises(ValueError, match="folder must contain a config.json with 'search', got .*: export it again"):
+        load_engine(tmp_path / "out")
+
+
+def test_language_of_the_target(tmp_path):
+    """The generation config selects it, as in `generate()`, or else the tokenizer."""
+    model, tokenizer = multilingual_translator(src_lang="en")
+    with pytest.raises(ValueError, match="tgt_lang must be one of en, es, fr, got None"):
+        export_model(model, tokenizer, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    tokenizer.tgt_lang = "fr"
+    for forced, code in ((tokenizer.get_lang_id("es"), "es"), (None, "fr")):
+        model.generation_config.forced_bos_token_id = forced
+        export_model(model, tokenizer, tmp_path / code)
+        model.generation_config.forced_bos_token_id = tokenizer.get_lang_id(code)
+        assert load_engine(tmp_path / code)(TEXTS, 1, LIMIT) == own_translations(model, tokenizer, 1)
+
+
 UNSUPPORTED = {
     "activation_function": ({"activation_function": "mish"}, "activation_function must be one of .* got 'mish'"),
     "eos_token_id": ({"eos_token_id": [2, 3]}, r"eos_token_id must be one token id .* got \[2, 3\]"),
@@ -180,3 +249,52 @@ def test_unsupported_option_is_named(name, tmp_path):
     with pytest.raises(ValueError, match=message):
         export_model(model, tokenizer, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+UNSUPPORTED_OPTIONS = {
+    "begin_suppress_tokens": [5],
+    "encoder_no_repeat_ngram_size": 2,
+    "encoder_repetition_penalty": 1.5,
+    "exponential_decay_length_penalty": (3, 1.1),
+    "guidance_scale": 1.5,
+    "max_time": 9.0,
+    "repetition_penalty": 1.2,
+    "sequence_bias": [[[5], 2.0]],
+    "stop_strings": ["."],
+    "token_healing": True,
+    "watermarking_config": {"bias": 2.5},
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED_OPTIONS)
+def test_unsupported_option_of_generation_is_named(name, tmp_path):
+    model, tokenizer = exportable()
+    model.generation_config.update(**{name: UNSUPPORTED_OPTIONS[name]})
+    with pytest.raises(ValueError, match=rf"^{name} must be .* for CTranslate2, got "):
+        export_model(model, tokenizer, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=rf"^{name} must be .* for the web page, got "):
+        page_settings(model, tokenizer, "int8")
+
+
+WITHOUT_EFFECT = {  # on a search without sampling, or given by the call
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("max_length", "max_new_tokens", "num_beams", "num_return_sequences", "length_penalty", "early_stopping"),
+    *("forced_eos_token_id", "renormalize_logits", "remove_invalid_values"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+    *("use_cache", "cache_implementation", "cache_config", "compile_config", "disable_compile", "prefill_chunk_size"),
+    *("max_cache_len", "low_memory", "continuous_batching_config", "pad_token_id", "transformers_version"),
+    # other modes of decoding: with an assistant, which does not change the result, or of code on the Hub
+    *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"),
+    *("prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp"),
+    *("penalty_alpha", "dola_layers", "diversity_penalty", "num_beam_groups", "constraints", "force_words_ids"),
+}
+
+
+def test_every_option_of_generation_is_known():
+    """A new option of transformers must be exported or refused, or must have no effect."""
+    exported = {"eos_token_id", "bos_token_id", "decoder_start_token_id", "suppress_tokens", "bad_words_ids"}
+    exported |= {"forced_bos_token_id", "min_length", "min_new_tokens", "no_repeat_ngram_size"}
+    known = exported | WITHOUT_EFFECT | SEARCH_OPTIONS.keys()
+    assert {name for name in GenerationConfig().to_dict() if not name.startswith("_")} - known == set()

@@ -116,7 +116,8 @@ def test_folder_size(tmp_path):
     (tmp_path / "sub" / "a.bin").write_bytes(bytes(2_500_000))
     (tmp_path / "b.json").write_bytes(bytes(500_000))
     assert folder_size(tmp_path) == 3.0
-    assert folder_size(tmp_path, "*.bin") == 2.5
+    assert folder_size(tmp_path, "**/*.bin") == 2.5
+    assert folder_size(tmp_path, "*.bin") == 0
 
 
 def test_compare_counts_identical_translations():

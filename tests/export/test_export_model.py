@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from modeling_random_transformer import RandomTransformerModel
 from modeling_random_transformer.export import command, load_engine
+from modeling_random_transformer.export.search import translate_fn
 from modeling_random_transformer.translation import translate
 from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
@@ -34,6 +35,7 @@ ENGINES = [
 def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
     assert command.MAX_SENTENCES == 200
     monkeypatch.setattr(command, "MAX_SENTENCES", 10)
+    monkeypatch.setattr(command, "LEAST_IDENTICAL", {"float32": 1, "bfloat16": 0, "int8": 0})  # random weights
     sentences = tmp_path / "sentences"
     sentences.write_text("\n".join(["", *TEXTS]))
     output = tmp_path / "out"
@@ -57,6 +59,42 @@ def test_built_in_sentences(engine, folder, tmp_path, capsys):
     assert len(load_engine(tmp_path / "out", engine)(["the boy"], 1, 5)) == 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "wrong", "status"),
+    [("float32", 0, 0), ("float32", 1, 1), ("bfloat16", 4, 0), ("bfloat16", 5, 1), ("int8", 4, 0), ("int8", 5, 1)],
+)
+def test_status_depends_on_the_comparison(dtype, wrong, status, folder, tmp_path, capsys, monkeypatch):
+    translate = translate_fn(*exportable(encoder_layers=1, decoder_layers=1))
+
+    def inexact_engine(texts, num_beams, limit):
+        right = translate(texts, num_beams, limit)
+        return right if num_beams == 1 else ["something else"] * wrong + right[wrong:]
+
+    monkeypatch.setattr(command, "export_model", lambda *args, **_: args[2].mkdir())
+    monkeypatch.setattr(command, "load_engine", lambda *_: inexact_engine)
+    options = ["--engine", "ctranslate2", "--dtype", dtype, "--output", str(tmp_path / "out")]
+    assert example.main([str(folder), *options]) == status
+    captured = capsys.readouterr()
+    assert f"{8 - wrong} of 8 translations identical" in captured.out
+    least, share = ("99%", "87.5%") if dtype == "float32" else ("50%", "37.5%")
+    complaint = f"at least {least} of the translations must be identical in {dtype}, got {share}."
+    assert (complaint in captured.err) == (status == 1)
+    assert (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
+def test_checkpoints_are_not_weights_of_the_model(engine, folder, tmp_path, capsys, monkeypatch):
+    """The output is the current folder, which is empty."""
+    (folder / "checkpoint-5").mkdir()
+    (folder / "checkpoint-5" / "model.safetensors").write_bytes(bytes(10**7))
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    assert example.main([str(folder), "--engine", engine, "--output", "."]) == 0
+    size = (folder / "model.safetensors").stat().st_size / 1e6
+    assert capsys.readouterr().out.splitlines()[0].endswith(f"; the model's weights {size:.1f} MB")
+    assert (tmp_path / "out" / "model.bin").is_file()
+
+
 @pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
 def test_limit_of_learned_positions(engine, folder, tmp_path, capsys):
     """Translations of model and engine are limited; longer sentences are an error before anything is written."""
@@ -69,7 +107,7 @@ def test_limit_of_learned_positions(engine, folder, tmp_path, capsys):
     sentences.write_text("the boy\n" + "z" * 64 + "\n")
     options[3] = tmp_path / "another"
     message = error_of([folder, *options], capsys)
-    assert "at most 64 tokens (the model's positions), but the one at index 1 has" in message
+    assert message.endswith(f"sentences must have at most 64 tokens for {engine}, but sentence 2 has 65.")
     assert not (tmp_path / "another").exists()
 
 

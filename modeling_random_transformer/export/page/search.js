@@ -1,17 +1,19 @@
-// Greedy search and beam search over the steps of a decoder, with the results of generate() in transformers.
+// Greedy search and beam search over the steps of a decoder, with the results of generate() in transformers (of beam
+// search with renormalize_logits=True).
 //
 // step(tokens, parents) computes one step: the last token of each beam, and the beam of the previous step that each one
 // continues. It returns the logits of the next token, one Float32Array [vocab_size] per beam.
 //
-// options: start, ends (a Set), first (a forced first token or null), suppressed (an array of tokens that are never
-// chosen), maxNewTokens; for beam search also numBeams and lengthPenalty.
+// options: start, ends (a Set), first (a forced first token or null), suppressed (an array of sequences of tokens that are
+// never completed), minNewTokens (before an end), noRepeatNgramSize (0 for none), maxNewTokens; for beam search also
+// numBeams and lengthPenalty.
 
 export async function greedySearch(step, options) {
   const tokens = [];
   let last = options.start;
   while (tokens.length < options.maxNewTokens) {
     const [logits] = await step([last], [0]);
-    last = tokens.length === 0 && options.first !== null ? options.first : argmax(suppress(logits, options.suppressed));
+    last = tokens.length === 0 && options.first !== null ? options.first : argmax(forbid(logits, tokens, options));
     tokens.push(last);
     if (options.ends.has(last)) break;
   }
@@ -26,7 +28,7 @@ export async function beamSearch(step, options) {
   let finished = [];
   for (let length = 1; length <= maxNewTokens && finished.length < numBeams; length++) {
     const logits = await step(beams.map((beam) => beam.last), beams.map((beam) => beam.parent));
-    const candidates = continuations(beams, logits, length === 1 ? options.first : null, options.suppressed, kept);
+    const candidates = continuations(beams, logits, length === 1 ? options.first : null, kept, options);
     const ended = candidates.map((candidate) => length === maxNewTokens || ends.has(candidate.last));
     for (const [rank, candidate] of candidates.entries()) {
       if (rank < numBeams && ended[rank]) {
@@ -40,11 +42,11 @@ export async function beamSearch(step, options) {
 }
 
 // The `count` best continuations of all beams by one token, the best first.
-function continuations(beams, logits, forced, suppressed, count) {
+function continuations(beams, logits, forced, count, options) {
   const candidates = beams.flatMap((beam, parent) => {
     if (forced !== null) return [{ parent, token: forced, score: beam.score }];
-    const normalizer = logSumExp(logits[parent]); // before the suppression, as in transformers
-    const scores = suppress(logits[parent], suppressed);
+    const scores = forbid(logits[parent], beam.tokens, options);
+    const normalizer = logSumExp(scores);
     return largest(scores, count).map((token) => ({ parent, token, score: beam.score + scores[token] - normalizer }));
   });
   return best(candidates, count).map(({ parent, token, score }) => ({
@@ -52,8 +54,16 @@ function continuations(beams, logits, forced, suppressed, count) {
   }));
 }
 
-function suppress(logits, tokens) {
-  for (const token of tokens) logits[token] = -Infinity;
+// Set the logits of tokens that must not follow the generated tokens to -Infinity.
+function forbid(logits, generated, { start, ends, suppressed, minNewTokens, noRepeatNgramSize }) {
+  const tokens = [start, ...generated];
+  const ngrams = noRepeatNgramSize > 0 ? tokens.map((_, i) => tokens.slice(i, i + noRepeatNgramSize)) : [];
+  const complete = ngrams.filter((ngram) => ngram.length === noRepeatNgramSize);
+  for (const sequence of [...suppressed, ...complete]) {
+    const before = sequence.slice(0, -1);
+    if (before.every((token, i) => token === tokens[tokens.length - before.length + i])) logits[sequence.at(-1)] = -Infinity;
+  }
+  if (generated.length < minNewTokens) for (const end of ends) logits[end] = -Infinity;
   return logits;
 }
 
