@@ -669,6 +669,8 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             if isinstance(self, FSDPModule):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(*args, **kwargs)
+        if kwargs.get("max_new_tokens") is not None:
+            kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(*args, **kwargs)
         if isinstance(getattr(outputs, "past_key_values", None), EncoderDecoderCache):
             outputs.past_key_values = standard_cache(outputs.past_key_values)

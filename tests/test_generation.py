@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, GenerationMixin, StaticCache, StoppingCriteriaList, TextStreamer
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import utils
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from tests.helpers.models import BOS, EOS, PAD, assert_near, exact_model, padded_batch, random_ids, tiny_model
@@ -55,6 +56,20 @@ def generate(model, seed=0, batch=BATCH, **options):
 @pytest.fixture(scope="module")
 def model():
     return exact_model(spread=2.0)  # in float64, so that no choice depends on a CPU's rounding
+
+
+def test_saved_limit_and_limit_of_a_call(monkeypatch):
+    """Trained and converted models save `max_length`; `max_new_tokens` of a call replaces it silently."""
+    model, warnings = exact_model(lm_head_bias=True), []
+    model.lm_head.bias.data[EOS] = -torch.inf
+    model.generation_config.max_length = 6
+    monkeypatch.setattr(utils.logger, "warning", lambda message, *_: warnings.append(message))
+    assert model.generate(**BATCH).shape[1] == 6
+    for new in (3, 12):
+        assert model.generate(**BATCH, max_new_tokens=new).shape[1] == 1 + new
+        assert model.generate(BATCH["input_ids"], num_beams=2, max_new_tokens=new).shape[1] == 1 + new
+    assert model.generate(**BATCH, max_length=9).shape[1] == 9
+    assert warnings == []
 
 
 @pytest.mark.parametrize("mode", MODES)
