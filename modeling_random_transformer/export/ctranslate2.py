@@ -237,6 +237,10 @@ class RandomTransformerLoader(BartLoader):
         spec.register_target_vocabulary(tokens[1])
 
 
+def suppressed_tokens(model: RandomTransformerForConditionalGeneration) -> list[int]:
+    return [word[0] for word in suppressed_sequences(model) if len(word) == 1]
+
+
 @torch.no_grad()
 def check_scores(
     spec: TransformerSpec, model: RandomTransformerForConditionalGeneration, source: list[str], target: list[str]
@@ -310,7 +314,7 @@ def position_table(stack: Any) -> Tensor:
 
 def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | None:
     """The output bias, `[vocab_size]`, with a large negative value for tokens that the generation config suppresses."""
-    bias, suppressed = model.lm_head.bias, [word[0] for word in suppressed_sequences(model) if len(word) == 1]
+    bias, suppressed = model.lm_head.bias, suppressed_tokens(model)
     if not suppressed:
         return bias
     logits = torch.zeros(model.config.vocab_size) if bias is None else bias.detach()

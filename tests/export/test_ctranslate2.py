@@ -1,6 +1,7 @@
 """CTranslate2 returns the model's translations."""
 
 import json
+import re
 from operator import ne
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.helpers.models import EOS, assert_near, random_ids, tiny_model
 from tests.helpers.translation import multilingual_translator
 
 pytestmark = needs("ctranslate2")
+GUIDE = Path(__file__).parents[2] / "docs" / "how_to" / "export.md"
 
 
 def check_float32(folder: Path, **overrides) -> None:
@@ -211,7 +213,7 @@ def test_export_of_an_earlier_version(tmp_path):
     export_model(model, tokenizer, tmp_path / "out")
     settings = json.loads((tmp_path / "out" / "config.json").read_text())
     (tmp_path / "out" / "config.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "search"}))
-    with pytest.raises(ValueError, match="folder must contain a config.json with 'search', got .*: export it again"):
+    with pytest.raises(ValueError, match=r"folder must contain a config.json with 'search', got .*: export it again"):
         load_engine(tmp_path / "out")
 
 
@@ -227,6 +229,18 @@ def test_language_of_the_target(tmp_path):
         export_model(model, tokenizer, tmp_path / code)
         model.generation_config.forced_bos_token_id = tokenizer.get_lang_id(code)
         assert load_engine(tmp_path / code)(TEXTS, 1, LIMIT) == own_translations(model, tokenizer, 1)
+
+
+def test_code_of_the_guide_for_several_languages(tmp_path, monkeypatch):
+    """The exported options are passed to `translate_batch`, of which the tag of the target language is one."""
+    model, tokenizer = multilingual_translator(src_lang="en")
+    model.generation_config.update(forced_bos_token_id=tokenizer.get_lang_id("fr"), min_new_tokens=4)
+    export_model(model, tokenizer, tmp_path / "served")
+    (code,) = re.findall(r"^```python\n(import json\n.+?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    namespace = {"sentences": TEXTS}
+    monkeypatch.chdir(tmp_path)
+    exec(code, namespace)
+    assert namespace["translations"] == own_translations(model, tokenizer, 4, limit=128)
 
 
 UNSUPPORTED = {

@@ -1,16 +1,22 @@
 """onnxruntime returns the model's logits and, under `generate()`, its translations."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from modeling_random_transformer.export import export_model, folder_size, load_engine
 from modeling_random_transformer.translation import translate
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_model
+from tests.helpers.translation import multilingual_translator
 
 # Exporting takes about ten seconds of CPU time.
 pytestmark = [*needs("onnx"), pytest.mark.slow]
 
+GUIDE = Path(__file__).parents[2] / "docs" / "how_to" / "export.md"
 CONFIGS = {
     "post-norm": {"norm_order": "post", "d_k": 5, "d_v": 3, "sinusoid_layout": "concatenated", "position_offset": 3},
     "pre-norm": {
@@ -139,3 +145,14 @@ def test_translate_with_onnx_model(exported):
     model, tokenizer, engine, _ = exported
     both = [translate(TEXTS, side, tokenizer, max_new_tokens=LIMIT, do_sample=False) for side in (model, engine)]
     assert both[0] == both[1]
+
+
+def test_code_of_the_guide_for_several_languages(tmp_path, monkeypatch):
+    model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="fr")
+    model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("fr")
+    (code,) = re.findall(r"^```python\n([^`]+onnx_model import.+?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    names = {"model": model, "tokenizer": tokenizer, "sentences": TEXTS[:5]}
+    namespace = {**names, "export_model": export_model, "AutoTokenizer": AutoTokenizer}
+    monkeypatch.chdir(tmp_path)
+    exec(code, namespace)
+    assert namespace["translations"] == translate(TEXTS[:5], model, tokenizer)

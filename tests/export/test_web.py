@@ -61,7 +61,7 @@ def test_settings_of_the_search():
     assert settings["start_token"] == 1
     assert settings["end_tokens"] == [2, 7]
     assert settings["first_token"] == 9
-    assert settings["suppressed_tokens"] == [11, 12]
+    assert settings["suppressed_sequences"] == [[4, 5], [11], [12]]
     assert settings["max_source_tokens"] is None
     learned, _ = exportable(position_embedding="learned")
     settings = web.page_settings(learned, tokenizer, "int8")
@@ -255,16 +255,28 @@ def test_translations_equal_the_models(page, exported, num_beams):
     assert found == own_translations(model, tokenizer, num_beams)
 
 
+OPTIONS = {
+    "tokens": {"forced_bos_token_id": 20, "eos_token_id": [2, 30], "suppress_tokens": [40]},
+    "min_new_tokens": {"min_new_tokens": LIMIT},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "bad_words_ids": {},
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_tokens_of_the_generation_config(page, exported, num_beams):
-    """A forced first token, two end tokens and suppressed tokens."""
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_the_generation_config(page, exported, name, num_beams):
     model, tokenizer, _ = exported
-    saved = model.generation_config
-    common = tokenizer("the", add_special_tokens=False)["input_ids"][0]
-    model.generation_config = type(saved)(
-        **{**saved.to_dict(), "forced_bos_token_id": 20, "eos_token_id": [2, 30], "suppress_tokens": [common, 40]}
-    )
+    saved, options = model.generation_config, OPTIONS[name]
+    if name == "tokens":
+        common = tokenizer("the", add_special_tokens=False)["input_ids"][0]
+        options = {**options, "suppress_tokens": [common, 40]}
+    if name == "bad_words_ids":  # pairs of tokens in a translation
+        batch = tokenizer(TEXTS[2], return_tensors="pt")
+        ids = model.generate(**batch, max_new_tokens=LIMIT, num_beams=num_beams, do_sample=False)
+        options = {name: ids[0, 1:].unfold(0, 2, 1).tolist()}
+    model.generation_config = type(saved)(**{**saved.to_dict(), **options})
     settings = web.page_settings(model, tokenizer, "float32")
     try:
         expected = own_translations(model, tokenizer, num_beams, TEXTS[:8])
@@ -339,6 +351,53 @@ def test_translate_with_the_keyboard(page, exported):
     assert pressed == [page.switch_to.active_element]
 
 
+def submit_on_page(browser, texts):
+    """Submit texts without waiting for their translations."""
+    browser.execute_script(
+        "for (const text of arguments[0]) {"
+        "  document.getElementById('source').value = text;"
+        "  document.getElementById('form').requestSubmit();"
+        "}",
+        texts,
+    )
+    wait_for(browser, lambda: status(browser).startswith("Translated in"))
+
+
+@pytest.mark.slow
+def test_last_text_that_was_submitted_is_translated(page, exported):
+    """While another one is translated, and while the model is loaded."""
+    model, tokenizer, address = exported
+    expected = own_translations(model, tokenizer, 4, TEXTS[:2], 66)
+    submit_on_page(page, [*TEXTS[2:8], TEXTS[0]])
+    shown = "return document.getElementById('translation').textContent"
+    assert page.execute_script(shown) == expected[0]
+    page.get(address)
+    submit_on_page(page, TEXTS[:2])
+    assert page.execute_script(shown) == expected[1]
+
+
+@pytest.mark.slow
+def test_keyboard_focus_remains_on_the_button(page):
+    page.find_element(By.ID, "source").send_keys(TEXTS[0])
+    for _ in range(2):
+        page.find_element(By.ID, "translate").send_keys(Keys.SPACE)
+        wait_for(page, lambda: status(page).startswith("Translated in"))
+        assert page.switch_to.active_element.get_attribute("id") == "translate"
+
+
+@pytest.mark.slow
+def test_direction_of_texts_and_live_region(page):
+    translation = page.find_element(By.ID, "translation")
+    assert translation.get_attribute("aria-live") == "polite"
+    assert page.find_element(By.ID, "result").is_displayed(), "a hidden region is not announced when it is shown"
+    for text, direction in (("مرحبا يا عالم", "rtl"), ("hello", "ltr")):
+        translate_on_page(page, text)
+        page.execute_script("arguments[0].textContent = arguments[1]", translation, text)
+        for name in ("source", "translation", "source-tokens"):
+            element = page.find_element(By.ID, name)
+            assert element.value_of_css_property("direction") == direction, name
+
+
 def shown_weights(browser):
     """The titles of the table's cells, which are the weights."""
     return browser.execute_script(
@@ -383,7 +442,8 @@ def test_invalid_texts(page, text, message):
     assert text_of(page, "translation") is not None
     translate_on_page(page, text)
     assert text_of(page, "error") == message
-    assert not page.find_element(By.ID, "result").is_displayed()
+    assert text_of(page, "translation") == ""
+    assert not page.find_element(By.ID, "attention").is_displayed()
     translate_on_page(page, TEXTS[0])
     assert text_of(page, "error") == ""
 

@@ -50,17 +50,25 @@ def test_empty_current_folder(output, tmp_path, monkeypatch):
 
 def test_failure_leaves_an_existing_folder_empty(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="no such weights"), new_folder("") as folder:
-        (folder / "half").touch()
-        raise ValueError("no such weights")
+
+    def write():
+        with new_folder("") as folder:
+            (folder / "half").touch()
+            raise ValueError("no such weights")
+
+    with pytest.raises(ValueError, match="no such weights"):
+        write()
     assert os.listdir(tmp_path) == []
 
 
 def test_files_of_others_are_not_overwritten(tmp_path):
-    with pytest.raises(ValueError, match="output must remain empty until it is complete, got files in"):
+    def write():
         with new_folder(tmp_path) as folder:
             (folder / "config.json").write_text("new")
             (tmp_path / "config.json").write_text("of others")
+
+    with pytest.raises(ValueError, match="output must remain empty until it is complete, got files in"):
+        write()
     assert os.listdir(tmp_path) == ["config.json"]
     assert (tmp_path / "config.json").read_text() == "of others"
 

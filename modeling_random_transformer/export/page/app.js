@@ -3,20 +3,26 @@ import { showAttention } from "./attention.js";
 
 const byId = (id) => document.getElementById(id);
 const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-let requests = 0;
+let busy = true; // loading or translating
+let waiting = null; // the last request that was submitted while the worker was busy
 let started = 0; // time of the last request
 
 byId("status").textContent = "Loading the model…";
 
 worker.onmessage = ({ data }) => {
+  if (data.loading) {
+    showError(`The model cannot be loaded: ${data.error}`);
+    return;
+  }
+  busy = false;
   if (data.settings) {
     byId("model").textContent = describe(data.settings);
-    setBusy(false, "Ready.");
-  } else if (data.id === undefined) {
-    showError(`The model cannot be loaded: ${data.error}`);
-  } else if (data.id === requests) {
-    if (data.error) fail(data.error); else show(data.result);
+    byId("translate").disabled = false;
+    setStatus("Ready.");
   }
+  if (waiting) send(waiting); // the result of an earlier request is not shown
+  else if (data.result) show(data.result);
+  else if (data.error) fail(data.error);
 };
 worker.onerror = (event) => {
   event.preventDefault();
@@ -30,28 +36,34 @@ function describe(settings) {
     + `(${settings.dtype}).`;
 }
 
-function translate() {
-  if (byId("translate").disabled) return;
-  setBusy(true, "Translating…");
+// Send a request to the worker; while it is busy, the last one waits. The button stays enabled, because a control that is
+// disabled loses the keyboard focus.
+function send(request) {
+  if (busy) {
+    waiting = request;
+    return;
+  }
+  busy = true;
+  waiting = null;
+  setStatus("Translating…");
   started = performance.now();
-  worker.postMessage({ id: ++requests, text: byId("source").value, numBeams: Number(byId("beams").value) });
+  worker.postMessage(request);
 }
 
 function show(result) {
   byId("translation").textContent = result.text;
-  byId("result").hidden = byId("attention").hidden = false;
+  byId("attention").hidden = false;
   showAttention(result);
-  setBusy(false, `Translated in ${((performance.now() - started) / 1000).toFixed(2)} seconds.`);
+  setStatus(`Translated in ${((performance.now() - started) / 1000).toFixed(2)} seconds.`);
 }
 
 function fail(message) {
-  byId("result").hidden = byId("attention").hidden = true;
-  setBusy(false, "");
+  byId("translation").textContent = "";
+  byId("attention").hidden = true;
   showError(message);
 }
 
-function setBusy(busy, status) {
-  byId("translate").disabled = busy;
+function setStatus(status) {
   byId("status").textContent = status;
   byId("error").textContent = "";
 }
@@ -59,6 +71,10 @@ function setBusy(busy, status) {
 function showError(message) {
   byId("status").textContent = "";
   byId("error").textContent = message;
+}
+
+function translate() {
+  send({ text: byId("source").value, numBeams: Number(byId("beams").value) });
 }
 
 byId("form").addEventListener("submit", (event) => {

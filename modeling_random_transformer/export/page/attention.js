@@ -87,6 +87,7 @@ function fillSelect(select, count) {
 function header(text, scope) {
   const cell = element("th", "", text);
   cell.scope = scope;
+  cell.dir = "auto";
   return cell;
 }
 

@@ -1,17 +1,17 @@
-// Runs the model outside the page's thread. Messages: { id, text, numBeams } → { id, result } or { id, error }.
-// The first message to the page is { settings } or { error }.
+// Runs the model outside the page's thread. Messages, one at a time: { text, numBeams } → { result } or { error }.
+// The first message to the page is { settings } or { loading: true, error }.
 import { Translator } from "./translator.js";
 
 const loading = Translator.load();
 loading.then(
   ({ settings }) => postMessage({ settings }),
-  (error) => postMessage({ error: error.message }),
+  (error) => postMessage({ loading: true, error: error.message }),
 );
 
-onmessage = async ({ data: { id, text, numBeams } }) => {
+onmessage = async ({ data: { text, numBeams } }) => {
   try {
-    postMessage({ id, result: await (await loading).translate(text, { numBeams }) });
+    postMessage({ result: await (await loading).translate(text, { numBeams }) });
   } catch (error) {
-    postMessage({ id, error: error.message });
+    postMessage({ error: error.message });
   }
 };
