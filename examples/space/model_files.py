@@ -1,7 +1,9 @@
 """Training curve and model card, from the files of a saved model."""
 
 import base64
-import json
+import html
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,15 @@ import gradio as gr
 import pandas as pd
 from huggingface_hub import ModelCard
 
+from modeling_random_transformer.loading.diagnosis import name_file_in_errors, read_object
+
 LOSSES = {"loss": "training", "eval_loss": "validation"}
 PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py
 
 
 def show_training(folder: Path) -> None:
     """The losses in the newest `trainer_state.json`, or a plot that was saved with the model."""
-    points = losses(folder)
+    points = shown_if_valid(lambda: losses(folder))
     plots = [folder / name for name in PLOTS if (folder / name).is_file()]
     if points:
         frame = pd.DataFrame(points, columns=["step", "loss", "set"])
@@ -25,7 +29,7 @@ def show_training(folder: Path) -> None:
     elif plots:
         data = base64.b64encode(plots[0].read_bytes()).decode()
         gr.HTML(f'<img src="data:image/png;base64,{data}" alt="Loss by training step" style="max-width: 100%">')
-    else:
+    elif points is not None:
         gr.HTML("<p>The folder of the model has neither trainer_state.json nor training.png.</p>")
 
 
@@ -34,14 +38,38 @@ def losses(folder: Path) -> list[tuple[int, float, str]]:
     checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     for path in (folder / "trainer_state.json", *reversed(checkpoints)):
         if path.is_file():
-            log: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["log_history"]
-            return [(entry["step"], entry[key], name) for key, name in LOSSES.items() for entry in log if key in entry]
+            content = read_object(path)
+            with name_file_in_errors(path.name):
+                log = content["log_history"]
+                return [
+                    (int(entry["step"]), float(entry[key]), name)
+                    for key, name in LOSSES.items()
+                    for entry in log
+                    if key in entry
+                ]
     return []
 
 
 def show_card(folder: Path) -> None:
     """The model card of the folder. Its HTML is sanitized."""
-    if (folder / "README.md").is_file():
-        gr.Markdown(ModelCard.load(folder / "README.md").text, latex_delimiters=[])
-    else:
+    path = folder / "README.md"
+    if not path.is_file():
         gr.HTML("<p>The folder of the model has no model card (README.md).</p>")
+    elif text := shown_if_valid(lambda: card_text(path)):
+        gr.Markdown(text, latex_delimiters=[])
+
+
+def card_text(path: Path) -> str:
+    """A model card without its metadata."""
+    with name_file_in_errors(path.name):
+        return ModelCard.load(path).text
+
+
+def shown_if_valid(read: Callable[[], Any]) -> Any:
+    """What a function reads from a file. If it is damaged, warn on the page and in the terminal, and return `None`."""
+    try:
+        return read()
+    except ValueError as error:
+        gr.HTML(f"<p>{html.escape(str(error))}</p>")
+        warnings.warn(str(error), stacklevel=2)
+        return None

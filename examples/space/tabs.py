@@ -150,11 +150,13 @@ def intervene_tab(translator: Translator) -> None:
 
     def intervene(text: str, off: list[str], src_lang: str | None = None, tgt_lang: str | None = None) -> list[dict]:
         """Translate greedily with the complete model and with parts of it switched off."""
-        with errors_for_user():
+        with errors_for_user(api=True):
             return list(translator.ablate(text, Options("greedy", src_lang=src_lang, tgt_lang=tgt_lang), off))
 
     def show(text: str, src_lang: str | None, tgt_lang: str | None, *off: list[str]) -> str:
-        return comparison(*intervene(text, [path for paths in off for path in paths], src_lang, tgt_lang))
+        with errors_for_user():
+            options = Options("greedy", src_lang=src_lang, tgt_lang=tgt_lang)
+            return comparison(*translator.ablate(text, options, [path for paths in off for path in paths]))
 
     def show_if_given(text: str, *arguments: Any) -> str:
         return show(text, *arguments) if text and text.strip() else ""
@@ -166,13 +168,14 @@ def intervene_tab(translator: Translator) -> None:
 
 
 @contextmanager
-def errors_for_user() -> Iterator[None]:
-    """Show the message of a `ValueError` on the page and to clients of the API."""
+def errors_for_user(api: bool = False) -> Iterator[None]:
+    """Show the message of a `ValueError` on the page or, with `api`, to clients of the API."""
     try:
         yield
     except ValueError as error:
-        raise user_error(str(error)) from error
+        raise user_error(str(error), api) from error
 
 
-def user_error(message: str) -> gr.Error:
-    return gr.Error(html.escape(message), print_exception=False)  # the page renders messages as HTML
+def user_error(message: str, api: bool = False) -> gr.Error:
+    """An error for the page, which renders messages as HTML, or for clients of the API."""
+    return gr.Error(message if api else html.escape(message), print_exception=False)

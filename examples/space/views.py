@@ -18,7 +18,10 @@ CSS = """
 .scroll .weight {min-width: 2.6em; text-align: center; border: 1px solid white}
 .scroll .current th, .scroll .current td {border-block: 3px solid #c2660a}
 .scroll .name {white-space: normal}
-.scroll .text {text-align: left; white-space: normal; min-width: 9em}
+.scroll .text {text-align: start; white-space: normal; min-width: 9em}
+/* The direction of each text is that of its script, as with dir="auto". */
+textarea, .scroll th, .scroll td {unicode-bidi: plaintext}
+textarea {text-align: start}
 .scroll .bar {width: 16em; text-align: left}
 .scroll .bar div {height: 1em; background: rgb(31, 90, 148); min-width: 1px; border: 1px solid white}
 .scroll ins {background: #ffe08a; color: black; padding: 0 2px; text-decoration: none}

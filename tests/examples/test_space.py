@@ -162,7 +162,7 @@ def test_gradio_client(url, pipe):
     (text, _), *_ = expected(pipe, SENTENCES[0], num_beams=4, length_penalty=0.6)
     assert client.predict(SENTENCES[0], api_name="/translate")["translations"][0]["text"] == text
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/translate", "/intervene"]
-    with pytest.raises(AppError, match=r"off must be paths of layers and heads that the page lists, got &#x27;&lt;b"):
+    with pytest.raises(AppError, match=r"off must be paths of layers and heads that the page lists, got '<b>'"):
         client.predict("the cat", ["<b>"], api_name="/intervene")
     with pytest.raises(AppError, match="off must be a list, got None"):
         client.predict("the cat", None, api_name="/intervene")
@@ -251,6 +251,33 @@ def test_several_languages(tmp_path):
     choices = [each["props"] for each in components if each["props"].get("label") in ("From", "To")]
     assert [each["value"] for each in choices] == ["en", "es"] * 3
     assert all([code for _, code in each["choices"]] == ["en", "es", "fr"] for each in choices)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("README.md", b"---\na: [\n---\n# Card\n", "README.md: "),
+        ("README.md", b"---\n- a\n---\n# Card\n", "README.md: "),
+        ("README.md", b"\xff\xfe", "README.md: "),
+        ("trainer_state.json", b"{", "trainer_state.json must contain a JSON object in UTF-8"),
+        ("trainer_state.json", b"{}", "trainer_state.json: "),
+        ("trainer_state.json", b'{"log_history": [{"loss": 1.0}]}', "trainer_state.json: "),
+        ("trainer_state.json", b'{"log_history": [{"step": 1, "loss": "<b>"}]}', "trainer_state.json: "),
+    ],
+)
+def test_damaged_files_beside_the_model_are_ignored(translator, folder, tmp_path, name, content, message):
+    for file in ("README.md", "trainer_state.json"):
+        shutil.copy(folder / file, tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}") as warned:
+        page = app.build_page(translator, tmp_path)
+    assert "\n" not in str(warned[0].message)
+    values = [str(each["props"].get("value")) for each in page.config["components"]]
+    assert any(value.startswith(f"<p>{message}") for value in values)
+    assert not any("<b>" in value for value in values if value.startswith(f"<p>{message}"))
+    assert not any("has neither" in value for value in values)
+    other = "Card of tiny" if name == "trainer_state.json" else "<h1>"
+    assert any(other in value for value in values)
 
 
 # Values
@@ -444,6 +471,26 @@ def test_stepping_through_a_translation(user, translator):
     assert user.cells(0, 0)[1] == f"{100 * views.probabilities(inside.steps[0], 3.0)[0]:.1f}%"
     weights = inside.attention[-1].mean(0)[0]
     assert user.cells(1, 0)[1:] == [f"{100 * weight:.0f}" for weight in weights.tolist()]
+
+
+def test_direction_of_texts(user):
+    """In a text of Arabic letters, the first one is on the right."""
+    user.submit("ابج")
+    user.wait(lambda: user.visible(".scroll table"))
+    order = (
+        "const [node, text] = arguments; node.textContent = text; const range = document.createRange();"
+        "const left = (i) => { range.setStart(node.firstChild, i); range.setEnd(node.firstChild, i + 1);"
+        "  return range.getBoundingClientRect().left; };"
+        "return [left(0), left(text.length - 1)];"
+    )
+    cell = user.visible(".scroll td.text")[0]
+    first, last = user.driver.execute_script(order, cell, "ا 1!")
+    assert first > last
+    first, last = user.driver.execute_script(order, cell, "a 1!")
+    assert first < last
+    for box in user.visible("textarea"):
+        assert box.value_of_css_property("unicode-bidi") == "plaintext"
+        assert box.value_of_css_property("text-align") == "start"
 
 
 def test_switching_parts_off(user, translator):
