@@ -181,9 +181,8 @@ def pickle_mutant(draw: random.Random, folder: Path) -> Path:
     if part == "option" and isinstance(stored["args"], Namespace):
         setattr(stored["args"], draw.choice(sorted(vars(stored["args"]))), pickle_value(draw))
     elif part == "weight":
-        model[draw.choice(sorted(model) + ["x" * 10**5, "\x1b[2J", "encoder.layers.999999.fc1.weight"])] = pickle_value(
-            draw
-        )
+        names = [*sorted(model), "x" * 10**5, "\x1b[2J", "encoder.layers.999999.fc1.weight"]
+        model[draw.choice(names)] = pickle_value(draw)
     elif part != "bytes":
         stored[draw.choice(("args", "model", "cfg", "task", "extra"))] = pickle_value(draw)
     path = folder / "model.pt"
