@@ -19,7 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
-from transformers import AutoModelForSeq2SeqLM, LogitsProcessor, LogitsProcessorList, Pipeline, PretrainedConfig
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BatchEncoding,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Pipeline,
+    PretrainedConfig,
+)
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
@@ -299,7 +306,7 @@ class Seq2SeqPipeline(Pipeline):
         if not given:
             return [[] for _ in prefixes]
         with languages_of_pair(self.tokenizer, src_lang, tgt_lang):
-            tokens = self.tokenizer(text_target=given, verbose=False)["input_ids"]
+            tokens = encode_texts(self.tokenizer, text_target=given, verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
         ids = iter([row[:-1] if row[-1:] == [end] else row for row in tokens])
         return [next(ids) if prefix else [] for prefix in prefixes]
@@ -336,7 +343,7 @@ class Seq2SeqPipeline(Pipeline):
         if not texts:
             return []
         with source_language(self.tokenizer, src_lang):  # not verbose: lengths are checked below
-            sources = self.tokenizer(texts, verbose=False)["input_ids"]
+            sources = encode_texts(self.tokenizer, texts, verbose=False)["input_ids"]
         limit, reason = source_limit(self.tokenizer, self.positions, max_source_tokens)
         long = [i for i, source in enumerate(sources) if len(source) > limit]
         if not long:
@@ -366,7 +373,7 @@ class Seq2SeqPipeline(Pipeline):
             special = self.tokenizer.num_special_tokens_to_add()
             if limit <= special:
                 raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
-            return self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
+            return encode_texts(self.tokenizer, texts, truncation=True, max_length=limit)["input_ids"]
 
     def _forward(
         self,
@@ -675,6 +682,15 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
     if positions is not None:
         limits.append((positions, "the model's positions"))
     return min(limits)
+
+
+def encode_texts(tokenizer: Any, *args: Any, **options: Any) -> BatchEncoding:
+    """`tokenizer(...)` for texts of users, in which no character sequence is a control token.
+
+    The tokenizer decides what a control token is (`RandomTransformerTokenizer.encode_texts`). Those of other models
+    recognize their special tokens, such as `>>fra<<` and `<extra_id_0>`, which their users write into texts.
+    """
+    return getattr(tokenizer, "encode_texts", tokenizer)(*args, **options)
 
 
 # Languages

@@ -4,6 +4,7 @@ Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding w
 has no unknown characters, because every byte is in the vocabulary.
 """
 
+import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
@@ -32,7 +33,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
     share the tokenizer: `pipeline("seq2seq")` with `src_lang=` locks it, direct calls need a copy for each thread.
     `generate()` needs `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
 
-    Special tokens in a text, such as `</s>`, are recognized. Use `split_special_tokens=True` for untrusted texts.
+    Special tokens in a text, such as `</s>`, are recognized, as in all tokenizers of transformers. `encode_texts` is
+    for texts of users, which may contain any characters.
     """
 
     vocab_files_names = {"tokenizer_file": "tokenizer.json"}
@@ -177,6 +179,42 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """The id of a language's tag, for `forced_bos_token_id`; raises a `ValueError` for an unknown language."""
         return self.convert_tokens_to_ids(self.get_lang_token(lang))
 
+    @property
+    def control_tokens(self) -> list[str]:
+        """The special tokens that `encode_texts` never finds in a text: padding, start, end, unknown, language tags."""
+        named = (getattr(self, name) for name in SPECIAL_TOKENS)
+        return [*filter(None, named), *map(language_tag, self.languages)]
+
+    def encode_texts(self, *args: Any, **options: Any) -> BatchEncoding:
+        """Tokenize texts that are data: the same as `tokenizer(...)`, but `control_tokens` in a text are plain text.
+
+        Thus `decode(..., skip_special_tokens=True)` restores any text. Declared special tokens, such as `<bt>` in
+        `special_tokens=["<bt>"]`, are recognized as always. All entry points of the package use this method.
+
+        Args:
+            *args: the arguments of `tokenizer(...)`.
+            **options: the same.
+
+        Raises:
+            ValueError: a text contains a control token of a word-level vocabulary, where it has no other encoding.
+        """
+        if self.split_special_tokens:  # the user's choice: all special tokens are plain text
+            return self(*args, **options)
+        tokenizer = copy.copy(self)
+        tokenizer._tokenizer = self._text_backend()
+        return tokenizer(*args, **options, split_special_tokens=True)
+
+    def _text_backend(self) -> Tokenizer:
+        """A backend with the same model, which recognizes declared tokens even if special tokens are split."""
+        backend, control = Tokenizer(self._tokenizer.model), self.control_tokens
+        for part in ("normalizer", "pre_tokenizer", "post_processor"):
+            setattr(backend, part, getattr(self._tokenizer, part))
+        added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
+        for token in added:
+            token.special = token.content in control
+        backend.add_tokens(added)
+        return backend
+
     def _check_language(self, name: str, code: Any) -> str:
         if not self.languages:
             raise ValueError(f"{name} must be None for a tokenizer without languages, got {code!r}.")
@@ -242,7 +280,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
         try:
-            return super()._encode_plus(*args, **kwargs)
+            encoding = super()._encode_plus(*args, **kwargs)
         except TypeError:  # the backend's error for strings that are not valid UTF-8
             _check_unicode([args, kwargs])
             raise
@@ -253,6 +291,17 @@ class RandomTransformerTokenizer(TokenizersBackend):
             raise ValueError(
                 f"text must consist of words in the vocabulary ({words}), since the tokenizer has no unk_token."
             ) from error
+        if kwargs.get("split_special_tokens") and isinstance(self.backend_tokenizer.model, models.WordLevel):
+            self._check_words(encoding)
+        return encoding
+
+    def _check_words(self, encoding: BatchEncoding) -> None:
+        """Raise an error for a control token that is a word of a text, since a word has one id only."""
+        control = {*self.control_tokens} - {self.unk_token}
+        for row in encoding.encodings or ():
+            for token, is_added in zip(row.tokens, row.special_tokens_mask, strict=True):
+                if token in control and not is_added:
+                    raise ValueError(f"text must not contain the special words of the vocabulary, got {token!r}.")
 
 
 def language_tag(code: str) -> str:

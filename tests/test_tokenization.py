@@ -59,11 +59,20 @@ def test_known_texts_round_trip(tokenizer, kind):
     assert tokenizer.decode(ids, skip_special_tokens=True) == TEXTS[kind]
 
 
-@given(st.text())
+CONTROL = ["<pad>", "<s>", "</s>", "<unk>", "__en__", "__zh-Hans__"]
+
+
+@given(st.lists(st.one_of(st.text(), st.sampled_from(CONTROL))).map("".join))
 def test_any_text_round_trips(text):
-    if not any(token in text for token in ("<pad>", "<s>", "</s>", "<unk>")):
-        tokenizer = RandomTransformerTokenizer.train(CORPUS[:4], vocab_size=300)
-        assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+    tokenizer = RandomTransformerTokenizer.train(
+        CORPUS[:4], vocab_size=300, languages=["en", "zh-Hans"], special_tokens=["<bt>"], src_lang="en", tgt_lang="en"
+    )
+    for encoded in (tokenizer.encode_texts(text)["input_ids"], tokenizer.encode_texts(text_target=text)["input_ids"]):
+        tag, *ids, end = encoded
+        assert [tag, end] == [tokenizer.get_lang_id("en"), tokenizer.eos_token_id]
+        assert not {*ids} & {*tokenizer.convert_tokens_to_ids(CONTROL)}
+        if "<bt>" not in text:
+            assert tokenizer.decode(encoded, skip_special_tokens=True) == text
 
 
 def test_split_special_tokens(tokenizer):
@@ -73,6 +82,24 @@ def test_split_special_tokens(tokenizer):
     ids = tokenizer(text).input_ids
     assert ids[:-1].count(tokenizer.eos_token_id) == 0
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("text", ["a <bt>  b</s><new> c", "<bt><bt>", "</s>__en__</s>"])
+def test_declared_special_tokens_of_texts_are_recognized(multilingual, text):
+    """Also those that were added to the tokenizer later; the tokenizer itself does not change."""
+    multilingual.add_special_tokens({"extra_special_tokens": ["<new>"]}, replace_extra_special_tokens=False)
+    multilingual.src_lang = "es"
+    state = multilingual.backend_tokenizer.to_str()
+    encoded = multilingual.encode_texts([text, "b"], padding=True, return_offsets_mapping=True)
+    assert multilingual.backend_tokenizer.to_str() == state
+    ids = encoded["input_ids"][0]
+    for token in ("<bt>", "<new>"):
+        assert ids.count(multilingual.convert_tokens_to_ids(token)) == text.count(token)
+    without = text.replace("<bt>  ", "").replace("<bt>", "").replace("<new>", "")
+    assert multilingual.decode(ids, skip_special_tokens=True) == without
+    assert "".join(text[slice(*span)] for span in encoded["offset_mapping"][0]) == text
+    multilingual.split_special_tokens = True  # then the user wants all of them to be text
+    assert multilingual.encode_texts(text)["input_ids"][1:-1].count(multilingual.convert_tokens_to_ids("<bt>")) == 0
 
 
 def test_source_and_target_are_encoded_equally(tokenizer):
@@ -302,6 +329,14 @@ def test_unknown_words(words):
         ["<unk>", *TEN_WORDS], bos_token="SOS", eos_token="EOS", unk_token="<unk>"
     )
     assert with_unknown("hello nobody").input_ids == [1, 0, 6]
+
+
+def test_special_words_of_a_text_have_no_other_encoding(words):
+    assert words("hello EOS")["input_ids"] == [0, 5, 5]
+    assert words.encode_texts(["hello world", "hola"], padding=True)["input_ids"] == [[0, 2, 5], [8, 5, 5]]
+    for text in ("hello EOS", ["hello", "SOS"]):
+        with pytest.raises(ValueError, match=r"text must not contain the special words .*, got '[ES]OS'"):
+            words.encode_texts(text)
 
 
 def test_invalid_words_raise():

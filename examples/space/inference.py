@@ -18,6 +18,7 @@ from torch import Tensor
 from modeling_random_transformer.loading import check_finite, load_translator
 from modeling_random_transformer.pipeline_random_transformer import (
     check_text,
+    encode_texts,
     source_language,
     source_limit,
     tokenizer_languages,
@@ -136,7 +137,7 @@ class Translator:
             raise ValueError(f"the text must have at most {MAX_CHARACTERS} characters, got {len(text)}.")
         check_text(text, "index 0")
         with source_language(self.tokenizer, src_lang):
-            count = len(self.tokenizer(text, verbose=False)["input_ids"])
+            count = len(encode_texts(self.tokenizer, text, verbose=False)["input_ids"])
         if count > self.max_tokens:
             raise ValueError(f"the text must have at most {self.max_tokens} tokens, got {count}.")
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from modeling_random_transformer.pipeline_random_transformer import encode_texts
 from modeling_random_transformer.tracing import Trace, trace
 
 from .token_text import cross_attention_labels, token_texts
@@ -32,7 +33,7 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
         ValueError: tracing does not support the model, or the sentence exceeds its positions.
     """
     model = model.eval()
-    inputs = tokenizer(sentence, return_tensors="pt")
+    inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
     with trace(model, heads=[]):
         pass  # raises for an unsupported model before the translation starts
     recorder = BeamSearchRecorder()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.pipeline_random_transformer import encode_texts
 from modeling_random_transformer.tracing import Trace, trace
 
 from .token_text import token_texts
@@ -24,7 +25,7 @@ def walkthrough_model(display: Display, folder: Path, sentence: str, layer: int,
         ValueError: the folder cannot be loaded, or the model has no such layer or head.
     """
     model, tokenizer = load_translator(folder)
-    inputs = tokenizer(sentence, return_tensors="pt")
+    inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
     with trace(model, layers=[layer], heads=[head]):
         pass  # raises for an invalid layer or head before the translation starts
     ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=MAX_NEW_TOKENS)

@@ -22,7 +22,7 @@ from ..data.sources import Languages, ParallelText
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
 from ..loading import load_translator
 from ..loading.translator import silence_transformers
-from ..pipeline_random_transformer import languages_of_pair
+from ..pipeline_random_transformer import encode_texts, languages_of_pair
 from ..training.arguments import ModelArguments
 from ..training.languages import check_languages
 from ..training.manifest import MANIFEST, RunResult, fingerprint
@@ -176,7 +176,10 @@ def check_positions(model: ModelArguments, corpora: Sequence[CorpusSpec]) -> Non
     for corpus in corpora:
         source_lang, target_lang = corpus.languages or (None, None)
         with languages_of_pair(tokenizer, source_lang, target_lang):
-            tokenized = (tokenizer(source, text_target=target, verbose=False) for source, target in pairs_of([corpus]))
+            tokenized = (
+                encode_texts(tokenizer, source, text_target=target, verbose=False)
+                for source, target in pairs_of([corpus])
+            )
             longest = max(len(tokens[side]) for tokens in tokenized for side in ("input_ids", "labels"))
         check_longest(longest, f"the tokens of the longest text of {corpus}", config)
 

@@ -7,7 +7,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_language, source_limit
+from ..pipeline_random_transformer import (
+    CHUNK_SIZE,
+    Seq2SeqPipeline,
+    check_positive,
+    encode_texts,
+    source_language,
+    source_limit,
+)
 from ..translation.streams import progress_bar
 from ..utils.atomic_files import new_file
 from ..utils.text import encode_lines, one_line
@@ -120,4 +127,4 @@ def token_counts(pipe: Seq2SeqPipeline, texts: list[str], src_lang: str | None) 
     if not texts:
         return []
     with source_language(pipe.tokenizer, src_lang):
-        return list(map(len, pipe.tokenizer(texts, verbose=False)["input_ids"]))
+        return list(map(len, encode_texts(pipe.tokenizer, texts, verbose=False)["input_ids"]))

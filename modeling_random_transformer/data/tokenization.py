@@ -12,6 +12,7 @@ from datasets import Dataset
 from filelock import FileLock
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
+from ..pipeline_random_transformer import encode_texts
 from .sources import Corpus, ParallelLine
 from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
@@ -109,7 +110,7 @@ def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, wo
 
 
 def _encode(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
-    source, target = tokenizer(rows["source"]), tokenizer(text_target=rows["target"])
+    source, target = encode_texts(tokenizer, rows["source"]), encode_texts(tokenizer, text_target=rows["target"])
     encoded = {
         "input_ids": source["input_ids"],
         "attention_mask": source["attention_mask"],

@@ -25,6 +25,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..generation_random_transformer import difference
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
+from ..pipeline_random_transformer import encode_texts
 from ..utils.errors import format_names
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
 from .search import (
@@ -117,7 +118,7 @@ def load(folder: str | PathLike) -> Translate:
         indices = [i for i, text in enumerate(texts) if text.strip()]
         if not indices:
             return translations
-        ids = tokenizer([config[PREFIX] + texts[i] for i in indices])["input_ids"]
+        ids = encode_texts(tokenizer, [config[PREFIX] + texts[i] for i in indices])["input_ids"]
         results = engine.translate_batch(
             [[token_of[i] for i in row] for row in ids],
             [first] * len(ids),

@@ -131,6 +131,7 @@ def page_settings(
         "min_new_tokens": min_new_tokens(model),
         "no_repeat_ngram_size": model.generation_config.no_repeat_ngram_size or 0,
         "prefix": getattr(config, "prefix", None) or "",
+        "control_tokens": getattr(tokenizer, "control_tokens", []),  # text, if they occur in a text
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "max_source_tokens": limit if limit < 10**6 else None,  # 10³⁰ means none
         "max_target_tokens": positions,

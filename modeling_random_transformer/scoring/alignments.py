@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import CHUNK_SIZE, evaluation_mode, languages_of_pair
+from ..pipeline_random_transformer import CHUNK_SIZE, encode_texts, evaluation_mode, languages_of_pair
 from .pairs import PairModel, process_pairs
 
 Links = list[tuple[int, int]]
@@ -105,7 +105,9 @@ class Aligner(PairModel):
             return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), self.special) for row in tokens]
         given = {"text_target" if target else "text": list(texts)}
         with languages_of_pair(self.tokenizer, *self.languages):
-            offsets = self.tokenizer(**given, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+            offsets = encode_texts(self.tokenizer, **given, return_offsets_mapping=True, verbose=False)[
+                "offset_mapping"
+            ]
         return [
             words_by_offsets(text, spans[: len(row)]) for text, spans, row in zip(texts, offsets, tokens, strict=True)
         ]

@@ -19,6 +19,7 @@ from ..pipeline_random_transformer import (
     check_positive,
     check_type,
     current_device,
+    encode_texts,
     evaluation_mode,
     language_id,
     languages_of_pair,
@@ -162,7 +163,7 @@ class PairModel:
         )
         texts = [target for _, target in pairs]
         with languages_of_pair(self.tokenizer, *self.languages):
-            targets = self.tokenizer(text_target=texts, verbose=False)["input_ids"] if texts else []
+            targets = encode_texts(self.tokenizer, text_target=texts, verbose=False)["input_ids"] if texts else []
         limit, reason = source_limit(self.tokenizer, self.pipe.positions, None)
         long = [i for i, target in enumerate(targets) if len(target) > limit]
         if long and not self.truncation:
@@ -172,7 +173,8 @@ class PairModel:
             )
         for i in long:
             with languages_of_pair(self.tokenizer, *self.languages):
-                targets[i] = self.tokenizer(text_target=texts[i], truncation=True, max_length=limit)["input_ids"]
+                cut = encode_texts(self.tokenizer, text_target=texts[i], truncation=True, max_length=limit)
+                targets[i] = cut["input_ids"]
         return sources, targets
 
     def batches(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[int]]:

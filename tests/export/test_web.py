@@ -320,13 +320,17 @@ def test_token_ids_equal_the_tokenizers(page, exported):
     """Spaces, marks, emoji, other scripts, special tokens in the text; and the text of random tokens."""
     _, tokenizer, _ = exported
     draw = random.Random(0)
-    texts = [*SENTENCES, *("x" + "".join(draw.choices(CHARACTERS, k=draw.randint(0, 25))) for _ in range(200))]
+    texts = [
+        *SENTENCES,
+        "a</s> <pad>__en__",
+        *("x" + "".join(draw.choices(CHARACTERS, k=draw.randint(0, 25))) for _ in range(200)),
+    ]
     sequences = [draw.choices(range(len(tokenizer)), k=draw.randint(1, 15)) for _ in range(200)]
     body = """const [texts, sequences] = given;
       translator.settings.max_source_tokens = null;
       return [texts.map((text) => translator.encode(text)), sequences.map((ids) => translator.decode(ids))];"""
     ids, decoded = run_on_page(page, body, texts, sequences)
-    assert ids == [tokenizer(text, verbose=False)["input_ids"] for text in texts]
+    assert ids == [tokenizer.encode_texts(text, verbose=False)["input_ids"] for text in texts]
     assert decoded == tokenizer.batch_decode(sequences, skip_special_tokens=True)
 
 

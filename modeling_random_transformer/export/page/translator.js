@@ -19,17 +19,22 @@ export class Translator {
       loadGraph(folder, "encoder.onnx"),
       loadGraph(folder, "decoder.onnx"),
     ]);
-    return new Translator(settings, new Tokenizer(tokenizer, tokenizerConfig), encoder, decoder);
+    const decoding = new Tokenizer(tokenizer, tokenizerConfig);
+    const declared = tokenizer.added_tokens.filter(({ content }) => !settings.control_tokens.includes(content));
+    const encoding = new Tokenizer({ ...tokenizer, added_tokens: declared }, tokenizerConfig);
+    encoding.model = decoding.model;  // has the ids of all tokens
+    return new Translator(settings, encoding, decoding, encoder, decoder);
   }
 
-  constructor(settings, tokenizer, encoder, decoder) {
-    Object.assign(this, { settings, tokenizer, encoder, decoder });
+  // The tokenizer for encoding recognizes no control tokens such as </s>: texts are data.
+  constructor(settings, encoding, decoding, encoder, decoder) {
+    Object.assign(this, { settings, encoding, decoding, encoder, decoder });
   }
 
   // The token ids of a text. Throws an Error if there is no text or too much of it.
   encode(text) {
     if (!text.trim()) throw new Error("Enter a sentence.");
-    const { ids } = this.tokenizer.encode(this.settings.prefix + text);
+    const { ids } = this.encoding.encode(this.settings.prefix + text);
     const limit = this.settings.max_source_tokens;
     if (limit !== null && ids.length > limit) {
       throw new Error(`The sentence must have at most ${limit} tokens, got ${ids.length}.`);
@@ -38,7 +43,7 @@ export class Translator {
   }
 
   decode(ids) {
-    return this.tokenizer.decode(ids, {
+    return this.decoding.decode(ids, {
       skip_special_tokens: true,
       clean_up_tokenization_spaces: this.settings.clean_up_tokenization_spaces,
     });
@@ -46,7 +51,7 @@ export class Translator {
 
   // The text of each token with visible spaces; part of a multi-byte character becomes �.
   tokenTexts(ids) {
-    return ids.map((id) => this.tokenizer.decode([id], { clean_up_tokenization_spaces: false })
+    return ids.map((id) => this.decoding.decode([id], { clean_up_tokenization_spaces: false })
       .replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅");
   }
 

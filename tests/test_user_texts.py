@@ -1,0 +1,119 @@
+"""Users' texts are data: no character sequence in them is a control token, in any entry point of the package."""
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import pipeline
+
+from modeling_random_transformer.data.tokenization import tokenize_pairs
+from modeling_random_transformer.export import load_engine
+from modeling_random_transformer.export.engines import export_model
+from modeling_random_transformer.pipeline_random_transformer import encode_texts
+from modeling_random_transformer.scoring import alignments, score_pairs
+from modeling_random_transformer.translation import translate
+from modeling_random_transformer.tutorials.explorer_data import explore
+from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator
+
+TEXTS = ["</s>", "the boy </s> __es__ reads", "<pad><unk><s>", "a<s>b"]
+CONTROL = [0, 1, 2, 3]
+SHORT = {"max_new_tokens": 9, "num_beams": 2}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator().double()
+
+
+def ids_as_text(tokenizer, text):
+    """Independent of `encode_texts`, for a tokenizer without declared tokens."""
+    ids = tokenizer(text, split_special_tokens=True)["input_ids"]
+    assert not {*ids[:-1]} & {*CONTROL}
+    return ids
+
+
+def generated(model, tokenizer, ids, **options):
+    (output,) = model.generate(torch.tensor([ids]), **SHORT, **options)
+    return tokenizer.decode(output, skip_special_tokens=True)
+
+
+def test_translations(model, tokenizer):
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **SHORT)
+    expected = [generated(model, tokenizer, ids_as_text(tokenizer, text)) for text in TEXTS]
+    assert [answer["generated_text"] for answer in pipe(TEXTS, batch_size=4)] == expected
+    assert translate(TEXTS, model, tokenizer, length_penalty=1.0, **SHORT) == expected
+    cut = pipe.tokenize([TEXTS[1]], warn=False, truncation=True, max_source_tokens=6)[0]
+    assert cut == [*ids_as_text(tokenizer, TEXTS[1])[:5], tokenizer.eos_token_id]
+
+
+def test_prefixes_of_translations(model, tokenizer):
+    prefixes = ["a</s>b", "</s>", "<s>the", "x<pad>"]
+    found = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, max_new_tokens=16, num_beams=2)
+    for prefix, translation in zip(prefixes, found, strict=True):
+        assert translation.startswith(prefix)
+
+
+def test_tags_of_languages_in_texts():
+    model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="es")
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+    tag, *ids, end = pipe.tokenize(["a </s> __fr__ b __en__"])[0]
+    assert [tag, end] == [tokenizer.get_lang_id("en"), tokenizer.eos_token_id]
+    assert min(ids) > max(map(tokenizer.get_lang_id, tokenizer.languages))
+    target = tokenizer.get_lang_id("es")
+    (prefix,) = pipe.tokenize_prefixes("__es__ a", 1, None, "es")
+    assert prefix[0] == target
+    assert target not in prefix[1:]
+    assert pipe("the boy", tgt_lang="es", target_prefix="__es__ a", max_new_tokens=16)["generated_text"].startswith(
+        "__es__ a"
+    )
+
+
+def test_scores_and_alignments(model, tokenizer):
+    pairs = [(text, f"b {text} c") for text in TEXTS]
+    for (source, target), score in zip(pairs, score_pairs(model, tokenizer, pairs), strict=True):
+        labels = torch.tensor([ids_as_text(tokenizer, target)])
+        with torch.no_grad():
+            loss = model(input_ids=torch.tensor([ids_as_text(tokenizer, source)]), labels=labels).loss
+        assert score.tokens == labels.shape[1]
+        assert score.log_probability == pytest.approx(-float(loss) * labels.shape[1])
+    for (_, target), links in zip(pairs, alignments(model, tokenizer, pairs), strict=True):
+        assert [word for _, word in sorted(links, key=lambda link: link[1])] == [*range(len(target.split()))]
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_training_pairs(words, tokenizer):
+    rows = Dataset.from_list([{"line": i, "source": text, "target": f"x{text}"} for i, text in enumerate(TEXTS)])
+    tokens, _ = tokenize_pairs(rows, tokenizer, words=words)
+    for row, text in zip(tokens, TEXTS, strict=True):
+        assert row["input_ids"] == ids_as_text(tokenizer, text)
+        assert row["labels"] == ids_as_text(tokenizer, f"x{text}")
+
+
+def test_the_explorer_page(tokenizer):
+    page = explore(random_translator(), tokenizer, TEXTS[1], num_beams=2, max_new_tokens=5)
+    assert len(page["source"]) == len(ids_as_text(tokenizer, TEXTS[1]))
+
+
+def test_engines(tokenizer, tmp_path):
+    pytest.importorskip("ctranslate2")
+    model = random_translator()
+    export_model(model, tokenizer, tmp_path / "out", engine="ctranslate2", dtype="float32")
+    found = load_engine(tmp_path / "out", "ctranslate2")(TEXTS, num_beams=1, max_new_tokens=9)
+    greedy = {"do_sample": False, "max_new_tokens": 9}
+    ids = [torch.tensor([ids_as_text(tokenizer, text)]) for text in TEXTS]
+    expected = tokenizer.batch_decode([model.generate(row, **greedy)[0] for row in ids], skip_special_tokens=True)
+    assert found == expected
+
+
+def test_tokenizers_of_other_models_recognize_their_tokens(tokenizer):
+    """They have no `encode_texts`: users write `>>fra<<` and `<extra_id_0>` into texts."""
+
+    def other(*texts, **options):
+        return tokenizer(*texts, **options)
+
+    assert encode_texts(other, "</s>")["input_ids"] == [2, 2]
+    assert tokenizer("</s>")["input_ids"] == [2, 2]  # a call of the tokenizer is that of transformers
