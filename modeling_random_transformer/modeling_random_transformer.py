@@ -845,6 +845,13 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
         return shifted.masked_fill(shifted == -100, pad)
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model; a tied output layer is saved as tied, otherwise it would be missing from the files."""
+        # peft's merge_and_unload() compares it with the encoder's embedding, and turns the option off if they differ.
+        if self.lm_head.weight is self.model.decoder.embed_tokens.weight:
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(*args, **kwargs)
+
 
 # Task heads. Encoder and decoder have the same parameter names as in RandomTransformerForConditionalGeneration, so its
 # checkpoints load into every head. Only the weights of the head are new.

@@ -102,6 +102,21 @@ def test_training_changes_the_adapter_only():
         assert torch.equal(weight, before[name])
 
 
+@pytest.mark.parametrize("targets", [None, ["q_proj", "lm_head"], ["q_proj", "embed_tokens"]])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.filterwarnings("ignore:Model (has|with) `tie_word_embeddings=True`", "ignore:Input and output embeddings")
+def test_merged_models_with_two_embeddings_keep_their_output_layer(tied, targets, tmp_path):
+    """peft compares the output layer with the encoder's embedding, and sets `tie_word_embeddings` to False."""
+    model = tiny_model(share_embeddings=False, tie_word_embeddings=tied).double()
+    merged = moved(lora(model, target_modules=targets)).merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    loaded, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    inputs = {**BATCH, "decoder_input_ids": LABELS}
+    torch.testing.assert_close(loaded(**inputs).logits, merged(**inputs).logits)
+    assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tied
+
+
 @pytest.mark.parametrize("search", SEARCHES)
 def test_saved_loaded_and_merged_adapters_generate_the_same(search, folders):
     base, adapter, adapted = folders
