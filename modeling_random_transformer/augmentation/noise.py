@@ -3,7 +3,7 @@
 import random
 
 DELETION, REPLACEMENT, DISTANCE = 0.1, 0.1, 3  # Edunov et al. 2018
-FILLER = "<unk>"  # one token of RandomTransformerTokenizer, which does not occur in texts
+FILLER = "<blank>"  # one token, if it is declared with --special_tokens
 
 
 def add_noise(

@@ -34,7 +34,8 @@ def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTok
 
     The special tokens `<pad>`, `<s>`, `</s>` and `<unk>` have the ids 0 to 3. All other pieces follow in the order of
     the model. Other control symbols become special tokens; user-defined symbols stay normal tokens. Unlike
-    sentencepiece, the tokenizer recognizes special tokens in texts, except with `split_special_tokens=True`.
+    sentencepiece, the tokenizer recognizes special tokens in texts, except with `split_special_tokens=True`; its
+    `encode_texts` recognizes the other control symbols only.
 
     Tokens equal those of sentencepiece. The exceptions are rare: combining marks that are not in canonical order or
     follow a compatibility character such as a ligature, if the model normalizes to NFKC; the name of a special token

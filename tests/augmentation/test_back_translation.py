@@ -58,8 +58,8 @@ class TestNoise:
     def test_deletes_and_replaces_the_given_share_of_words(self):
         noised = add_noise(self.TEXT, 0, distance=0).split(" ")
         assert len(noised) == pytest.approx(1800, abs=60)
-        assert noised.count("<unk>") == pytest.approx(180, abs=60)
-        remaining = [word for word in noised if word != "<unk>"]
+        assert noised.count("<blank>") == pytest.approx(180, abs=60)
+        remaining = [word for word in noised if word != "<blank>"]
         assert remaining == sorted(remaining, key=self.WORDS.index)
 
     @pytest.mark.parametrize("distance", [0, 1, 3])
