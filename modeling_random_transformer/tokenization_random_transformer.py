@@ -224,6 +224,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _switch_to_input_mode(self) -> None:
         """Called by the base class before it tokenizes sources."""
+        self._use_merges(of_target=False)
         if self.languages:
             self._set_template(self._check_language("src_lang", self.src_lang))
 
@@ -231,6 +232,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """Called by the base class before it tokenizes targets."""
         if self.languages:
             self._set_template(self._check_language("tgt_lang", self.tgt_lang))
+        self._use_merges(of_target=True)
+
+    def _use_merges(self, of_target: bool) -> None:
+        """Split words by the merges of targets or sources, if they differ (converted fairseq models)."""
+        if self.init_kwargs.get("target_merges"):
+            self.backend_tokenizer.model = self._models[of_target]
 
     def _set_template(self, lang: str | None) -> None:
         tag = None if lang is None else self.get_lang_token(lang)
@@ -254,10 +261,15 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @classmethod
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
         backend.post_processor = _template(backend, eos_token)
-        return cls(tokenizer_object=backend, eos_token=eos_token, **options)._with_checked_languages()
+        return cls(tokenizer_object=backend, eos_token=eos_token, **options)._completed()
 
-    def _with_checked_languages(self) -> "RandomTransformerTokenizer":
-        """Check the languages that were given to the constructor, which does not."""
+    def _completed(self) -> "RandomTransformerTokenizer":
+        """Check the languages that were given to the constructor, and build the model of `target_merges`."""
+        if merges := self.init_kwargs.get("target_merges"):
+            model, ids = self.backend_tokenizer.model, self.backend_tokenizer.get_vocab(with_added_tokens=False)
+            pairs = [tuple(merge.split(" ")) for merge in merges]
+            options = {name: getattr(model, name) for name in ("unk_token", "end_of_word_suffix")}
+            self._models = model, models.BPE(ids, pairs, **options)
         languages = self.init_kwargs.get("languages", [])
         if not isinstance(languages, list) or not all(
             isinstance(code, str) and self.backend_tokenizer.token_to_id(language_tag(code)) is not None
@@ -272,7 +284,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @classmethod
     def _from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
         try:
-            return super()._from_pretrained(*args, **kwargs)._with_checked_languages()
+            return super()._from_pretrained(*args, **kwargs)._completed()
         except Exception as error:
             if type(error) is not Exception:  # the backend raises a plain Exception for files that it cannot parse
                 raise
@@ -281,10 +293,10 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
         try:
             encoding = super()._encode_plus(*args, **kwargs)
-        except TypeError:  # the backend's error for strings that are not valid UTF-8
-            _check_unicode([args, kwargs])
-            raise
         except Exception as error:  # the backend has no more specific class
+            self._use_merges(of_target=False)  # the base class switches back only after a success
+            if isinstance(error, TypeError):  # the backend's error for strings that are not valid UTF-8
+                _check_unicode([args, kwargs])
             if "Missing [UNK] token" not in str(error):
                 raise
             words = ", ".join(map(repr, self.get_vocab()))

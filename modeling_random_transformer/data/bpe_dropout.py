@@ -212,8 +212,10 @@ def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tupl
     """The rank and the result of each merge of two token ids.
 
     Raises:
-        ValueError: the tokenizer has no BPE model.
+        ValueError: the tokenizer has no BPE model, or two of them.
     """
+    if tokenizer.init_kwargs.get("target_merges"):
+        raise ValueError("bpe_dropout must be 0 for a tokenizer with different merges for sources and targets.")
     backend = getattr(tokenizer, "backend_tokenizer", None)
     model: dict[str, Any] = {"type": type(tokenizer).__name__}
     if backend is not None:

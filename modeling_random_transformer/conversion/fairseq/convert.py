@@ -18,7 +18,6 @@ from .options import ACTIVATIONS, EOS, PAD, UNK, FairseqOptions, read_options
 from .tokenizer import FairseqTokenizer, fairseq_tokenizer
 
 STACKS = ("encoder", "decoder")
-TARGET_TOKENIZER = "target_tokenizer"  # subfolder with the target's tokenizer, if the target has separate codes
 FIRST_POSITION = PAD + 1
 NAMES: NameTable = {
     "{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
@@ -79,8 +78,8 @@ def convert_fairseq(
 ) -> ConversionReport:
     """Convert a fairseq checkpoint to a folder, with a tokenizer if a dictionary is given.
 
-    Two dictionaries become one vocabulary, so that one tokenizer encodes sources and decodes generated ids. If the
-    target has separate codes, `target_tokenizer` in `output` contains the tokenizer for targets.
+    Two dictionaries become one vocabulary, so that one tokenizer encodes sources and targets. If the target has
+    separate codes, it is a `RandomTransformerTokenizer` with both.
 
     Args:
         checkpoint: a `.pt` file.
@@ -275,11 +274,10 @@ def check_dictionary(weights: Mapping[str, Tensor], stack: str, dictionary: str 
 
 
 def save_tokenizer(tokenizers: FairseqTokenizer, folder: Path, report: ConversionReport) -> None:
-    """Save the tokenizer, and the target's into a subfolder if it differs."""
+    """Save the tokenizer."""
     tokenizers.tokenizer.save_pretrained(folder)
-    if tokenizers.target_tokenizer.backend_tokenizer.to_str() != tokenizers.tokenizer.backend_tokenizer.to_str():
-        tokenizers.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
-        report.notes.append(f"The folder's tokenizer splits sources; the one in {TARGET_TOKENIZER} splits targets.")
+    if "target_merges" in tokenizers.tokenizer.init_kwargs:
+        report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
     source, target = tokenizers.sizes
     report.notes.append(
         f"The vocabulary of {len(tokenizers.source_ids)} ids contains {source} tokens of the source dictionary, "

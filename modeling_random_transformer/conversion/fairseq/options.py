@@ -13,6 +13,19 @@ from ..safe_loading import is_state_dict
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
 MAX_POSITIONS = 2**20  # limit for a computed table
 PAD, EOS, UNK = 1, 2, 3  # fairseq's <pad>, </s> and <unk>; <s> is 0
+# fairseq's architectures with the same computation. Others, such as transformer_unidirectional, may have equal weights.
+ARCHITECTURES = (
+    "transformer",
+    "transformer_tiny",
+    "transformer_iwslt_de_en",
+    "transformer_wmt_en_de",
+    "transformer_wmt_en_de_big",
+    "transformer_wmt_en_de_big_t2t",
+    "transformer_vaswani_wmt_en_de_big",
+    "transformer_vaswani_wmt_en_fr_big",
+    "transformer_align",
+    "transformer_wmt_en_de_big_align",
+)
 NESTED = ("encoder", "decoder", "quant_noise")
 # fairseq's activation names and transformers'.
 ACTIVATIONS = {
@@ -128,6 +141,12 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise a `ValueError` that names the first unsupported option."""
+    architecture = options.get("arch") or options.get("_name") or ARCHITECTURES[0]
+    if architecture not in ARCHITECTURES:
+        raise ValueError(
+            f"arch must be one of {', '.join(ARCHITECTURES)}, got {architecture!r}. If it only sets options of "
+            "fairseq's transformer, store 'transformer' in the checkpoint."
+        )
     for name in UNSUPPORTED:
         if options.get(name):
             raise ValueError(f"{name} must be off, got {format_value(options[name])}.")

@@ -6,8 +6,9 @@ from itertools import chain
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ...tokenization_random_transformer import RandomTransformerTokenizer
 from ...utils.errors import format_value
 from ...utils.text import read_lines
 from .options import UNK
@@ -28,16 +29,13 @@ class FairseqTokenizer:
     intermediate pieces of BPE merges. A token that is missing from a dictionary is `<unk>` there.
 
     Attributes:
-        tokenizer: encodes sources and decodes generated ids.
-        target_tokenizer: encodes targets with the same vocabulary; differs from `tokenizer` if the target has
-            separate codes.
+        tokenizer: encodes sources and, with `text_target=`, targets, also if they have separate codes.
         source_ids: for each id of the vocabulary, the id in the source dictionary.
         target_ids: for each id of the vocabulary, the id in the target dictionary.
         segments: whether the tokenizer segments words; otherwise texts must already be segmented.
     """
 
-    tokenizer: PreTrainedTokenizerFast
-    target_tokenizer: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerBase
     source_ids: list[int]
     target_ids: list[int]
     segments: bool
@@ -75,11 +73,9 @@ def fairseq_tokenizer(
     source = read_tokens(Path(dictionary), bool(merges))
     target = source if target_dictionary is None else read_tokens(Path(target_dictionary), bool(merges))
     vocabulary = join_vocabularies(source, target, merges)
-    backends = [bpe_tokenizer(vocabulary, pairs) for pairs in merges] or [whitespace_tokenizer(vocabulary)]
-    tokenizers = [fast_tokenizer(backend, model_max_length) for backend in backends]
+    backend = bpe_tokenizer(vocabulary, merges[0]) if merges else whitespace_tokenizer(vocabulary)
     return FairseqTokenizer(
-        tokenizers[0],
-        tokenizers[-1],
+        fast_tokenizer(backend, model_max_length, [] if merges[1:] in ([], merges[:1]) else merges[1]),
         source_ids=[source.get(token, UNK) for token in vocabulary],
         target_ids=[target.get(token, UNK) for token in vocabulary],
         segments=bool(merges),
@@ -107,8 +103,19 @@ def join_vocabularies(source: dict[str, int], target: dict[str, int], merges: li
     return {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
 
 
-def fast_tokenizer(backend: Tokenizer, model_max_length: int) -> PreTrainedTokenizerFast:
-    """Wrap a backend as a transformers tokenizer that appends `</s>` to every text."""
+def fast_tokenizer(backend: Tokenizer, model_max_length: int, target_merges: Merges) -> PreTrainedTokenizerBase:
+    """Wrap a backend as a transformers tokenizer that appends `</s>` to every text.
+
+    Args:
+        backend: splits sources, and targets without merges of their own.
+        model_max_length: length that texts are truncated to on request.
+        target_merges: the merges of targets; empty if they are those of sources.
+    """
+    if target_merges:  # the tokenizers of transformers have one list of merges
+        lines = list(map(" ".join, target_merges))
+        return RandomTransformerTokenizer._from_backend(
+            backend, model_max_length=model_max_length, target_merges=lines, **SPECIAL_TOKENS
+        )
     eos = SPECIAL_TOKENS["eos_token"]
     special_tokens = [(eos, backend.token_to_id(eos))]
     backend.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=special_tokens)

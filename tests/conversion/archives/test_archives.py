@@ -115,8 +115,9 @@ def test_codes_of_each_language(tmp_path):
     (folder / "bpecodes").rename(folder / "bpecodes.en")
     (folder / "bpecodes.de").write_text("#version: 0.2\nu v</w>\n")
     convert_archive(tar_folder(folder, tmp_path / "a.tar.gz"), tmp_path / "out")
-    assert AutoTokenizer.from_pretrained(tmp_path / "out").tokenize("tes") == ["tes</w>"]
-    assert AutoTokenizer.from_pretrained(tmp_path / "out" / "target_tokenizer").tokenize("uv") == ["uv</w>"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.tokenize("tes") == ["tes</w>"]
+    assert tokenizer(text_target="uv").tokens() == ["uv</w>", "</s>"]
 
 
 def test_model_without_dictionaries(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from datasets import Dataset
 from torch.nn.functional import gelu, relu, silu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -18,6 +19,15 @@ from modeling_random_transformer.conversion import (
     fairseq_tokenizer,
     from_fairseq,
     read_checkpoint,
+)
+from modeling_random_transformer.data.bpe_dropout import BPEDropout
+from modeling_random_transformer.data.tokenization import tokenize_pairs
+from modeling_random_transformer.scoring import score_pairs
+from modeling_random_transformer.training import (
+    DataArguments,
+    ModelArguments,
+    TranslationTrainingArguments,
+    train_translation,
 )
 from modeling_random_transformer.translation import translate
 from tests.helpers.fairseq import (
@@ -377,14 +387,50 @@ def test_separate_target_codes(files, tmp_path):
     codes["source_codes"].write_text("s 0</w>\ns 1</w>\n")
     codes["target_codes"].write_text(CODES)
     report = convert_fairseq(output=tmp_path / "out", **files, **codes)
-    assert any("target_tokenizer splits targets" in note for note in report.notes)
-    source = AutoTokenizer.from_pretrained(tmp_path / "out")
-    target = AutoTokenizer.from_pretrained(tmp_path / "out" / "target_tokenizer")
-    assert source.get_vocab() == target.get_vocab()
-    assert source("s0 s1")["input_ids"] == [4, 5, 2]
-    labels = target("hello world")["input_ids"]
-    assert labels == [*range(SOURCE_TOKENS, SOURCE_TOKENS + 4), 2]
-    assert source.decode(labels, skip_special_tokens=True) == "hello world"
+    assert any("by their own codes" in note for note in report.notes)
+    AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "again")
+    source, labels = [4, 5, 2], [*range(SOURCE_TOKENS, SOURCE_TOKENS + 4), 2]
+    assert tokenizer("s0 s1")["input_ids"] == source
+    assert tokenizer(text_target="hello world")["input_ids"] == labels
+    assert tokenizer.decode(labels, skip_special_tokens=True) == "hello world"
+    with pytest.raises(ValueError, match="lone surrogates"):
+        tokenizer(text_target="\ud800")
+    assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize("s0 s1")) == source[:-1]  # sources again
+    with pytest.raises(ValueError, match="bpe_dropout must be 0 for a tokenizer with different merges"):
+        BPEDropout(tokenizer, 0.1)
+
+    pairs = Dataset.from_dict({"line": [1, 2], "source": ["s0 s1", "s1"], "target": ["hello world", "hello"]})
+    rows = tokenize_pairs(pairs, tokenizer, num_proc=2)[0]
+    assert rows["input_ids"][:] == [source, [5, 2]]
+    assert rows["labels"][:] == [labels, [*labels[:2], 2]]
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    (score,) = score_pairs(model, tokenizer, [("s0 s1", "hello world")])
+    with torch.no_grad():
+        loss = model(input_ids=torch.tensor([source]), labels=torch.tensor([labels])).loss
+    assert score.tokens == len(labels)
+    assert score.log_probability == pytest.approx(-len(labels) * float(loss), rel=1e-5)
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer)
+    assert pipe("s0 s1", target_prefix="hello", max_new_tokens=9)["generated_text"].startswith("hello")
+
+
+def test_fine_tuning_with_separate_target_codes(files, tmp_path):
+    """Training encodes targets by their own codes, and the new folder has both."""
+    for language, merges in (("de", "s 0</w>\ns 1</w>\n"), ("en", CODES)):
+        (tmp_path / f"codes.{language}").write_text(merges)
+    codes = {"source_codes": tmp_path / "codes.de", "target_codes": tmp_path / "codes.en"}
+    convert_fairseq(output=tmp_path / "out", **files, **codes)
+    (tmp_path / "train.tsv").write_text("s0 s1\thello world\n")
+    recipe = TranslationTrainingArguments(
+        output_dir=str(tmp_path / "tuned"), max_steps=60, warmup_steps=5, learning_rate=0.01, use_cpu=True
+    )
+    train_translation(
+        DataArguments(train_file=str(tmp_path / "train.tsv")),
+        ModelArguments(model_name_or_path=str(tmp_path / "out"), vocab_size=None),
+        recipe,
+    )
+    pipe = pipeline("seq2seq", model=str(tmp_path / "tuned"))
+    assert pipe("s0 s1")["generated_text"] == "hello world"
 
 
 def test_shared_embeddings_require_one_dictionary(tmp_path):
@@ -400,7 +446,6 @@ def test_equal_dictionaries_become_one_tokenizer(tmp_path):
     files = [write_dictionary(tmp_path / f"dict.{lang}.txt", words(SOURCE_TOKENS - 4, "w")) for lang in ("de", "en")]
     convert_fairseq(tmp_path / "c.pt", tmp_path / "out", source_dict=files[0], target_dict=files[1])
     assert (tmp_path / "out" / "tokenizer.json").is_file()
-    assert not (tmp_path / "out" / "target_tokenizer").exists()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,19 @@ def test_activation_of_wrong_type(value):
         from_fairseq(content)
 
 
+@pytest.mark.parametrize("layout", ["args", "cfg", "nested"])
+@pytest.mark.parametrize(
+    "arch", ["transformer_unidirectional", "nonautoregressive_transformer", ["transformer"]], ids=repr
+)
+def test_other_architectures_with_the_same_weights(arch, layout):
+    """transformer_unidirectional has a causal mask in the encoder."""
+    with pytest.raises(ValueError, match=r"^arch must be one of transformer, [^\n]+, got [^\n]+\.$"):
+        from_fairseq(checkpoint(layout, arch=arch))
+    with pytest.raises(ValueError, match=r"^arch must be one of transformer, "):
+        from_fairseq(checkpoint(layout, arch=None, _name=arch))
+    assert from_fairseq(checkpoint(layout, arch=None, _name="transformer_align"))[0].config.encoder_layers == 2
+
+
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e12, 10**12, "x", [1], 0, -5, 0.5, True], ids=repr)
 @pytest.mark.parametrize("end", ["source", "target"])
 def test_invalid_number_of_positions(end, value):
