@@ -206,9 +206,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _text_backend(self) -> Tokenizer:
         """A backend with the same model, which recognizes declared tokens even if special tokens are split."""
-        backend, control = Tokenizer(self._tokenizer.model), self.control_tokens
+        backend, control = Tokenizer(self.backend_tokenizer.model), self.control_tokens
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
-            setattr(backend, part, getattr(self._tokenizer, part))
+            setattr(backend, part, getattr(self.backend_tokenizer, part))
         added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
         for token in added:
             token.special = token.content in control
