@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_random_transformer.training.arguments import FILES, VOCAB_SIZE
-from modeling_random_transformer.training.manifest import RECIPE, REGULARIZATION
+from modeling_random_transformer.training.manifest import determining
 
 from .table3_runs import Experiment
 
@@ -37,7 +37,7 @@ def settings(experiment: Experiment, seeds: Sequence[int]) -> str:
     if model.tokenizer is None:
         sizes["vocab_size"] = model.vocab_size or VOCAB_SIZE
     length = () if args.max_steps > 0 else ("num_train_epochs",)
-    recipe = dict.fromkeys((*length, *ALWAYS, *RECIPE, *REGULARIZATION))
+    recipe = dict.fromkeys((*length, *ALWAYS, *determining(args)))
     training = "Training" if args.world_size == 1 else f"Training on {args.world_size} devices"
     groups: dict[str, dict[str, Any]] = {
         "Data": _changed(data, (entry.name for entry in fields(data))),

@@ -284,7 +284,7 @@ def model_type(folder: Path) -> str:
 def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticReport, rows: Sequence[Row]) -> None:
     """Add the section about the distillation to the student's model card, or replace it."""
     card = ModelCard.load(path)
-    teacher = ", ".join(f"`{name}`" for name in arguments.teacher)
+    teacher = ", ".join(f"`{Path(name).name}`" for name in arguments.teacher)
     method = "interpolation" if arguments.interpolate else "knowledge distillation"
     lines = [
         SECTION,

@@ -1,4 +1,4 @@
-"""Callbacks of `TranslationTrainer`: the progress bar, and the epoch of the sampler."""
+"""Callbacks of `TranslationTrainer`: the progress bar, the epoch of the sampler, and the intervals between events."""
 
 import time
 from typing import Any
@@ -41,11 +41,18 @@ class ThroughputProgressCallback(ProgressCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
         if logs is not None and "loss" in logs and self.training_bar is not None:
-            rate = self.throughput.read() * args.world_size
+            rate = self.throughput.read() * args.world_size / args.tp_size  # a tensor-parallel group shares a batch
             loss, learning_rate = float(logs["loss"]), float(logs["learning_rate"])
             self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
         else:
             super().on_log(args, state, control, logs=logs, **kwargs)
+
+
+class IntervalsCallback(TrainerCallback):
+    """Uses the intervals between logs, evaluations and checkpoints of the arguments, not those of a resumed state."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        state.compute_steps(args, state.max_steps)
 
 
 class SetEpochCallback(TrainerCallback):

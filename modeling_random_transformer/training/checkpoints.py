@@ -1,8 +1,8 @@
 """Atomic checkpoints, and their average (paper 6.1).
 
 transformers' Trainer writes a checkpoint file by file and resumes from the folder with the highest step, even if the
-process was killed while writing it. Here, a checkpoint is complete if it contains a marker file, which is written
-last, after all other files are synced to disk.
+process was killed while writing it. Here, a marker file is written first: it names the run, so that only checkpoints of
+this run are removed. It is renamed last, after all other files are synced to disk: then the checkpoint is complete.
 """
 
 import errno
@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig, PreTrainedModel
 
+from ..utils.atomic_files import write_atomically
 from ..utils.errors import first_line
 
-MARKER, STATE = "complete.json", "trainer_state.json"
+MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.json"
 WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
 STREAM_REPORT = "stream_report.json"  # the report of a streamed training set, up to the step of the checkpoint
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -46,11 +47,48 @@ def step_of(checkpoint: Path) -> int:
 
 def is_complete(checkpoint: Path) -> bool:
     """Whether every file listed in the marker exists with its full size."""
+    return (checkpoint / MARKER).is_file() and not _changed_files(checkpoint)
+
+
+def _changed_files(checkpoint: Path) -> list[str]:
+    """The names of the files that are missing or have another size than in the marker of a finished checkpoint."""
+    sizes = _sizes(checkpoint)
+    if not sizes:
+        return [MARKER]
+    files = {name: checkpoint / name for name in sizes}
+    return [name for name, path in files.items() if not path.is_file() or path.stat().st_size != sizes[name]]
+
+
+def _sizes(checkpoint: Path) -> dict[str, int]:
+    content = _marker(checkpoint / MARKER)
+    return content.get("files", content)  # earlier versions wrote only the sizes
+
+
+def _marker(path: Path) -> dict[str, Any]:
+    """The content of a marker; empty if it is missing or damaged."""
     try:
-        sizes = json.loads((checkpoint / MARKER).read_text())
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
+    """Check that a run may replace and remove the checkpoints in a folder.
+
+    Args:
+        folder: the output folder.
+        run_id: the identity of the run; `""` for a trainer outside of `train_translation`.
+
+    Raises:
+        ValueError: this run did not write a checkpoint, or a file of a complete one was changed; the message names it.
+    """
+    for checkpoint in all_checkpoints(folder):
+        _check_writer(checkpoint, run_id)
+        if (checkpoint / MARKER).exists() and (changed := _changed_files(checkpoint)):
+            raise ValueError(
+                f"output_dir must contain complete checkpoints to continue from, got {checkpoint}, in which "
+                f"{', '.join(changed)} is missing or was changed: restore or move it, or use another output_dir."
+            )
 
 
 def newest_complete(run: str | os.PathLike) -> Path | None:
@@ -85,37 +123,70 @@ def best_of(checkpoint: Path) -> Path | None:
     return None if best is None else checkpoint.parent / Path(best).name
 
 
+def _check_writer(checkpoint: Path, run_id: str) -> None:
+    markers = [_marker(checkpoint / name) for name in (MARKER, UNFINISHED)]
+    if run_id not in [marker.get("run", "") for marker in markers if marker] and any(checkpoint.iterdir()):
+        raise ValueError(
+            f"output_dir must contain only checkpoints that this run has written, got {checkpoint}, which it has not: "
+            "move it, or use another output_dir."
+        )
+
+
+def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
+    """Create the folder of a checkpoint with the marker of its run. An earlier one of the same run is replaced.
+
+    Raises:
+        ValueError: the folder contains files that the run did not write.
+    """
+    if checkpoint.exists():
+        _check_writer(checkpoint, run_id)
+        remove_checkpoint(checkpoint)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / UNFINISHED).write_text(json.dumps({"run": run_id}))
+
+
 def mark_complete(checkpoint: Path) -> None:
-    """Sync the files of a checkpoint to disk, then add the marker atomically."""
-    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
+    """Sync the files of a checkpoint to disk, then rename its marker."""
+    marker = checkpoint / UNFINISHED
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path != marker]
     for path in files:
         _sync(path)
     sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
-    temporary = checkpoint / f"{MARKER}.tmp"
-    temporary.write_text(json.dumps(sizes, indent=2))
-    _sync(temporary)
-    os.replace(temporary, checkpoint / MARKER)
+    write_atomically(marker, [json.dumps({**_marker(marker), "files": sizes}, indent=2).encode()])
+    os.replace(marker, checkpoint / MARKER)
     _sync(checkpoint)
 
 
-def remove_incomplete(run: str | os.PathLike) -> list[Path]:
-    """Remove the incomplete checkpoints of killed processes, and return their folders."""
-    incomplete = [path for path in all_checkpoints(run) if not is_complete(path)]
-    for path in incomplete:
-        shutil.rmtree(path)
-    return incomplete
+def remove_unfinished(run: str | os.PathLike) -> list[Path]:
+    """Remove the checkpoints of killed processes, after `check_checkpoints`, and return their folders."""
+    unfinished = [path for path in all_checkpoints(run) if not is_complete(path)]
+    for path in unfinished:
+        remove_checkpoint(path)
+    return unfinished
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Remove a checkpoint. An interruption leaves an unfinished one: its marker is removed last."""
+    if (checkpoint / MARKER).exists():
+        os.replace(checkpoint / MARKER, checkpoint / UNFINISHED)
+    for path in checkpoint.glob("*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != UNFINISHED:
+            path.unlink()
+    if checkpoint.exists():
+        shutil.rmtree(checkpoint)
 
 
 def keep_newest(run: str | os.PathLike, limit: int | None, protected: set[Path]) -> None:
-    """Keep the newest `limit` complete checkpoints and those in `protected`; remove the others."""
+    """Keep the newest `limit` complete checkpoints, those in `protected` and those with other files."""
     if limit is None or limit <= 0:
         return
     complete = [path for path in all_checkpoints(run) if is_complete(path)]
     for path in complete[:-limit]:
-        if path.resolve() not in protected:
-            # The marker is removed first, so that an interruption leaves an incomplete checkpoint, not a damaged one.
-            (path / MARKER).unlink()
-            shutil.rmtree(path)
+        files = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+        if path.resolve() not in protected and files <= {MARKER, *_sizes(path)}:
+            remove_checkpoint(path)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """The model card of a trained model: data, hyperparameters, command and scores."""
 
+import json
 import platform
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ from huggingface_hub import ModelCard, ModelCardData
 from .. import __version__
 from ..utils.atomic_files import write_atomically
 from ..utils.tables import markdown_table
-from .arguments import PRESET, ModelArguments
+from .arguments import PRESET, DataArguments, ModelArguments
 from .languages import distinct_languages
-from .manifest import REGULARIZATION, RunResult
+from .manifest import RunResult, changed_arguments, determining
 from .recipe import TranslationTrainingArguments
 
 CARD = "README.md"
@@ -75,21 +77,24 @@ random-transformer translate --model {name}{languages} --input FILE --output FIL
 def write_model_card(
     path: Path,
     result: RunResult,
+    data_args: DataArguments,
     model_args: ModelArguments,
     args: TranslationTrainingArguments,
-    command: str,
     history: list[dict[str, Any]],
 ) -> None:
-    """Write a model card in the Hub's format: YAML metadata, then Markdown.
+    """Write a model card in the Hub's format: YAML metadata, then Markdown, without absolute paths.
 
     Args:
         path: the file to write.
         result: the result of the run.
+        data_args: the arguments of the data.
         model_args: the arguments of the model.
         args: the training arguments.
-        command: the command line.
         history: the values that changed when the run was resumed, from the manifest.
     """
+    given: dict[str, Any] = {"output_dir": args.output_dir}
+    for arguments in (data_args, model_args, args):
+        given |= {name: value for name, value in changed_arguments(arguments).items() if value is not None}
     metadata = ModelCardData(
         library_name="transformers" if model_args.lora_rank is None else "peft",
         language=_languages(result) or None,
@@ -105,7 +110,7 @@ def write_model_card(
         advice=ADVICE if model_args.lora_rank is None else ADAPTER_ADVICE,
         reports="\n".join(f"- {report}" for report in result.reports),
         corpora=_corpora(result),
-        command=command,
+        command=_command(given),
         steps=result.steps,
         minutes=result.seconds / 60,
         hardware=_hardware(),
@@ -113,8 +118,28 @@ def write_model_card(
         history=_history(history),
         scores=_scores(result),
     )
+    texts = [str(part) for value in given.values() for part in (value if isinstance(value, list) else [value])]
+    for text in sorted(texts, key=len, reverse=True):  # files before their folder
+        body = body.replace(text, _portable(text)) if Path(text).is_absolute() else body
     card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{body}")
     write_atomically(path, [str(card).encode()])
+
+
+def _command(given: dict[str, Any]) -> str:
+    """The command that repeats the run in a folder with its files, one option per line."""
+    options = []
+    for name, value in given.items():
+        values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+        options.append(" ".join([f"--{name}", *(shlex.quote(_portable(str(part))) for part in values)]))
+    return " \\\n    ".join(["random-transformer train", *options])
+
+
+def _portable(text: str) -> str:
+    """An absolute path as a relative one, or as a name if it is outside of the working directory; other texts as is."""
+    path = Path(text)
+    if not path.is_absolute():
+        return text
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def _summary(result: RunResult, model_args: ModelArguments) -> str:
@@ -156,9 +181,9 @@ def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> I
         if name != unused:
             value = getattr(args, name)
             yield f"`{name}`", getattr(value, "value", value)
-    for name in REGULARIZATION:
-        if getattr(args, name):
-            yield f"`{name}`", getattr(args, name)
+    for name, value in determining(args).items():
+        if name not in (*HYPERPARAMETERS, "learning_rate"):
+            yield f"`{name}`", value
     yield "`learning_rate`", result.learning_rate
     yield "`world_size`", result.world_size
 

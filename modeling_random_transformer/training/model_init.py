@@ -1,6 +1,7 @@
 """The initial model of a run: a new model, a saved model, or a frozen saved model with a LoRA adapter."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -16,10 +17,12 @@ from ..conversion.sentencepiece import from_sentencepiece, is_sentencepiece
 from ..data.bpe_dropout import bpe_merges
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import MIN_VOCAB_SIZE, added_tokens
+from ..utils.distributed import call_on_main_process
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .arguments import VOCAB_SIZE, ModelArguments, parse_overrides
 from .checkpoints import MARKER, all_checkpoints, is_complete, newest_complete
+from .manifest import check_folder
 from .recipe import TranslationTrainingArguments
 
 if TYPE_CHECKING:
@@ -38,9 +41,7 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
     """
     if model_args.lora_rank is not None:
         _check_lora(model_args.lora_rank, args)
-    _check_output_dir(model_args, Path(args.output_dir))
-    if isinstance(args.resume_from_checkpoint, str):
-        _check_resume_from_checkpoint(args.resume_from_checkpoint, Path(args.output_dir))
+    call_on_main_process(lambda: _check_folders(model_args, Path(args.output_dir), args.resume_from_checkpoint))
     if model_args.model_name_or_path is not None:
         config = _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
     elif model_args.tokenizer is not None:
@@ -106,6 +107,13 @@ def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:
         )
     if not is_peft_available():
         raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
+
+
+def _check_folders(model_args: ModelArguments, output: Path, start: str | bool | None) -> None:
+    _check_output_dir(model_args, output)
+    check_folder(output)
+    if isinstance(start, str):
+        _check_resume_from_checkpoint(start, output)
 
 
 def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
@@ -250,13 +258,24 @@ def _with_adapter(
     return get_peft_model(model, config)
 
 
+def _remove_tied(model: Any, state: dict[str, torch.Tensor], *_: Any) -> None:
+    """transformers gathers the shards of a tied weight under each of its names, and would save all of the copies."""
+    for name in model.all_tied_weights_keys:
+        state.pop(name, None)
+
+
 def _sharded(
     model: RandomTransformerForConditionalGeneration, args: TranslationTrainingArguments
 ) -> RandomTransformerForConditionalGeneration:
     """The same weights, one shard per process. transformers shards a model only when it loads one."""
-    folder = Path(args.output_dir) / "initial"
+    folder = Path(args.output_dir) / ".initial"
     if args.process_index == 0:
         model.save_pretrained(folder)
     PartialState().wait_for_everyone()
     sizes = DistributedConfig(tp_size=args.tp_size, fsdp_size=args.fsdp_size)
-    return RandomTransformerForConditionalGeneration.from_pretrained(folder, distributed_config=sizes)
+    sharded = RandomTransformerForConditionalGeneration.from_pretrained(folder, distributed_config=sizes)
+    sharded.register_state_dict_post_hook(_remove_tied)
+    PartialState().wait_for_everyone()
+    if args.process_index == 0:
+        shutil.rmtree(folder)
+    return sharded

@@ -7,8 +7,6 @@ The manifest in the output folder records the progress, so that the same call re
 import copy
 import json
 import logging
-import shlex
-import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -89,11 +87,9 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     """
     check_arguments(model, args)
     check_evaluation(data, args)
-    if args.bf16 and args.device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
-        logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
+    warn_if_slow(args)
     set_seed(args.seed)
-    with args.main_process_first(desc="loading the corpora"):
-        corpora = sets_of(data)
+    corpora = sets_of(data)  # file locks of datasets, which have no timeout, let one process download
     check_languages(corpora, model)
     with locked(Path(args.output_dir)):
         corpora = with_digests(corpora)
@@ -104,6 +100,12 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         )
         check_shared(Path(args.output_dir))
         return _execute(Run(data, model, args, corpora, manifest))
+
+
+def warn_if_slow(args: TranslationTrainingArguments) -> None:
+    """Warn about bf16 on a CPU without instructions for it."""
+    if args.bf16 and args.device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
+        logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
 
 
 def check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -141,8 +143,7 @@ def _execute(run: Run) -> RunResult:
             trainer.push_to_hub()
     result = _result(run, settings, reports)
     if run.args.process_index == 0 and (needs_training or unscored or not (run.folder / CARD).is_file()):
-        command = shlex.join([sys.executable, *sys.argv])
-        write_model_card(run.folder / CARD, result, run.model_args, run.args, command, run.manifest.history)
+        write_model_card(run.folder / CARD, result, run.data_args, run.model_args, run.args, run.manifest.history)
     return result
 
 
@@ -181,6 +182,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         args,
         train_dataset=data.stream if train is None else train.tokens,
         train_weights=data.train_weights,
+        run_id=run.manifest.run_id,
         eval_dataset=validation_sets(data.sets),
         processing_class=data.tokenizer,
         compute_metrics=translation_metrics(data.tokenizer),

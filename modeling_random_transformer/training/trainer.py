@@ -3,9 +3,8 @@
 import copy
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -33,15 +32,19 @@ from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..pipeline_random_transformer import longest_target, source_positions, target_positions
-from .callbacks import SetEpochCallback, Throughput, ThroughputProgressCallback
+from ..utils.distributed import call_on_main_process
+from .callbacks import IntervalsCallback, SetEpochCallback, Throughput, ThroughputProgressCallback
 from .checkpoints import (
     STREAM_REPORT,
     all_checkpoints,
+    begin_checkpoint,
+    check_checkpoints,
     is_complete,
     keep_newest,
     mark_complete,
     newest_complete,
-    remove_incomplete,
+    remove_checkpoint,
+    remove_unfinished,
     save_error,
 )
 from .ema import EMACallback, to_local
@@ -70,6 +73,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         train_weights: how often each pair is seen per epoch, `[pairs]`; `None` for once. A `TokenBudgetStream` has
             its own.
         processing_class: the tokenizer, used for padding.
+        run_id: the identity of the run, written into its checkpoints; those of other runs are errors.
         **kwargs: the other arguments of `Seq2SeqTrainer`.
     """
 
@@ -81,8 +85,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: PreTrainedModel,
         args: TranslationTrainingArguments,
         train_weights: np.ndarray | None = None,
+        run_id: str = "",
         **kwargs: Any,
     ):
+        self.run_id = run_id
         self.train_weights = train_weights
         self.checkpoint_limit = args.save_total_limit
         args = _trainer_arguments(args, model)
@@ -106,6 +112,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._add_callbacks()
 
     def _add_callbacks(self) -> None:
+        self.add_callback(IntervalsCallback())
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
         if self.args.ema_decay is not None:
@@ -390,13 +397,10 @@ class TranslationTrainer(Seq2SeqTrainer):
 
         With `ema_decay`, the model has the averages as its weights afterwards.
         """
+        # In one process, because the file systems of other nodes may show another state.
+        newest = call_on_main_process(partial(self._newest_checkpoint, resume_from_checkpoint is True))
         if resume_from_checkpoint is True:
-            self._check_resumable()
-            if self.is_world_process_zero():
-                for folder in remove_incomplete(self.args.output_dir):
-                    logger.warning("%s was incomplete and has been removed.", folder)
-            self.accelerator.wait_for_everyone()
-            newest = newest_complete(self.args.output_dir)
+            self._check_resumable(newest)
             resume_from_checkpoint = None if newest is None else str(newest)
         self.loss_monitor.unchecked.clear()
         self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -406,9 +410,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.ema.finish(self.model)
         return output
 
-    def _check_resumable(self) -> None:
+    def _newest_checkpoint(self, resumes: bool) -> Path | None:
+        """The newest complete checkpoint. If training resumes, those of killed processes are removed."""
+        check_checkpoints(self.args.output_dir, self.run_id)
+        for folder in remove_unfinished(self.args.output_dir) if resumes else ():
+            logger.warning("%s was incomplete and has been removed.", folder)
+        return newest_complete(self.args.output_dir)
+
+    def _check_resumable(self, newest: Path | None) -> None:
         """Raise an error if transformers shards the model, because it cannot save the state of the optimizer."""
-        newest = newest_complete(self.args.output_dir)
         if getattr(self, "is_distributed_loading_by_transformers", False) and newest is not None:
             raise ValueError(
                 f"output_dir must be new with tp_size or fsdp_size above 1, which cannot be resumed, got one with "
@@ -419,6 +429,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.loss_monitor.check(before=self.state.global_step + 1)
         self._check_weights()
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            begin_checkpoint(folder, self.run_id)
+        self.accelerator.wait_for_everyone()  # no process writes a file before the marker
         try:
             super()._save_checkpoint(model, trial)
             self.ema.save(self.model, folder, is_writer=self.args.should_save)
@@ -428,7 +441,9 @@ class TranslationTrainer(Seq2SeqTrainer):
                     (folder / STREAM_REPORT).write_text(json.dumps(asdict(self.train_dataset.report)))
                 mark_complete(folder)
         except Exception as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            if self.args.should_save:  # another process must not remove what this one still writes
+                with suppress(OSError):
+                    remove_checkpoint(folder)
             newest = newest_complete(self.args.output_dir)
             resumable = f"{newest} is complete" if newest else "there is no earlier one"
             message = f"checkpoint {folder} could not be saved, {resumable}"
@@ -460,8 +475,10 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
 
     def last_checkpoints(self, count: int) -> list[Path]:
-        """The last `count` complete checkpoints, or fewer, oldest first."""
-        return [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
+        """The last `count` complete checkpoints, or fewer, oldest first. Every process must call this."""
+        return call_on_main_process(
+            lambda: [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
+        )
 
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:

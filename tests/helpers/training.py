@@ -1,6 +1,7 @@
 """A small corpus, and training runs on it."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from modeling_random_transformer.training import (
@@ -44,9 +45,11 @@ def arguments(folder: Path, output: str, **options) -> dict:
     }
 
 
-def run(folder: Path, output: str, **options):
+KINDS = (DataArguments, ModelArguments, TranslationTrainingArguments)
+
+
+def run(folder: Path, output: str, kinds: Sequence[type] = KINDS, **options):
     given = arguments(folder, output, **options)
-    kinds = (DataArguments, ModelArguments, TranslationTrainingArguments)
     return train_translation(
         *(kind(**{name: given[name] for name in given if name in kind.__dataclass_fields__}) for kind in kinds)
     )

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 from collections import Counter
 
 import pytest
@@ -35,7 +36,7 @@ def test_streaming_run_resumes(tmp_path):
     options["dataloader_num_workers"] = 2
     run(tmp_path, "parts", **options)
     for step in (8, 10, 12):
-        (tmp_path / "parts" / f"checkpoint-{step}" / "complete.json").unlink()
+        shutil.rmtree(tmp_path / "parts" / f"checkpoint-{step}")
     (tmp_path / "parts" / "model.safetensors").unlink()
     result = run(tmp_path, "parts", **options)
     assert (result.steps, result.pairs) == (12, 120)
@@ -209,7 +210,7 @@ def test_a_weighted_run_resumes_with_the_weights_of_an_uninterrupted_run(streami
     for folder in ("whole", "parts"):
         run(tmp_path, folder, **options)
     for step in (8, 10, 12):
-        (tmp_path / "parts" / f"checkpoint-{step}" / "complete.json").unlink()
+        shutil.rmtree(tmp_path / "parts" / f"checkpoint-{step}")
     (tmp_path / "parts" / "model.safetensors").unlink()
     assert run(tmp_path, "parts", **options).steps == 12
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts")]

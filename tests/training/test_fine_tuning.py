@@ -59,7 +59,7 @@ def test_fine_tuning_starts_from_the_saved_weights(corpus, tmp_path):
     assert not torch.allclose(logits(load(moved.folder)), logits(load(corpus / "base")), atol=1e-2)
     assert moved.trained == moved.parameters
     card = (moved.folder / "README.md").read_text()
-    assert f"`{corpus / 'base'}`, {moved.parameters:,} parameters, fine-tuned on 120" in card
+    assert f"`base`, {moved.parameters:,} parameters, fine-tuned on 120" in card
 
 
 @pytest.mark.parametrize("argument", ["model_name_or_path", "tokenizer"])
@@ -105,7 +105,8 @@ def test_a_lora_run_writes_a_scored_adapter(corpus, tmp_path):
     assert 0 < result.trained < result.parameters / 20
     assert not (result.folder / "model.safetensors").exists()
     card = (result.folder / "README.md").read_text()
-    assert f"A LoRA adapter (rank 2, {result.trained:,} parameters) of `{corpus / 'base'}`" in card
+    assert f"A LoRA adapter (rank 2, {result.trained:,} parameters) of `base`" in card
+    assert str(corpus) not in card
     assert "library_name: peft" in card
     assert "merge the adapter into the base model first" in card
     # The folder is complete, and the saved adapter is the mean of the last checkpoints.
@@ -137,6 +138,23 @@ def test_a_lora_run_resumes(regularization, corpus, tmp_path):
     assert parts.steps == STEPS
     for name, weight in load_file(parts.folder / ADAPTER).items():
         torch.testing.assert_close(weight, load_file(whole.folder / ADAPTER)[name], rtol=0, atol=0)
+
+
+def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(corpus, tmp_path):
+    base = shutil.copytree(corpus / "base", tmp_path / "base")
+    options = {"model_name_or_path": str(base), "average_last": 1}
+    fine_tune(corpus, tmp_path / "out", **options, max_steps=2)
+    before = (base / "training_manifest.json").read_bytes()
+    scored = run(
+        corpus, base, validation_source_file=str(corpus / "test.a"), validation_target_file=str(corpus / "test.b")
+    )
+    assert "validation" in scored.scores
+    assert (base / "training_manifest.json").read_bytes() != before
+    assert fine_tune(corpus, tmp_path / "out", **options, max_steps=4).steps == 4
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"dropout": 0.5}))
+    with pytest.raises(ValueError, match=r"with different ones .*model_name_or_path"):
+        fine_tune(corpus, tmp_path / "out", **options, max_steps=6)
 
 
 def test_averaging_adapters_of_different_modules_raises(corpus, tmp_path):

@@ -3,23 +3,42 @@
 import importlib
 import importlib.metadata
 import json
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
+import transformers
+from packaging import version
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
+from transformers.trainer_pt_utils import AcceleratorConfig
 
-from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.training import ModelArguments, RunResult, TranslationTrainingArguments
+from modeling_random_transformer import RandomTransformerTokenizer, cli
+from modeling_random_transformer.training import (
+    DataArguments,
+    ModelArguments,
+    RunResult,
+    TranslationTrainingArguments,
+)
 from modeling_random_transformer.training import checkpoints as checkpoints_module
 from modeling_random_transformer.training import preparation as preparation_module
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
-from modeling_random_transformer.training.manifest import LOCK, MANIFEST, Manifest, check_shared, locked
+from modeling_random_transformer.training.manifest import (
+    FREE,
+    LOCK,
+    MANIFEST,
+    OTHER_FORM,
+    RECORDED,
+    Manifest,
+    check_shared,
+    locked,
+)
 from modeling_random_transformer.training.model_init import check_arguments
 from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.trainer import TranslationTrainer
@@ -27,6 +46,21 @@ from tests.helpers.training import STEPS, run, write_corpus
 
 SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16"
 VALIDATION = ("validation_source_file", "test.a"), ("validation_target_file", "test.b")
+
+
+@dataclass
+class MoreData(DataArguments):
+    new_filter: str | None = None
+
+
+@dataclass
+class MoreModel(ModelArguments):
+    new_layer: int = 1
+
+
+@dataclass
+class MoreTraining(TranslationTrainingArguments):
+    new_rate: float = 0.5
 
 
 class StoppedError(Exception):
@@ -153,12 +187,13 @@ def test_early_stopping_patience_is_resumed(tmp_path, monkeypatch):
         ({"vocab_size": 300}, "vocab_size: was 280, now 300"),
         ({"config_overrides": SIZES.replace("d_ff=32", "d_ff=64")}, "d_ff: was 32, now 64"),
         ({"target_file": "train.a"}, "training set: was .* sha256"),
-        ({"bpe_dropout": 0.1}, "bpe_dropout: was None, now 0.1"),
+        ({"bpe_dropout": 0.1}, "bpe_dropout: was 0.0, now 0.1"),
         ({"ema_decay": 0.9, "average_last": 1}, "average_last: was 2, now 1; ema_decay: was None, now 0.9"),
-        (
-            {"r_drop_alpha": 5.0, "word_dropout": 0.1},
-            "r_drop_alpha: was None, now 5.0; word_dropout: was None, now 0.1",
-        ),
+        ({"r_drop_alpha": 5.0, "word_dropout": 0.1}, "r_drop_alpha: was 0.0, now 5.0; word_dropout: was 0.0, now 0.1"),
+        ({"ignore_data_skip": True}, "ignore_data_skip: was False, now True"),
+        ({"average_tokens_across_devices": False}, "average_tokens_across_devices: was True, now False"),
+        ({"accelerator_config": {"split_batches": True}}, "accelerator_config: was None, now {'split_batches': True}"),
+        ({"max_length_ratio": 3.0}, "max_length_ratio: was None, now 3.0"),
         ({"max_steps": 6}, "max_steps: was 12, now 6"),
         ({"max_steps": -1}, "max_steps: was 12, now None; num_train_epochs: was None, now 3"),
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x devices: was 1, now 2"),
@@ -201,15 +236,37 @@ def test_a_damaged_manifest_raises(copied):
         run(copied, "out")
 
 
-def test_checkpoints_without_a_manifest_are_resumed(copied, caplog):
-    (copied / "out" / MANIFEST).unlink()
-    before = weights(copied / "out")
-    assert run(copied, "out").steps == STEPS
-    assert "no manifest" in caplog.text
-    assert weights(copied / "out") == before
-    (copied / "out" / MANIFEST).unlink()
-    with pytest.raises(ValueError, match=r"must be of the same architecture, .*d_ff: was 32, now 64"):
-        run(copied, "out", config_overrides=SIZES.replace("d_ff=32", "d_ff=64"))
+def test_a_new_argument_is_recorded_and_compared(tmp_path):
+    """What no list names determines the result."""
+    write_corpus(tmp_path)
+
+    kinds = (MoreData, MoreModel, MoreTraining)
+    run(tmp_path, "out", kinds, max_steps=2, new_rate=0.25)
+    fixed = manifest(tmp_path / "out")["fixed"]
+    assert (fixed["new_rate"], "new_layer" in fixed) == (0.25, False)
+    for change in ({"new_rate": 0.75}, {"new_layer": 2}, {"new_filter": "all"}):
+        [(name, value)] = change.items()
+        with pytest.raises(ValueError, match=f"with different ones .*{name}: was .*, now {value}"):
+            run(tmp_path, "out", kinds, max_steps=2, **{"new_rate": 0.25, **change})
+
+
+def test_free_arguments_are_named_once_and_exist():
+    groups = [*FREE.values(), OTHER_FORM, RECORDED]
+    names = [name for group in groups for name in group]
+    assert len(names) == len(set(names))
+    kinds = (DataArguments, ModelArguments, TranslationTrainingArguments, AcceleratorConfig)
+    known = {entry.name for kind in kinds for entry in fields(kind)}
+    assert {*names} <= known or version.parse(transformers.__version__) < version.parse("5.23")
+    assert not {*names} & {"seed", "learning_rate", "ignore_data_skip", "average_tokens_across_devices"}
+
+
+def test_no_secret_is_recorded(tmp_path):
+    write_corpus(tmp_path)
+    result = run(tmp_path, "out", max_steps=2, hub_token="hf_secret", hub_model_id="me/private")
+    for name in (MANIFEST, "README.md"):
+        text = (result.folder / name).read_text()
+        assert "hf_secret" not in text
+        assert "me/private" not in text
 
 
 def test_resume_from_checkpoint_of_another_run(finished, copied):
@@ -330,7 +387,8 @@ def test_the_model_card_works_without_an_installed_package(tmp_path, monkeypatch
     facts = {"seconds": 60.0, "steps": 2, "parameters": 3, "trained": 3, "pairs": 4}
     result = RunResult(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
     args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, bpe_dropout=0.1)
-    card.write_model_card(tmp_path / "README.md", result, ModelArguments(), args, "command", [])
+    data = DataArguments(source_file=__file__, target_file=__file__)
+    card.write_model_card(tmp_path / "README.md", result, data, ModelArguments(), args, [])
     text = (tmp_path / "README.md").read_text()
     assert "with random-transformer 0.1.0" in text
     assert "| `learning_rate` | 0.5 |" in text
@@ -339,6 +397,20 @@ def test_the_model_card_works_without_an_installed_package(tmp_path, monkeypatch
     assert "r_drop_alpha" not in text
     assert f"random-transformer translate --model {tmp_path.name} " in text
     assert "`--dtype int8` quantizes" in text
+
+
+def test_the_command_in_the_model_card_repeats_the_run(finished, copied, monkeypatch):
+    """It has no absolute paths, so that it can be published, and runs in a folder with the files."""
+    card = (copied / "out" / "README.md").read_text()
+    assert str(finished) not in card
+    text = card.split("## Training\n\n```sh\n")[1].split("```")[0]
+    program, verb, *flags = shlex.split(text.replace("\\\n", " "))
+    assert (program, verb) == ("random-transformer", "train")
+    before = weights(copied / "out")
+    shutil.rmtree(copied / "out")
+    monkeypatch.chdir(copied)
+    assert cli.main([verb, *flags, "--use_cpu"]) == 0
+    assert weights(copied / "out") == before
 
 
 def test_the_report_of_a_stream_survives_a_stop_before_saving(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -15,7 +16,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.training import average_weights, command, is_complete
 from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training.checkpoints import MARKER, all_checkpoints, newest_complete, step_of
+from modeling_random_transformer.training.checkpoints import (
+    MARKER,
+    UNFINISHED,
+    all_checkpoints,
+    newest_complete,
+    step_of,
+)
 from tests.helpers.processes import start_imported
 from tests.helpers.training import STEPS, arguments, run, write_corpus
 
@@ -106,9 +113,10 @@ def test_an_incomplete_checkpoint_is_not_resumed(tmp_path, monkeypatch, caplog):
             run(tmp_path, "out", max_steps=6)
     first, newest = all_checkpoints(tmp_path / "out")
     assert newest_complete(tmp_path / "out") == newest
+    for path in (first, newest):
+        (path / MARKER).rename(path / UNFINISHED)  # it is renamed last
+        assert not is_complete(path)
     (newest / "optimizer.pt").write_bytes(b"half")
-    assert not is_complete(newest)
-    (first / MARKER).write_text("{")
     assert newest_complete(tmp_path / "out") is None
     caplog.clear()
     assert run(tmp_path, "out", max_steps=6).steps == 6
@@ -157,7 +165,7 @@ def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(regulariz
     for stopped_at in (4, 10):
         for path in all_checkpoints(tmp_path / "whole"):
             if step_of(path) > stopped_at:
-                (path / MARKER).unlink()
+                shutil.rmtree(path)
         (tmp_path / "whole" / "model.safetensors").unlink()  # saved after the last step
         assert run(tmp_path, "whole", **options).steps == STEPS
         for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():

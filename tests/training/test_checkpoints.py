@@ -1,0 +1,292 @@
+"""The files of an output folder: what a run has not written is neither removed nor overwritten."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from transformers import Trainer
+
+from modeling_random_transformer.training import TranslationTrainingArguments
+from modeling_random_transformer.training import run as run_module
+from modeling_random_transformer.training import trainer as trainer_module
+from modeling_random_transformer.training.callbacks import Throughput, ThroughputProgressCallback
+from modeling_random_transformer.training.checkpoints import (
+    MARKER,
+    UNFINISHED,
+    all_checkpoints,
+    begin_checkpoint,
+    check_checkpoints,
+    is_complete,
+    keep_newest,
+    mark_complete,
+    remove_checkpoint,
+)
+from modeling_random_transformer.training.manifest import MANIFEST
+from tests.helpers.interruption import killed_after
+from tests.helpers.trainer_worker import new_trainer
+from tests.helpers.training import STEPS, run, write_corpus
+
+
+class StoppedError(Exception):
+    """Stops a run."""
+
+
+def stop(*_args, **_kwargs):
+    raise StoppedError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a corpus and, in `out`, a finished run."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_corpus(folder)
+    run(folder, "out")
+    return folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of the finished run that a test may modify."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def files(folder):
+    """The contents of all files that a run must not change."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path: path.read_bytes() for path in paths if not path.name.endswith(".lock") and path.name != MANIFEST}
+
+
+def assert_unchanged(folder, message, **options):
+    before = files(folder / "out")
+    with pytest.raises(ValueError, match=message):
+        run(folder, "out", **options)
+    assert files(folder / "out") == before
+
+
+def checkpoint(folder, step, run_id="run"):
+    path = folder / f"checkpoint-{step}"
+    begin_checkpoint(path, run_id)
+    for name in ("model.safetensors", "optimizer.pt", "state/rank_0.pt"):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_bytes(b"0123")
+    return path
+
+
+@pytest.mark.parametrize("with_manifest", [False, True])
+def test_a_checkpoint_of_another_program_is_an_error(with_manifest, finished, tmp_path):
+    """What transformers' own Trainer leaves, without a marker."""
+    write_corpus(tmp_path)
+    other = tmp_path / "out" / "checkpoint-500"
+    shutil.copytree(finished / "out" / f"checkpoint-{STEPS}", other)
+    (other / MARKER).unlink()
+    if with_manifest:
+        shutil.copy(finished / "out" / MANIFEST, tmp_path / "out")
+    assert_unchanged(tmp_path, "output_dir must .*checkpoint-500", **same_corpus(finished))
+
+
+def same_corpus(folder):
+    names = {"source": "train.a", "target": "train.b", "test_source": "test.a", "test_target": "test.b"}
+    return {f"{name}_file": str(folder / file) for name, file in names.items()}
+
+
+def test_a_checkpoint_of_another_run_is_neither_resumed_nor_removed(copied, tmp_path):
+    write_corpus(tmp_path)
+    run(tmp_path, "out", seed=1, max_steps=14)
+    shutil.copytree(tmp_path / "out" / "checkpoint-14", copied / "out" / "checkpoint-14")
+    assert_unchanged(copied, "only checkpoints that this run has written, got .*checkpoint-14", max_steps=16)
+    assert run(copied, "out").steps == STEPS  # nothing to train
+
+
+def test_a_checkpoint_without_its_optimizer_is_an_error(copied):
+    newest = copied / "out" / f"checkpoint-{STEPS}"
+    for folder in all_checkpoints(copied / "out"):
+        (folder / "optimizer.pt").unlink()
+    (newest / "notes.txt").write_text("mine")
+    assert_unchanged(copied, r"got .*checkpoint-10, in which optimizer.pt is missing or was changed", max_steps=14)
+    assert run(copied, "out").steps == STEPS  # nothing to train
+
+
+def test_a_finished_run_without_checkpoints_is_not_trained_from_step_0(copied):
+    for folder in all_checkpoints(copied / "out"):
+        shutil.rmtree(folder)
+    assert_unchanged(
+        copied, "must contain a checkpoint to extend a finished run, got .*model_name_or_path", max_steps=14
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "adapter_model.safetensors", "tokenizer.json", "README.md", "pytorch_model.bin"]
+)
+def test_a_model_without_a_manifest_is_an_error(name, tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    monkeypatch.setattr(run_module, "sets_of", None)  # raises before anything is read
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_bytes(b"mine")
+    assert_unchanged(tmp_path, f"output_dir must be new or contain an earlier attempt .*{name}, which the run has not")
+
+
+def test_a_model_that_was_changed_after_the_run_is_an_error(copied):
+    (copied / "out" / "model.safetensors").write_bytes(b"mine")
+    assert_unchanged(copied, "with model.safetensors, which the run has not written", max_steps=14)
+
+
+def test_a_model_beside_a_run_that_has_not_begun_is_an_error(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "build_model", None)
+        with pytest.raises(TypeError):
+            run(tmp_path, "out")
+    (tmp_path / "out" / "model.safetensors").write_bytes(b"mine")
+    assert_unchanged(tmp_path, "with model.safetensors, which the run has not written")
+
+
+def test_a_process_killed_while_saving_leaves_a_marked_checkpoint(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+
+    def kill(*_args, **_kwargs):
+        raise KeyboardInterrupt  # not an `Exception`, so that nothing is removed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save_model", kill)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "out")
+    [killed] = all_checkpoints(tmp_path / "out")
+    assert [path.name for path in killed.iterdir()] == [UNFINISHED]
+    identity = json.loads((tmp_path / "out" / MANIFEST).read_text())["run_id"]
+    assert json.loads((killed / UNFINISHED).read_text())["run"] == identity != ""
+    assert run(tmp_path, "out").steps == STEPS
+
+
+def test_checkpoints_of_earlier_versions_are_resumed(copied):
+    """Their marker has only the sizes of the files."""
+    for folder in all_checkpoints(copied / "out"):
+        marker = folder / MARKER
+        marker.write_text(json.dumps(json.loads(marker.read_text())["files"]))
+    path = copied / "out" / MANIFEST
+    manifest = json.loads(path.read_text())
+    del manifest["run_id"]
+    path.write_text(json.dumps(manifest))
+    assert run(copied, "out", max_steps=14).steps == 14
+
+
+def test_an_interrupted_removal_leaves_an_unfinished_checkpoint(tmp_path):
+    steps = 0
+    while True:
+        folder = tmp_path / str(steps)
+        path = checkpoint(folder, 2)
+        mark_complete(path)
+        assert is_complete(path)
+        if not killed_after(steps, lambda path=path: remove_checkpoint(path), folder):
+            break
+        check_checkpoints(folder, "run")
+        steps += 1
+    assert not path.exists()
+    assert steps > 4
+
+
+def test_an_interrupted_save_leaves_an_unfinished_checkpoint(tmp_path):
+    steps = 0
+    while True:
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        if not killed_after(steps, lambda folder=folder: mark_complete(checkpoint(folder, 2)), folder):
+            break
+        check_checkpoints(folder, "run")
+        assert steps == 0 or not any(map(is_complete, all_checkpoints(folder)[:-1]))
+        steps += 1
+    assert is_complete(folder / "checkpoint-2")
+    assert steps > 4
+
+
+def test_only_checkpoints_without_other_files_are_removed(tmp_path):
+    for step in range(1, 6):
+        mark_complete(checkpoint(tmp_path, step))
+    (tmp_path / "checkpoint-2" / "notes.txt").write_text("mine")
+    keep_newest(tmp_path, 2, protected={(tmp_path / "checkpoint-1").resolve()})
+    assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in (1, 2, 4, 5)]
+    assert (tmp_path / "checkpoint-2" / "notes.txt").read_text() == "mine"
+
+
+def test_a_trainer_replaces_its_own_checkpoints_only(tmp_path):
+    options = {"save_steps": 2}
+    new_trainer(tmp_path, **options).train()
+    new_trainer(tmp_path, **options).train()
+    assert is_complete(tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / MARKER).unlink()
+    before = files(tmp_path)
+    for resume in (None, True):
+        with pytest.raises(ValueError, match=r"only checkpoints that this run has written, got .*checkpoint-2"):
+            new_trainer(tmp_path, **options).train(resume_from_checkpoint=resume)
+    assert files(tmp_path) == before
+
+
+def test_a_process_that_does_not_save_removes_nothing(tmp_path, monkeypatch):
+    trainer = new_trainer(tmp_path, save_steps=2)
+    trainer.train()
+    monkeypatch.setattr(type(trainer.args), "should_save", False)
+
+    def fail(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", fail)
+    with pytest.raises(OSError, match="could not be saved"):
+        trainer._save_checkpoint(trainer.model, None)
+    assert is_complete(tmp_path / "checkpoint-2")
+
+
+def test_all_processes_resume_from_the_checkpoint_of_the_first(tmp_path, monkeypatch):
+    """A process may still see an older state of a shared file system, or a newer one."""
+    new_trainer(tmp_path, max_steps=4, save_steps=2).train()
+    seen_by_the_first = tmp_path / "checkpoint-2"
+    monkeypatch.setattr(trainer_module, "call_on_main_process", lambda _: seen_by_the_first)
+    trainer = new_trainer(tmp_path, max_steps=4, save_steps=2)
+    steps = []
+    monkeypatch.setattr(Trainer, "training_step", lambda *_args: steps.append(trainer.state.global_step) or stop())
+    with pytest.raises(StoppedError):
+        trainer.train(resume_from_checkpoint=True)
+    assert steps == [2]
+
+
+def test_no_process_waits_for_a_download_with_a_timeout(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    monkeypatch.setattr(TranslationTrainingArguments, "main_process_first", stop)
+    assert run(tmp_path, "out", max_steps=1, average_last=1).steps == 1
+
+
+@pytest.mark.parametrize(("tp_size", "expected"), [(1, "200 tokens/s"), (2, "100 tokens/s")])
+def test_a_tensor_parallel_group_counts_its_batch_once(tp_size, expected):
+    """Each of two processes has counted 100 tokens in a second."""
+    throughput, args = Throughput(), SimpleNamespace(world_size=2, tp_size=tp_size)
+    throughput.read = lambda: 100.0
+    callback = ThroughputProgressCallback(throughput)
+    texts = []
+    callback.training_bar = SimpleNamespace(set_postfix_str=texts.append)
+    callback.on_log(args, None, None, logs={"loss": 1.0, "learning_rate": 0.1})
+    assert texts[0].endswith(expected)
+
+
+def test_intervals_of_a_resumed_run_are_those_of_its_arguments(tmp_path):
+    """transformers restores those of the earlier run from the checkpoint."""
+    options = {"eval_strategy": "steps", "logging_steps": 4, "num_beams": 1, "save_total_limit": 9}
+    write_corpus(tmp_path)
+    files = {
+        f"validation_{side}_file": str(tmp_path / f"test.{name}") for side, name in (("source", "a"), ("target", "b"))
+    }
+    run(tmp_path, "out", **files, **options, average_last=1, save_steps=4, eval_steps=4, max_steps=4)
+    options["logging_steps"] = 1
+    run(tmp_path, "out", **files, **options, average_last=1, save_steps=3, eval_steps=2, max_steps=10)
+    assert [path.name for path in all_checkpoints(tmp_path / "out")] == [f"checkpoint-{n}" for n in (4, 6, 9, 10)]
+    history = json.loads((tmp_path / "out" / "checkpoint-10" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in history if "eval_loss" in entry] == [4, 6, 8, 10]
+    assert [entry["step"] for entry in history if "loss" in entry] == [4, 5, 6, 7, 8, 9, 10]
+    free = json.loads((tmp_path / "out" / MANIFEST).read_text())["free"]
+    assert (free["save_steps"], free["eval_steps"], free["logging_steps"]) == (3, 2, 1)
+
+
+def test_a_deleted_model_is_saved_again(copied):
+    path = copied / "out" / "model.safetensors"
+    before = path.read_bytes()
+    path.unlink()
+    assert run(copied, "out").steps == STEPS
+    assert path.read_bytes() == before
