@@ -28,7 +28,7 @@ from .manifest import Manifest
 from .model_init import build_model, check_arguments
 from .preparation import PreparedData, prepare_data
 from .recipe import TranslationTrainingArguments
-from .run import check_evaluation
+from .run import check_evaluation, warn_if_slow
 from .trainer import TranslationTrainer
 
 PAIRS, STEPS = 1000, 20
@@ -111,6 +111,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     """
     check_arguments(model, args)
     check_evaluation(data, args)
+    warn_if_slow(args)
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
@@ -149,7 +150,7 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
     args = copy.copy(args)
     args.output_dir, args.max_steps = folder, WARM_UP_STEPS + STEPS
     args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
-    args.logging_strategy, args.report_to, args.disable_tqdm = IntervalStrategy.NO, [], True
+    args.logging_strategy, args.report_to = IntervalStrategy.NO, []
     args.load_best_model_at_end, args.early_stopping_patience = False, None
     args.push_to_hub, args.resume_from_checkpoint = False, None
     return args
@@ -214,6 +215,9 @@ class MeasuredTrainer(TranslationTrainer):
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         self.shapes += [(*batch["input_ids"].shape, batch["labels"].shape[1]) for batch in batches]
         return batches, num_items
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        """Print nothing: the estimate follows."""
 
     def reset(self) -> None:
         """Discard the records of the warm-up steps."""

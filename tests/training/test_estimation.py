@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.training import command, estimation
+from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.estimation import GIB, DryRun, training_flops
 from tests.helpers.models import tiny_config
 from tests.helpers.training import arguments, write_corpus
@@ -47,11 +48,21 @@ def test_the_command_prints_the_estimate_and_saves_nothing(options, tmp_path, mo
     given = arguments(tmp_path, "out", max_steps=5000, vocab_size=3000, **options)
     flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in given.items()]
     assert command.main([*flags, "--dry_run"]) == 0
-    output = capsys.readouterr().out
+    output, progress = capsys.readouterr()
+    assert output.startswith("measured ")
+    assert "5/5" in progress
     assert "tokens/s" in output
     assert "5,000 steps" in output
     assert "3.3e+18 for base" in output
     assert not (tmp_path / "out").exists()
+
+
+def test_bf16_warns_on_a_cpu_without_support_before_the_measurement(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(run_module, "supports_native_matmul", lambda _: False)
+    write_corpus(tmp_path)
+    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", bf16=True, max_steps=-1).items()]
+    assert command.main([*flags, "--dry_run"]) == 2  # without measurement
+    assert "no instructions for bf16" in caplog.text
 
 
 @pytest.mark.parametrize("options", [{}, {"train_weights": 0.02}, {"train_weights": 2.5}], ids=str)
