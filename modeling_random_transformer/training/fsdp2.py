@@ -46,6 +46,8 @@ def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
         if type(module).__name__ in layers:
             fully_shard(module, reshard_after_forward=plugin.reshard_after_forward, **options)
     fully_shard(model, **options)
+    # Accelerate gathers the shards of a tied weight under each of its names; the copies are not saved.
+    model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))  # type: ignore[assignment]
     plugin.auto_wrap_policy = None  # Accelerate would look for the classes of the layers, which are replaced
 
 

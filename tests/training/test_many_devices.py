@@ -75,6 +75,10 @@ def test_two_processes_train_like_one(kind, corpus, alone):  # noqa: ARG001 (the
             if not name.endswith("k_proj.bias"):  # no output depends on it: its gradient is rounding error
                 assert_near(weights[name], weight, 1e-2)  # Adam also normalizes tiny gradients
     assert (corpus / kind / "modeling_random_transformer.py").is_file()
+    # A shared weight is stored once, and no other model remains in the folder.
+    assert {*load_file(corpus / kind / "model.safetensors")} == {*load_file(corpus / "alone" / "model.safetensors")}
+    models = {path.parent.relative_to(corpus / kind).parts[:1] for path in (corpus / kind).rglob("config.json")}
+    assert models == {(), ("checkpoint-20",)}
     check_dropout(corpus, kind)
     if kind == "ddp":
         check_resumption_on_one_process(corpus)
