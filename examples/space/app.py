@@ -17,13 +17,17 @@ import gradio as gr
 import transformers
 from inference import Translator, find_model
 from model_files import show_card, show_training
+from starlette.middleware import Middleware
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from tabs import inside_tab, intervene_tab, translate_tab
 from views import CSS
 
 from modeling_random_transformer.utils.command_line import Parser, exit_status, run_script
 
 MAX_QUEUE = 256  # waiting requests
+MAX_BODY = 2**16  # bytes of a request
 MAX_SESSIONS = 100  # browser tabs whose traced sentence is kept
+CACHE = (3600, 3600)  # seconds between deletions of gradio's temporary files, and their age
 # After each request, gradio would summarize all earlier ones for a page of statistics, in more time than a translation.
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
 # System fonts, and colors whose contrast with the background is at least 4.5:1.
@@ -69,13 +73,16 @@ def launch(page: gr.Blocks, **options: Any) -> tuple[Any, str, Any]:
         run_history=False,
         enable_monitoring=False,
         state_session_capacity=MAX_SESSIONS,
+        # The page has no upload; gradio's endpoint for it cannot be removed.
+        max_file_size=1,
+        app_kwargs={"middleware": [Middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY)]},
         _frontend=False,  # no request of gradio to its own page, which ends the process after 3 s on a loaded machine
         **options,
     )
 
 
 def build_page(translator: Translator, folder: Path) -> gr.Blocks:
-    with gr.Blocks(title="Random Transformer", analytics_enabled=False) as page:
+    with gr.Blocks(title="Random Transformer", analytics_enabled=False, delete_cache=CACHE) as page:
         gr.HTML(f"<h1>Translate with {html.escape(folder.resolve().name)}</h1>")
         with gr.Tab("Translate"):
             translate_tab(translator)

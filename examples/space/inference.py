@@ -27,7 +27,7 @@ from modeling_random_transformer.tracing import intervene, trace
 from modeling_random_transformer.tutorials.explorer_data import attention_maps, distribution, trim_padding
 from modeling_random_transformer.tutorials.token_text import cross_attention_labels
 from modeling_random_transformer.utils.command_line import require_random_transformer_folder
-from modeling_random_transformer.utils.errors import first_line
+from modeling_random_transformer.utils.errors import first_line, format_value
 
 MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text
 MAX_BEAMS = 10
@@ -218,8 +218,8 @@ class Translator:
         """
         self.check(text, options)
         allowed = [path for choices in self.parts().values() for _, path in choices]
-        if not isinstance(paths, list):
-            raise ValueError(f"off must be a list, got {paths!r:.60}.")
+        if not isinstance(paths, list) or len(paths) > len(allowed):
+            raise ValueError(f"off must be a list of at most {len(allowed)} paths, got {format_value(paths)}.")
         if unknown := [path for path in paths if path not in allowed]:
             raise ValueError(f"off must be paths of layers and heads that the page lists, got {unknown[0]!r:.60}.")
         with self.lock:

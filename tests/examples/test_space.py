@@ -157,6 +157,16 @@ def test_requests_that_wait_are_translated_in_one_batch(url, translator, monkeyp
     assert max(sizes) > 1
 
 
+def test_large_requests_are_refused(url):
+    """The limit is checked while the body is read, also if its size is not announced."""
+    for body in (b"x" * (app.MAX_BODY + 1), iter([b"x" * app.MAX_BODY, b"x"])):
+        assert httpx.post(f"{url}gradio_api/call/translate", content=body).status_code == 413
+    answer = httpx.post(f"{url}gradio_api/upload", files={"files": ("a.txt", b"xx")})
+    assert answer.status_code == 413
+    event, _ = call(url, "intervene", text="the cat", off=["decoder.layers.0.encoder_attn.output"] * 100)
+    assert event == "error"
+
+
 def test_gradio_client(url, pipe):
     client = Client(url, verbose=False)
     (text, _), *_ = expected(pipe, SENTENCES[0], num_beams=4, length_penalty=0.6)
@@ -164,7 +174,7 @@ def test_gradio_client(url, pipe):
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/translate", "/intervene"]
     with pytest.raises(AppError, match=r"off must be paths of layers and heads that the page lists, got '<b>'"):
         client.predict("the cat", ["<b>"], api_name="/intervene")
-    with pytest.raises(AppError, match="off must be a list, got None"):
+    with pytest.raises(AppError, match="off must be a list of at most 29 paths, got None"):
         client.predict("the cat", None, api_name="/intervene")
 
 
@@ -565,8 +575,14 @@ def test_front_matter_and_requirements():
     assert len(settings["short_description"]) <= 60
     assert len((SPACE / "app.py").read_text().splitlines()) <= 200
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    required = (SPACE / "requirements.txt").read_text().splitlines()[1:]
-    assert sorted(required) == sorted([*project["dependencies"], *project["optional-dependencies"]["space"]])
+    index, *required = (SPACE / "requirements.txt").read_text().splitlines()
+    # pip takes a version from any index, so all are pinned; that of torch exists only in the extra one.
+    assert index == "--extra-index-url https://download.pytorch.org/whl/cpu"
+    names = [
+        re.match(r"\w+", name)[0] for name in [*project["dependencies"], *project["optional-dependencies"]["space"]]
+    ]
+    assert [name.split("==")[0] for name in required] == names
+    assert all(f"{name.removesuffix('+cpu')}\n" in pins for name in required)
 
 
 def answer_of_app(folder):
