@@ -74,7 +74,8 @@ def random_model(kind: str, vocab_size: int):
     made = model(config(**sizes, **stacks, **widths, **tokens)).eval().double()
     with torch.no_grad():
         for parameter in made.parameters():
-            parameter.mul_(2)
+            if parameter.requires_grad:  # Marian's sinusoids are not saved
+                parameter.mul_(3)
     return made
 
 
@@ -589,7 +590,7 @@ for folder in sys.argv[1:]:
     pipe = pipeline("seq2seq", folder, trust_remote_code=True, device="cpu")
     pipe.save_pretrained(folder + " again")
     again = pipeline("seq2seq", folder + " again", trust_remote_code=True, device="cpu")
-    texts = ["the boy reads", "</s> a" if folder.endswith("own") else "we want"]
+    texts = ["the boy reads", "</s> a"]
     options = {"max_new_tokens": 6, "num_beams": 2, "batch_size": 2}
     results[folder] = [type(pipe).__module__.split(".")[0], pipe(texts, **options), again(texts, **options)]
 assert "seq2seq" not in PIPELINE_REGISTRY.supported_tasks
@@ -627,7 +628,7 @@ class TestSaving:
         for kind in ("own", "Marian"):
             pipe = pipeline("seq2seq", model=random_model(kind, len(tokenizer)), tokenizer=tokenizer, device="cpu")
             pipe.save_pretrained(tmp_path / kind)
-            answers = pipe(["the boy reads", "</s> a" if kind == "own" else "we want"], max_new_tokens=6, num_beams=2)
+            answers = pipe(["the boy reads", "</s> a"], max_new_tokens=6, num_beams=2)
             expected[str(tmp_path / kind)] = ["transformers_modules", answers, answers]
         done = subprocess.run(
             [sys.executable, "-c", WITHOUT_PACKAGE, *expected],
