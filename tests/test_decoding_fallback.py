@@ -3,6 +3,7 @@
 import copy
 import gc
 import logging
+import weakref
 from pathlib import Path
 from types import MethodType
 
@@ -278,11 +279,13 @@ def test_steps_are_compared_again_after_changes(steps, monkeypatch):
 
 
 def test_a_compared_model_is_freed():
-    generate(exact_model())
+    model = exact_model()
+    generate(model)
+    assert model in generation.COMPARISONS
+    reference = weakref.ref(model)
+    del model
     gc.collect()
-    assert not [
-        model for model in generation.COMPARISONS if isinstance(model, RandomTransformerForConditionalGeneration)
-    ]
+    assert reference() is None
 
 
 def test_hooks_do_not_see_the_comparison(steps):

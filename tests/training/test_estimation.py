@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -44,6 +45,7 @@ def test_accumulation_keeps_the_tokens_of_a_step(devices, expected):
 @pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 3}, {"train_weights": [2.0], "num_beams": 1}])
 def test_the_command_prints_the_estimate_and_saves_nothing(options, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 2)
+    transformers.logging.set_verbosity_warning()  # commands of other tests raise the level, which hides the progress
     write_corpus(tmp_path)
     given = arguments(tmp_path, "out", max_steps=5000, vocab_size=3000, **options)
     flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in given.items()]
