@@ -24,7 +24,7 @@ KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py 
 	tests/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-fast test-kernels test-lowest test-newest test-matrix coverage lint format notebooks docs clean
+.PHONY: help demo test pytest test-fast test-device test-kernels test-lowest test-newest test-matrix coverage lint format notebooks docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,12 @@ test: $(VENV)/.ready ## linters and all tests, as in CI
 
 pytest: $(VENV)/.ready
 	$(VENV)/bin/python $(PYTEST)
+	$(MAKE) test-device
+
+# One process per kind of device: it must be installed before torch is imported.
+test-device: $(VENV)/.ready ## tests on a simulated GPU, compiled at the first call (requires g++)
+	SIMULATED_DEVICE=cuda $(VENV)/bin/python -m pytest tests/device
+	SIMULATED_DEVICE=private $(VENV)/bin/python -m pytest tests/device
 
 test-fast: WORKERS = 2
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests

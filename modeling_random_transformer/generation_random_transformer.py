@@ -106,6 +106,7 @@ class BeamKVCache:
         if beams > 1:
             self.mask = self.own_mask.new_empty(self.groups, 1, beams, self.capacity)
             self.mask[..., : self.entries] = self.own_mask.repeat(1, self.length)
+        self.previous: tuple[Tensor, torch.Event] | None = None  # of `bound`
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
 
@@ -136,7 +137,7 @@ class BeamKVCache:
         """
         assert self.mask is not None
         live = (self.mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
-        remaining = int(live.sum(dim=1).max())
+        remaining = self.bound(live.sum(dim=1).max())
         if remaining > 0.75 * self.entries:
             return
         kept = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, None, :remaining]
@@ -147,6 +148,18 @@ class BeamKVCache:
             selected = packed.reshape(-1, width).index_select(0, rows.flatten())
             packed[:, :, :remaining] = selected.view(groups, heads, remaining, width)
         self.entries = remaining
+
+    def bound(self, live: Tensor) -> int:
+        """This number of entries. On a GPU, reading it would synchronize: an upper bound from the previous number."""
+        if live.is_cpu:
+            return int(live)
+        bound = self.entries
+        if self.previous is not None and self.previous[1].query():  # its copy is complete
+            bound = min(bound, int(self.previous[0]) + COMPACTION_INTERVAL * self.beams)
+        copied = torch.Event(device=live.device)
+        self.previous = live.to("cpu", non_blocking=True), copied
+        copied.record()
+        return bound
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Write the new token's key and value, `[groups, heads, beams, d_k or d_v]`, after the entries in use.

@@ -43,7 +43,15 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin
-from .ops_random_transformer import Int8Linear, dropout, float64_device, is_transformed, select_attention, token_loss
+from .ops_random_transformer import (
+    Int8Linear,
+    can_read,
+    dropout,
+    float64_device,
+    is_transformed,
+    select_attention,
+    token_loss,
+)
 from .quantization_random_transformer import DynamicInt8Config  # noqa: F401  (registers the quantization method)
 
 
@@ -73,17 +81,28 @@ class SinusoidalPositions(nn.Module):
     """Sinusoids for sequences of any length (paper 3.5). They have no parameters and are not saved in checkpoints."""
 
     table: Tensor  # [max_position_embeddings, d_model], computed in advance
+    distances: Tensor  # those of multiples of max_position_embeddings, of the same shape
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__()
         self.config = config
-        self.register_buffer("table", self.encode(torch.arange(config.max_position_embeddings)), persistent=False)
+        for name in ("table", "distances"):
+            buffer = torch.empty(config.max_position_embeddings, config.d_model, dtype=torch.float32)
+            self.register_buffer(name, buffer, persistent=False)
+        self.fill()
+
+    def fill(self) -> None:
+        """Compute the buffers."""
+        indices = torch.arange(len(self.table), device=self.table.device)
+        init.copy_(self.table, self.encode(indices))
+        config = self.config
+        init.copy_(self.distances, sinusoids(indices * len(indices), config.d_model, config.sinusoid_layout))
 
     def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .float() …
         dtype = self.table.dtype
         super()._apply(*args, **kwargs)
         if self.table.dtype != dtype and not self.table.is_meta:  # from a table that may be rounded
-            self.table = self.encode(torch.arange(len(self.table), device=self.table.device)).to(self.table.dtype)
+            self.fill()
         return self
 
     def encode(self, indices: Tensor) -> Tensor:
@@ -97,7 +116,18 @@ class SinusoidalPositions(nn.Module):
         """
         if end is not None and end <= self.table.shape[0]:
             return slice_positions(self.table, start, length)
-        return self.encode(start + torch.arange(length, device=self.table.device))
+        indices = start + torch.arange(length, device=self.table.device)
+        return self.encode(indices) if self.table.is_cpu else self.look_up(indices)
+
+    def look_up(self, indices: Tensor) -> Tensor:
+        """`encode` without float64, from the table and the distances. Exact for indices in the table.
+
+        sin(a + b) = sin a · cos b + cos a · sin b, cos(a + b) = cos a · cos b - sin a · sin b.
+        """
+        dim, pair = (-2, (2, -1)) if self.config.sinusoid_layout == "concatenated" else (-1, (-1, 2))
+        rows = (indices % len(self.table), self.table), (indices // len(self.table), self.distances)
+        a, b = (nn.functional.embedding(*row).unflatten(-1, pair).unbind(dim) for row in rows)
+        return torch.stack([a[0] * b[1] + a[1] * b[0], a[1] * b[1] - a[0] * b[0]], dim).flatten(-2)
 
 
 class LearnedPositions(nn.Embedding):
@@ -382,7 +412,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
         elif isinstance(module, SinusoidalPositions):
-            init.copy_(module.table, module.encode(torch.arange(len(module.table), device=module.table.device)))
+            module.fill()
         if getattr(module, "bias", None) is not None:
             init.zeros_(module.bias)
 
@@ -448,7 +478,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         hidden_states = inputs_embeds * self.embed_scale
         if self.embed_positions is not None:
             positions = self.embed_positions(start, inputs_embeds.shape[1], end)
-            hidden_states = hidden_states + positions.to(hidden_states.dtype)
+            hidden_states = hidden_states + positions.to(hidden_states)  # a device map may separate them
         return dropout(hidden_states, self.config.dropout, self.training)
 
 
@@ -501,7 +531,9 @@ class RandomTransformerEncoder(RandomTransformerStack):
         batch, length, _ = inputs_embeds.shape
         check_padding_mask("attention_mask", attention_mask, batch, length)
         hidden_states = self.embed(inputs_embeds, start=0, end=length)
-        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        mask = create_bidirectional_mask(
+            self.config, hidden_states, attention_mask, allow_is_bidirectional_skip=can_read(attention_mask)
+        )
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask=mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
@@ -567,7 +599,14 @@ class RandomTransformerDecoder(RandomTransformerStack):
 
         # Packed texts are separated only without a cache, so the mask must not see one that was created above.
         target_cache = None if past_key_values is None or cache is None else cache.self_attention_cache
-        mask = create_causal_mask(self.config, hidden_states, attention_mask, target_cache, position_ids=position_ids)
+        mask = create_causal_mask(
+            self.config,
+            hidden_states,
+            attention_mask,
+            target_cache,
+            position_ids=position_ids,
+            allow_is_causal_skip=can_read(attention_mask),
+        )
         source_mask = None
         if encoder_hidden_states is not None:
             source_mask = self.source_mask(hidden_states, encoder_hidden_states, encoder_attention_mask)
@@ -607,7 +646,13 @@ class RandomTransformerDecoder(RandomTransformerStack):
                 f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
             )
         check_padding_mask("attention_mask", padding_mask, sources, source_len)
-        return create_bidirectional_mask(self.config, group_by_source(states, sources), padding_mask, source_states)
+        return create_bidirectional_mask(
+            self.config,
+            group_by_source(states, sources),
+            padding_mask,
+            source_states,
+            allow_is_bidirectional_skip=can_read(padding_mask),
+        )
 
 
 def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+from transformers import logging
 from transformers.utils import output_capturing
+
+logger = logging.get_logger(__name__)
 
 FLOAT64_DEVICES = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
 MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
@@ -25,6 +28,9 @@ MIN_PACKED_ELEMENTS = 2**17  # of a weight matrix; smaller ones are as fast in t
 MIN_PACKED_ELEMENTS_HALF = 2**13  # of a weight matrix in half precision
 MIN_STEPS_TO_PACK = 16  # decoding steps that amortize packing
 MIN_MATMUL_KEY_ELEMENTS = 2**17  # of the keys; below, the fused kernel is at least as fast as two matrix products
+INT8_DEVICE_WARNING = (
+    "Layers with int8 weights multiply in floating point on devices other than CPUs: they save memory, not time."
+)
 NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 
 
@@ -34,6 +40,14 @@ NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float
 def float64_device(device: torch.device) -> torch.device:
     """The device itself if it supports float64, otherwise the CPU."""
     return device if device.type in FLOAT64_DEVICES else torch.device("cpu")
+
+
+def can_read(padding_mask: Tensor | None) -> bool:
+    """Whether transformers may omit an attention mask where there is no padding: reading that synchronizes a GPU.
+
+    Flash and Flex attention read the padding in any case.
+    """
+    return padding_mask is None or padding_mask.device.type == "cpu"
 
 
 def is_transformed() -> bool:
@@ -85,7 +99,8 @@ def select_attention(
         return implementation, attention_mask
     if attention_mask is None and is_causal:
         query_len, key_len = query.shape[2], key.shape[2]
-        attention_mask = torch.ones(query_len, key_len, dtype=torch.bool).tril(key_len - query_len)
+        ones = torch.ones(query_len, key_len, dtype=torch.bool, device=query.device)
+        attention_mask = ones.tril(key_len - query_len)
     return "eager", attention_mask
 
 
@@ -407,6 +422,8 @@ class Int8Linear(nn.Module):
             raise RuntimeError("Layers with int8 weights cannot be trained: the inputs must not require gradients.")
         packed = packed_int8_linear((self,))
         if packed is None:
+            if not self.weight.is_cpu and not is_transformed():
+                logger.warning_once(INT8_DEVICE_WARNING)
             return linear(states, self.dequantized_weight(), self.bias)
         return packed(states) if states.dim() > 1 else packed(states[None])[0]
 

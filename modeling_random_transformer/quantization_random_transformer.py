@@ -62,7 +62,14 @@ class DynamicInt8Quantizer(HfQuantizer):
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         model.requires_grad_(False)
         if is_output_tied(model):
-            model.set_output_embeddings(model.int8_linear_class.from_linear(model.get_output_embeddings()))
+            tied = model.get_output_embeddings()
+            layer = model.int8_linear_class.from_linear(tied)
+            if hasattr(tied, "_hf_hook"):  # of a device map: it moves the inputs to the layer's device
+                # Accelerate's function. Checkpoints contain this file and must not require Accelerate.
+                from transformers.generation.utils import add_hook_to_module
+
+                add_hook_to_module(layer, tied._hf_hook)
+            model.set_output_embeddings(layer)
             model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
 
     def _dequantize(self, model: Any, dtype: Any = None) -> Any:

@@ -15,6 +15,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "space"))
 
+# For tests/device. The device must be installed before torch is imported.
+if kind := os.environ.get("SIMULATED_DEVICE"):
+    from tests.device import simulated_device
+
+    if simulated_device.unavailable() is None:
+        simulated_device.install(kind, count=2)
+
 import pytest
 import torch
 from accelerate import PartialState

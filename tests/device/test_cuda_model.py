@@ -1,0 +1,216 @@
+"""Forward and backward passes, `generate()` and checkpoints on the simulated GPU, compared with the CPU in float64."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+import modeling_random_transformer as package
+from tests.device.simulated_device import synchronizations
+from tests.helpers.models import VOCAB_SIZE, exact_model, padded_batch, random_ids, tiny_config, tiny_model
+
+BATCH = padded_batch([7, 4])
+LABELS = random_ids(2, 6, seed=1)
+NEAR = {"rtol": 1e-9, "atol": 1e-9}
+CONFIGS = {
+    "post-norm": {},
+    "pre-norm, learned positions": {"norm_order": "pre", "position_embedding": "learned"},
+    "untied, no positions": {"share_embeddings": False, "tie_word_embeddings": False, "position_embedding": "none"},
+}
+SEARCHES = {
+    "greedy": {},
+    "beams": {"num_beams": 4, "num_return_sequences": 2},
+    "beams, stopped early": {"num_beams": 3, "early_stopping": True, "min_new_tokens": 2},
+    "uncached": {"use_cache": False},
+    "static cache": {"cache_implementation": "static", "disable_compile": True},
+    "all scores": {"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
+    "processors": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "bad_words_ids": [[7], [8, 9]]},
+    "sampling": {"do_sample": True, "top_k": 5, "num_return_sequences": 2},
+    "sampled beams": {"do_sample": True, "num_beams": 2},
+    "assisted": {"prompt_lookup_num_tokens": 2},
+}
+HEADS = {
+    "RandomTransformerForSequenceClassification": {"labels": torch.tensor([0, 1])},
+    "RandomTransformerForTokenClassification": {"labels": torch.randint(0, 2, (2, 7))},
+    "RandomTransformerForQuestionAnswering": {
+        "start_positions": torch.tensor([1, 0]),
+        "end_positions": torch.tensor([2, 3]),
+    },
+    "RandomTransformerForMaskedLM": {"labels": random_ids(2, 7, seed=2)},
+    "RandomTransformerForCausalLM": {"labels": random_ids(2, 7, seed=2)},
+}
+
+
+def on(device, inputs):
+    return {name: value.to(device) for name, value in inputs.items()}
+
+
+def on_both(model):
+    """The model on the CPU and a copy on the GPU."""
+    return model, copy.deepcopy(model).to("cuda")
+
+
+def gradients(model, inputs):
+    loss = model(**inputs).loss
+    loss.backward()
+    found = {name: weight.grad.cpu() for name, weight in model.named_parameters() if weight.grad is not None}
+    return found | {"loss": loss.detach().cpu()}
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_forward_and_backward(config, implementation):
+    models = on_both(exact_model(**CONFIGS[config]))
+    for model in models:
+        model.set_attn_implementation(implementation)
+    inputs = BATCH | {"labels": LABELS}
+    expected, actual = gradients(models[0], inputs), gradients(models[1], on("cuda", inputs))
+    torch.testing.assert_close(actual, expected, **NEAR)
+
+
+def test_forward_with_flex_attention():
+    """Forward only: PyTorch's kernel for CPUs, which runs here, has no backward pass."""
+    cpu, gpu = on_both(exact_model(d_model=32))  # it requires d_k of at least 16
+    gpu.set_attn_implementation("flex_attention")
+    inputs = BATCH | {"decoder_input_ids": LABELS}
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        torch.testing.assert_close(gpu(**on("cuda", inputs)).logits.cpu(), cpu(**inputs).logits, **NEAR)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_finite(dtype):
+    model = tiny_model().to("cuda", dtype).train()
+    found = gradients(model, on("cuda", BATCH | {"labels": LABELS}))
+    assert all(value.isfinite().all() for value in found.values())
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("shape", [(0, 5), (0, 1)])
+def test_an_empty_batch(shape, implementation):
+    model = tiny_model().to("cuda")
+    model.set_attn_implementation(implementation)
+    ids = torch.zeros(shape, dtype=torch.long, device="cuda")
+    assert model(input_ids=ids, attention_mask=ids, decoder_input_ids=ids).logits.shape == (*shape, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_task_heads(name):
+    torch.manual_seed(0)
+    models = on_both(getattr(package, name)(tiny_config(num_labels=2)).double().eval())
+    inputs = BATCH | HEADS[name]
+    expected, actual = gradients(models[0], inputs), gradients(models[1], on("cuda", inputs))
+    torch.testing.assert_close(actual, expected, **NEAR)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_generate(search):
+    cpu, gpu = on_both(exact_model(spread=2.0))
+    outputs = []
+    for model, device in ((cpu, "cpu"), (gpu, "cuda")):
+        torch.manual_seed(0)
+        inputs = padded_batch([7]) if search == "assisted" else BATCH
+        output = model.generate(**on(device, inputs), max_new_tokens=12, **SEARCHES[search])
+        outputs.append(getattr(output, "sequences", output).cpu())
+    assert torch.equal(*outputs)
+
+
+def test_the_cache_of_beams_is_compacted_without_waiting():
+    """The bound is from an earlier step, so a search long enough to use it must find the same beams."""
+    cpu, gpu = on_both(exact_model(spread=1.5, max_position_embeddings=128))
+    options = {"num_beams": 4, "min_new_tokens": 90, "max_new_tokens": 90}
+    expected, actual = cpu.generate(**BATCH, **options), gpu.generate(**on("cuda", BATCH), **options)
+    assert torch.equal(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_checkpoints_move_between_devices(device, tmp_path):
+    model = tiny_model().to("cuda" if device == "cpu" else "cpu")
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, device_map=device)
+    assert loaded.device.type == device
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    weights = torch.load(tmp_path / "weights.pt", map_location=device)
+    torch.testing.assert_close(loaded.state_dict(), weights, rtol=0, atol=0)
+
+
+UNTIED = {"share_embeddings": False, "tie_word_embeddings": False}
+ON_TWO = {
+    "balanced": ("balanced", {}),
+    "auto": ("auto", {}),
+    "stacks": ({"model.encoder": 0, "model.decoder": 1, "lm_head": 1}, UNTIED),
+}
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("name", ON_TWO)
+def test_two_devices(name, quantized, tmp_path):
+    """The layers are split by Accelerate. An output layer that int8 replaces gets its hook too."""
+    devices, options = ON_TWO[name]
+    exact_model(**options).save_pretrained(tmp_path)
+    method = {"quantization_config": package.DynamicInt8Config()} if quantized else {"dtype": torch.float64}
+    # The limit separates the decoder's embedding from its positions.
+    limits = {"max_memory": {0: 30_000 if quantized else 60_000, 1: 10**9}} if name == "auto" else {}
+    split = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, device_map=devices, **limits, **method)
+    whole = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **method)
+    assert len({weight.device for weight in split.parameters()}) == 2
+    near = {"rtol": 1e-5, "atol": 1e-5} if quantized else NEAR  # int8 loads other weights in float32
+    with torch.no_grad():
+        expected, actual = whole(**BATCH, labels=LABELS), split(**on("cuda:0", BATCH), labels=LABELS.to("cuda:0"))
+    torch.testing.assert_close(actual.logits.cpu(), expected.logits, **near)
+    torch.testing.assert_close(actual.loss.cpu(), expected.loss, **near)
+    for search in ({}, {"num_beams": 3}):
+        outputs = split.generate(**on("cuda:0", BATCH), max_new_tokens=8, **search)
+        assert torch.equal(outputs.cpu(), whole.generate(**BATCH, max_new_tokens=8, **search))
+
+
+# Synchronizations
+
+
+def found_in(function):
+    with synchronizations() as found:
+        function()
+    return found
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("given", [{}, {"decoder_attention_mask": torch.ones(2, 6)}, {"encoder": True}])
+def test_a_training_pass_does_not_synchronize(given, implementation):
+    model = tiny_model().to("cuda").train()
+    model.set_attn_implementation(implementation)
+    inputs = on("cuda", BATCH | {"labels": LABELS} | {name: mask for name, mask in given.items() if name != "encoder"})
+    if "encoder" in given:
+        model = package.RandomTransformerForMaskedLM(tiny_config()).to("cuda").train()
+        inputs["labels"] = inputs["input_ids"]
+    assert not found_in(lambda: model(**inputs).loss.backward())
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_training_a_causal_model_does_not_synchronize(side):
+    model = package.RandomTransformerForCausalLM(tiny_config()).to("cuda").train()
+    inputs = on("cuda", {name: value.flip(1) if side == "left" else value for name, value in BATCH.items()})
+    assert not found_in(lambda: model(**inputs, labels=inputs["input_ids"]).loss.backward())
+
+
+@pytest.mark.parametrize("search", SEARCHES.keys() - {"assisted"})  # which reads what tokens are accepted
+def test_at_most_one_synchronization_per_token(search):
+    """The one with which transformers finds out whether all rows have ended."""
+    model, inputs = tiny_model().to("cuda"), on("cuda", BATCH)
+    assert per_token(model, inputs, SEARCHES[search]) <= 1
+
+
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static", "disable_compile": True}])
+@pytest.mark.parametrize("max_position_embeddings", [64, 8])
+def test_at_most_one_synchronization_per_token_of_a_causal_model(options, max_position_embeddings):
+    model = package.RandomTransformerForCausalLM(tiny_config(max_position_embeddings=max_position_embeddings))
+    inputs = on("cuda", {name: value.flip(1) for name, value in BATCH.items()})  # padding on the left
+    assert per_token(model.to("cuda").eval(), inputs, options) <= 1
+
+
+def per_token(model, inputs, options, few=9, many=41):
+    """Synchronizations per token, without those of the start and the end."""
+    found = [
+        found_in(lambda: model.generate(**inputs, **{**options, "min_new_tokens": tokens, "max_new_tokens": tokens}))  # noqa: B023
+        for tokens in (few, many)
+    ]
+    return (found[1] - found[0]).total() / (many - few)

@@ -1,0 +1,161 @@
+"""Training on the simulated GPU: results equal those of the CPU, steps do not wait for the device."""
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from transformers import TrainerCallback
+
+from modeling_random_transformer.data.streaming import TokenBudgetStream
+from modeling_random_transformer.training.loss import SmoothedCrossEntropy
+from modeling_random_transformer.training.r_drop import RDropLoss
+from tests.device.simulated_device import synchronizations
+from tests.helpers.corpora import write_pairs
+from tests.helpers.models import padded_batch, random_ids, tiny_model
+from tests.helpers.trainer_worker import new_trainer, pairs
+from tests.helpers.training import run, write_corpus
+
+RUNS = {
+    "float32": {},
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "R-Drop": {"r_drop_alpha": 5.0},
+    "EMA": {"ema_decay": 0.9},
+    "word dropout": {"word_dropout": 0.1},
+    "gradient checkpointing": {"gradient_checkpointing": True},
+    "clipping": {"max_grad_norm": 1.0},
+    "stream": {},
+}
+STEPS = 6
+
+
+class StepEnds(TrainerCallback):
+    """The number of synchronizations until the end of each step."""
+
+    def __init__(self, found):
+        self.found, self.counts = found, []
+
+    def on_step_end(self, *_, **__):
+        self.counts.append(self.found.copy())
+
+
+def gpu_trainer(folder, name="float32", **options):
+    defaults = {"use_cpu": False, "max_steps": STEPS, "save_strategy": "no", "logging_steps": 100}
+    trainer = new_trainer(folder, **defaults | RUNS[name] | options)
+    if name == "stream":
+        corpus = write_pairs(folder, "tsv", [("a b c" * (i % 5 + 1), "b a" * (i % 4 + 1)) for i in range(60)])
+        trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
+    return trainer
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_step_synchronizes_once(name, tmp_path):
+    """It reads the losses of the previous step, also with several batches per step."""
+    trainer = gpu_trainer(tmp_path, name, gradient_accumulation_steps=2, max_tokens_per_batch=60)
+    with synchronizations() as found:
+        ends = StepEnds(found)
+        trainer.add_callback(ends)
+        trainer.train()
+    assert trainer.model.device.type == "cuda"
+    for before, after in zip(ends.counts, ends.counts[1:], strict=False):
+        assert (after - before).total() <= 1, after - before
+
+
+@pytest.mark.parametrize("name", ["float32", "EMA", "stream"])
+def test_training_equals_that_on_a_cpu(name, tmp_path):
+    losses = []
+    for use_cpu in (True, False):
+        trainer = gpu_trainer(tmp_path, name, use_cpu=use_cpu, logging_steps=1)
+        trainer.padding_multiple = trainer.data_collator.pad_to_multiple_of = 8  # as on a GPU
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_a_resumed_run_equals_one_that_was_not_interrupted(tmp_path):
+    """With dropout, so that the state of the device's generator matters."""
+    weights = []
+    for name, resumed in (("whole", False), ("resumed", True)):
+        for steps in (STEPS // 2, STEPS) if resumed else (STEPS,):
+            trainer = gpu_trainer(
+                tmp_path / name,
+                "fp16",
+                max_steps=steps,
+                save_strategy="steps",
+                save_steps=3,
+                lr_scheduler_type="constant",
+            )
+            trainer.model.config.dropout = 0.1
+            trainer.train(resume_from_checkpoint=True)
+        weights.append(trainer.model.state_dict())
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
+
+
+def test_a_checkpoint_of_a_gpu_resumes_on_a_cpu(tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 3}
+    gpu_trainer(tmp_path, max_steps=3, **options).train()
+    trainer = gpu_trainer(tmp_path, use_cpu=True, **options)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == STEPS
+
+
+@pytest.mark.parametrize("generate", [True, False])
+def test_evaluation(generate, tmp_path):
+    trainer = gpu_trainer(tmp_path, eval_dataset=pairs(9), predict_with_generate=generate)
+    metrics = trainer.evaluate()
+    reference = gpu_trainer(tmp_path, eval_dataset=pairs(9), predict_with_generate=generate, use_cpu=True)
+    assert metrics["eval_loss"] == pytest.approx(reference.evaluate()["eval_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", [SmoothedCrossEntropy(0.1), RDropLoss(0.1, 5.0)])
+def test_labels_may_be_on_the_cpu(loss):
+    logits, labels = torch.randn(4, 3, 11, dtype=torch.float64), torch.randint(0, 11, (2, 3))
+    if not isinstance(loss, RDropLoss):
+        logits = logits[:2]
+    expected = loss({"logits": logits.clone()}, labels)
+    torch.testing.assert_close(loss({"logits": logits.to("cuda")}, labels).cpu(), expected)
+
+
+def test_the_command_trains_on_one_of_two_gpus(tmp_path):
+    """Also the model card, which names the GPUs that were used."""
+    write_corpus(tmp_path)
+    run(tmp_path, "run", use_cpu=False, max_steps=4, bf16=True, num_beams=2)
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "1 x Simulated CUDA" in card
+
+
+UNSET = {"vocab_size": None, "config_overrides": ""}
+
+
+def test_lora(tmp_path):
+    write_corpus(tmp_path)
+    run(tmp_path, "run", use_cpu=False, max_steps=2)
+    run(tmp_path, "tuned", use_cpu=False, max_steps=2, model_name_or_path=str(tmp_path / "run"), lora_rank=2, **UNSET)
+    assert list((tmp_path / "tuned").glob("adapter_model.safetensors"))
+
+
+@pytest.fixture
+def _new_state():
+    """Other tests have created Accelerate's state."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("_new_state")
+@pytest.mark.parametrize("precision", ["no", "fp16", "bf16"])
+def test_a_loop_with_accelerate(precision):
+    accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_steps=2)
+    model = tiny_model().train()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
+    batch = padded_batch([7, 4]) | {"labels": random_ids(2, 6, seed=1)}
+    batch = {name: value.to(accelerator.device) for name, value in batch.items()}
+    losses = []
+    for _ in range(8):
+        with accelerator.accumulate(model):
+            losses.append(model(**batch).loss)
+            accelerator.backward(losses[-1])
+            optimizer.step()
+            optimizer.zero_grad()
+    assert accelerator.device.type == "cuda"
+    assert losses[-1].item() < losses[0].item()
