@@ -113,7 +113,7 @@ def write_model_card(
         command=_command(given),
         steps=result.steps,
         minutes=result.seconds / 60,
-        hardware=_hardware(),
+        hardware=_hardware(args, result.world_size),
         hyperparameters=markdown_table(("argument", "value"), _hyperparameters(result, args)),
         history=_history(history),
         scores=_scores(result),
@@ -210,7 +210,8 @@ def _scores(result: RunResult) -> str:
     return markdown_table(("set", "metric", "score", "signature"), rows)
 
 
-def _hardware() -> str:
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+def _hardware(args: TranslationTrainingArguments, world_size: int) -> str:
+    """The devices of the run, one per process."""
+    if args.device.type == "cuda":
+        return f"{world_size} x {torch.cuda.get_device_name(args.device)}"
     return f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}"

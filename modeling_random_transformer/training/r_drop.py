@@ -36,6 +36,7 @@ class RDropLoss(SmoothedCrossEntropy):
                 those of this batch.
         """
         logits = outputs["logits"]
+        labels = labels.to(logits.device)
         if len(logits) == len(labels):
             return super().__call__(outputs, labels, num_items_in_batch)
         count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch

@@ -130,6 +130,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         # Without an accelerator, pinned memory is useless, and PyTorch warns about it for every loader.
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False
+        self.accelerator_config.non_blocking = self.dataloader_pin_memory  # other copies wait for the device
         for name, minimum in {"max_tokens_per_batch": 2, **dict.fromkeys(POSITIVE, 1)}.items():
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}.")

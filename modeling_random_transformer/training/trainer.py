@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import recursively_apply
 from datasets import Dataset
 from torch import Tensor, nn
@@ -138,7 +139,21 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.train_dataset.set_share(
                 self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps
             )
-            return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
+            loader = DataLoader(
+                self.train_dataset,
+                batch_size=None,
+                collate_fn=self.data_collator,
+                pin_memory=self.args.dataloader_pin_memory,
+            )
+            return prepare_data_loader(
+                loader,
+                self.args.device,
+                num_processes=1,
+                process_index=0,
+                put_on_device=True,
+                dispatch_batches=False,
+                non_blocking=self.accelerator.non_blocking,
+            )
         dataset, sampler = self._training_batches()
         self.add_callback(SetEpochCallback(sampler))
         return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
