@@ -23,32 +23,9 @@ from modeling_random_transformer.training.checkpoints import (
     remove_checkpoint,
 )
 from modeling_random_transformer.training.manifest import MANIFEST
-from tests.helpers.interruption import killed_after
+from tests.helpers.interruption import StoppedError, killed_after, stop
 from tests.helpers.trainer_worker import new_trainer
 from tests.helpers.training import STEPS, run, write_corpus
-
-
-class StoppedError(Exception):
-    """Stops a run."""
-
-
-def stop(*_args, **_kwargs):
-    raise StoppedError
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A folder with a corpus and, in `out`, a finished run."""
-    folder = tmp_path_factory.mktemp("finished")
-    write_corpus(folder)
-    run(folder, "out")
-    return folder
-
-
-@pytest.fixture
-def copied(finished, tmp_path):
-    """A copy of the finished run that a test may modify."""
-    return shutil.copytree(finished, tmp_path / "copy")
 
 
 def files(folder):

@@ -42,6 +42,7 @@ from modeling_random_transformer.training.manifest import (
 from modeling_random_transformer.training.model_init import check_arguments
 from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.trainer import TranslationTrainer
+from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import STEPS, run, write_corpus
 
 SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16"
@@ -61,29 +62,6 @@ class MoreModel(ModelArguments):
 @dataclass
 class MoreTraining(TranslationTrainingArguments):
     new_rate: float = 0.5
-
-
-class StoppedError(Exception):
-    """Stops a run."""
-
-
-def stop(*_args, **_kwargs):
-    raise StoppedError
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A folder with a corpus and, in `out`, a finished run."""
-    folder = tmp_path_factory.mktemp("finished")
-    write_corpus(folder)
-    run(folder, "out")
-    return folder
-
-
-@pytest.fixture
-def copied(finished, tmp_path):
-    """A copy of the finished run that a test may modify."""
-    return shutil.copytree(finished, tmp_path / "copy")
 
 
 def corpus_files(folder):

@@ -144,8 +144,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     architecture = options.get("arch") or options.get("_name") or ARCHITECTURES[0]
     if architecture not in ARCHITECTURES:
         raise ValueError(
-            f"arch must be one of {', '.join(ARCHITECTURES)}, got {architecture!r}. If it only sets options of "
-            "fairseq's transformer, store 'transformer' in the checkpoint."
+            f"arch must be one of {', '.join(ARCHITECTURES)}, got {format_value(architecture)}. If it only sets "
+            "options of fairseq's transformer, store 'transformer' in the checkpoint."
         )
     for name in UNSUPPORTED:
         if options.get(name):
