@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 from datasets import Dataset, Features, Translation
 
-from examples.tutorials.sample_data import sample
-from modeling_random_transformer.training.command import parse_arguments
+from modeling_random_transformer.commands.train import parse_arguments
 from modeling_random_transformer.training.estimation import dry_run
 from modeling_random_transformer.training.run import train_translation
+from tutorials.sample_data import sample
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
 SEED, SPLITS = 1, {"train": 6000, "validation": 50, "test": 50}

@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.ensemble import EnsembleForSeq2SeqLM
-from modeling_random_transformer.scoring.pairs import Scorer
+from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.inference.scoring import Scorer
 
 from .generate import DEVICE, generate
 from .models import END, SIZES, VOCAB_SIZE, ours

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from transformers import pipeline
 
-from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.inference.loading import load_translator
 
 from .timing import paired
 

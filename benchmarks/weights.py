@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TorchAoConfig
 
 from modeling_random_transformer import DynamicInt8Config
-from modeling_random_transformer.evaluation import score
-from modeling_random_transformer.translation import translate
+from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference.evaluation import score
 
 from .timing import Paired, paired
 

@@ -24,9 +24,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer
 
-from modeling_random_transformer.tutorials.report import console, show_table
-from modeling_random_transformer.tutorials.sample_data import SAMPLE_SEED, held_out_sample
-from modeling_random_transformer.tutorials.training_helpers import (
+from modeling_random_transformer.utils.text import read_lines
+from tutorials.report import console, show_table
+from tutorials.sample_data import SAMPLE_SEED, held_out_sample
+from tutorials.training_helpers import (
     MAX_TOKENS,
     Pairs,
     build_or_load,
@@ -37,7 +38,6 @@ from modeling_random_transformer.tutorials.training_helpers import (
     show_loss_on_progress_bar,
     single_stack_parser,
 )
-from modeling_random_transformer.utils.text import read_lines
 
 SAMPLE_SIZE = 9300  # new sentences improve accuracy more than additional epochs
 HOW_TO_LOAD = """

@@ -2,7 +2,7 @@
 
 import sys
 
-from modeling_random_transformer.tutorials.exercises.command import main
+from tutorials.exercises.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -20,9 +20,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling, Trainer
 
-from modeling_random_transformer.tutorials.report import console, show_table
-from modeling_random_transformer.tutorials.sample_data import held_out_sample
-from modeling_random_transformer.tutorials.training_helpers import (
+from modeling_random_transformer.utils.text import read_lines
+from tutorials.report import console, show_table
+from tutorials.sample_data import held_out_sample
+from tutorials.training_helpers import (
     MAX_TOKENS,
     build_or_load,
     check_single_stack_arguments,
@@ -32,7 +33,6 @@ from modeling_random_transformer.tutorials.training_helpers import (
     show_loss_on_progress_bar,
     single_stack_parser,
 )
-from modeling_random_transformer.utils.text import read_lines
 
 SAMPLE_SIZE = 6300
 HOW_TO_LOAD = """

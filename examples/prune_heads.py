@@ -2,7 +2,7 @@
 
 import sys
 
-from modeling_random_transformer.tutorials.pruning_command import main
+from tutorials.pruning_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

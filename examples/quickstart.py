@@ -22,9 +22,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSe
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.data import ParallelLine, ParallelText, validate
-from modeling_random_transformer.tutorials.report import console, draw_attention, draw_losses, show_summary, show_table
-from modeling_random_transformer.tutorials.sample_data import write_sample
-from modeling_random_transformer.tutorials.training_helpers import (
+from modeling_random_transformer.utils.command_line import Parser
+from tutorials.report import console, draw_attention, draw_losses, show_summary, show_table
+from tutorials.sample_data import write_sample
+from tutorials.training_helpers import (
     MAX_TOKENS,
     VOCAB_SIZE,
     Pairs,
@@ -39,7 +40,6 @@ from modeling_random_transformer.tutorials.training_helpers import (
     show_loss_on_progress_bar,
     translate,
 )
-from modeling_random_transformer.utils.command_line import Parser
 
 DECODINGS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},

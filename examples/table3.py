@@ -4,7 +4,7 @@ from modeling_random_transformer.utils.command_line import run_script
 
 
 def main() -> int:
-    from modeling_random_transformer.tutorials.table3_command import main as train  # takes seconds to import
+    from tutorials.table3_command import main as train  # takes seconds to import
 
     return train()
 

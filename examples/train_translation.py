@@ -13,7 +13,7 @@ from modeling_random_transformer.utils.command_line import run_script
 
 
 def main() -> int:
-    from modeling_random_transformer.training.command import main as train  # takes seconds to import
+    from modeling_random_transformer.commands.train import main as train  # takes seconds to import
 
     return train()
 

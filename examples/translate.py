@@ -1,6 +1,6 @@
 """Translate sentences, a file or standard input: the same as `random-transformer translate`, see its `--help`."""
 
-from modeling_random_transformer.translation.command import main
+from modeling_random_transformer.commands.translate import main
 from modeling_random_transformer.utils.command_line import run_script
 
 if __name__ == "__main__":

@@ -10,20 +10,19 @@ from .utils.command_line import print_error, program_name, raise_on_sigterm
 
 PROGRAM = "random-transformer"
 VERBS = {
-    "clean": ("cleaning.command", "drop duplicates, copies and other unsuitable pairs from parallel text"),
-    "train": ("training.command", "train a translation model from scratch, or fine-tune one"),
-    "translate": ("translation.command", "translate sentences, a file or standard input"),
-    "score": ("scoring.command", "compute the log-probability of given translations"),
+    "clean": ("clean", "drop duplicates, copies and other unsuitable pairs from parallel text"),
+    "train": ("train", "train a translation model from scratch, or fine-tune one"),
+    "translate": ("translate", "translate sentences, a file or standard input"),
+    "score": ("score", "compute the log-probability of given translations"),
     "back-translate": (
-        "augmentation.back_translation_command",
+        "back_translate",
         "make a synthetic corpus from monolingual text and a reverse model",
     ),
-    "distill": ("augmentation.distillation_command", "train a small model on the translations of a teacher"),
-    "convert": ("conversion.command", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
-    "export": ("export.command", "export a model to CTranslate2 or ONNX"),
-    "walkthrough": ("tutorials.walkthrough_command", "show each step of a translation with its numbers"),
+    "distill": ("distill", "train a small model on the translations of a teacher"),
+    "convert": ("convert", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
+    "export": ("export", "export a model to CTranslate2 or ONNX"),
     "explore": (
-        "tutorials.explorer_command",
+        "explore",
         "write a page of attention and predictions, or a figure of the architecture",
     ),
 }
@@ -69,5 +68,5 @@ def usage() -> str:
 
 
 def import_command(module: str) -> ModuleType:
-    """Import a module of this package, such as `training.command`."""
-    return importlib.import_module(f".{module}", __package__)
+    """Import a module of `commands`, such as `train`."""
+    return importlib.import_module(f".commands.{module}", __package__)

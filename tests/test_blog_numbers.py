@@ -15,7 +15,7 @@ from transformers.masking_utils import create_causal_mask
 
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
-from modeling_random_transformer.tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
+from tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
 
 E = tensor(BLOG["E"])[None]  # [1, 2, 4]
 

@@ -98,13 +98,13 @@ def wheel(tmp_path_factory):
 class TestDistributions:
     """The wheel, built from the sdist without network access, installs and runs outside of the checkout."""
 
-    def test_wheel_has_the_tutorials_the_command_and_the_types(self, wheel):
+    def test_wheel_has_the_explorer_the_command_and_the_types(self, wheel):
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
             [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
             assert "random-transformer = modeling_random_transformer.cli:main" in archive.read(entry_points).decode()
         package = "modeling_random_transformer"
-        assert {f"{package}/py.typed", f"{package}/cli.py", f"{package}/tutorials/__init__.py"} <= set(names)
+        assert {f"{package}/py.typed", f"{package}/cli.py", f"{package}/inspection/explorer.html"} <= set(names)
         assert not any(name.startswith(("tests/", "examples/")) for name in names)
 
     def test_installs_and_runs(self, wheel, tmp_path):
@@ -113,7 +113,7 @@ class TestDistributions:
         command = [sys.executable, "-P", "-c", IMPORT_FROM_TARGET, tmp_path]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
-        for verb in ("", "translate ", "walkthrough "):
+        for verb in ("", "translate ", "explore "):
             assert f"usage: random-transformer {verb}" in done.stdout
 
 
@@ -124,7 +124,7 @@ target = sys.argv[1]
 sys.path.insert(0, target)
 import modeling_random_transformer
 assert modeling_random_transformer.__file__.startswith(target), modeling_random_transformer.__file__
-for verb in ([], ["translate"], ["walkthrough"]):
+for verb in ([], ["translate"], ["explore "]):
     sys.argv[1:] = [*verb, "--help"]
     try:
         runpy.run_module("modeling_random_transformer", run_name="__main__")

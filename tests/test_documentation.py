@@ -49,14 +49,14 @@ SUBPACKAGES = (
 )
 # The function behind each verb of the installed command.
 COMMANDS = {
-    "clean": "modeling_random_transformer.cleaning.command",
-    "train": "modeling_random_transformer.training.command",
-    "translate": "modeling_random_transformer.translation.command",
-    "score": "modeling_random_transformer.scoring.command",
-    "back-translate": "modeling_random_transformer.augmentation.back_translation_command",
-    "distill": "modeling_random_transformer.augmentation.distillation_command",
-    "convert": "modeling_random_transformer.conversion.command",
-    "export": "modeling_random_transformer.export.command",
+    "clean": "modeling_random_transformer.commands.clean",
+    "train": "modeling_random_transformer.commands.train",
+    "translate": "modeling_random_transformer.commands.translate",
+    "score": "modeling_random_transformer.commands.score",
+    "back-translate": "modeling_random_transformer.commands.back_translate",
+    "distill": "modeling_random_transformer.commands.distill",
+    "convert": "modeling_random_transformer.commands.convert",
+    "export": "modeling_random_transformer.commands.export",
     "walkthrough": "walkthrough",
     "explore": "explorer",
 }

@@ -24,8 +24,8 @@ from modeling_random_transformer import (
     RandomTransformerForSequenceClassification,
     RandomTransformerForTokenClassification,
 )
+from modeling_random_transformer.inspection import trace
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
-from modeling_random_transformer.tracing import trace
 from tests.helpers.models import (
     VOCAB_SIZE,
     assert_near,

@@ -26,7 +26,7 @@ from modeling_random_transformer import (
 )
 from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.export import export_model
-from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.ops_random_transformer import Int8Linear, int8_kernels, is_exact, quantize_rows
 from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_config, tiny_model
 

@@ -12,10 +12,11 @@ from transformers import (
     pipeline,
 )
 
+from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.generation_random_transformer import FastDecoder, RandomTransformerGenerationMixin
-from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.inference import translate, translate_file
+from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.pipeline_random_transformer import tokenizer_languages
-from modeling_random_transformer.translation import command, translate, translate_file
 from tests.helpers.marian import train_pieces, write_json
 from tests.helpers.models import exact_model, padded_batch
 from tests.helpers.translation import (

@@ -17,7 +17,6 @@ STANDARD_LIBRARY = {"_actions", "_exit", "_replace"}  # argparse, os, named tupl
 # Set by Python, PyTorch and transformers.
 GENERATED = {"_abc_impl", "_auto_class", "_backward_cls", "_is_protocol", "_registered_impl"}
 SUFFIXES = {"_counter", "_per_second", "_pre"}  # strings that are not names
-TUTORIALS = f"{PACKAGE.name}.tutorials"
 
 
 def is_private(name):
@@ -25,7 +24,7 @@ def is_private(name):
 
 
 def trees():
-    return [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py") if "tutorials" not in path.parts]
+    return [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
 
 
 def own_names(nodes):
@@ -67,7 +66,7 @@ def strings(nodes):
 def shared_names():
     """Private methods and attributes that classes of the package have in common with other libraries' base classes."""
     for module in pkgutil.walk_packages([str(PACKAGE)], f"{PACKAGE.name}."):
-        if module.name.startswith(TUTORIALS) or module.name.endswith("__main__"):
+        if module.name.endswith("__main__"):
             continue
         for _, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if kind.__module__.startswith(PACKAGE.name):

@@ -23,12 +23,12 @@ import torch
 from IPython.display import SVG
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
+from modeling_random_transformer.inspection import trace
+from modeling_random_transformer.inspection.architecture import describe
+from modeling_random_transformer.inspection.architecture_drawing import draw
 from modeling_random_transformer.modeling_random_transformer import sinusoids
-from modeling_random_transformer.tracing import trace
-from modeling_random_transformer.tutorials.architecture import describe
-from modeling_random_transformer.tutorials.architecture_drawing import draw
-from modeling_random_transformer.tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
-from modeling_random_transformer.tutorials.walkthrough_blog import (
+from tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
+from tutorials.walkthrough_blog import (
     DECODER,
     OPTIONS,
     SMALL_SCALE,

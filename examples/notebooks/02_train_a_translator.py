@@ -22,10 +22,10 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.tutorials.report import minimum_loss
-from modeling_random_transformer.tutorials.sample_data import greetings, held_out_sample
-from modeling_random_transformer.tutorials.token_text import cross_attention_labels, token_texts
-from modeling_random_transformer.tutorials.training_helpers import (
+from modeling_random_transformer.inspection.token_text import cross_attention_labels, token_texts
+from tutorials.report import minimum_loss
+from tutorials.sample_data import greetings, held_out_sample
+from tutorials.training_helpers import (
     configure_libraries,
     encode_pairs,
     short_training_arguments,

@@ -14,11 +14,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from modeling_random_transformer.loading import load_translator
-from modeling_random_transformer.tracing import intervene, trace
-from modeling_random_transformer.tutorials.sample_data import held_out_sample
-from modeling_random_transformer.tutorials.token_text import token_texts
-from modeling_random_transformer.tutorials.training_helpers import configure_libraries, translate
+from modeling_random_transformer.inference.loading import load_translator
+from modeling_random_transformer.inspection import intervene, trace
+from modeling_random_transformer.inspection.token_text import token_texts
+from tutorials.sample_data import held_out_sample
+from tutorials.training_helpers import configure_libraries, translate
 
 FOLDER = Path("outputs/translator")
 if not FOLDER.is_dir():

@@ -31,8 +31,8 @@ from modeling_random_transformer import (
     RandomTransformerForSequenceClassification,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.tutorials.sample_data import NOUNS, entries
-from modeling_random_transformer.tutorials.training_helpers import configure_libraries, short_training_arguments
+from tutorials.sample_data import NOUNS, entries
+from tutorials.training_helpers import configure_libraries, short_training_arguments
 
 configure_libraries(seed=0)
 

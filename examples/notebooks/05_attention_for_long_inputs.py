@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 import torch
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.tutorials import long_attention
-from modeling_random_transformer.tutorials.exercises import long_inputs
+from tutorials import long_attention
+from tutorials.exercises import long_inputs
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

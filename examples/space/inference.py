@@ -15,7 +15,10 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
-from modeling_random_transformer.loading import check_finite, load_translator
+from modeling_random_transformer.inference import check_finite, load_translator
+from modeling_random_transformer.inspection import intervene, trace
+from modeling_random_transformer.inspection.explorer import attention_maps, distribution, trim_padding
+from modeling_random_transformer.inspection.token_text import cross_attention_labels
 from modeling_random_transformer.pipeline_random_transformer import (
     check_text,
     encode_texts,
@@ -23,9 +26,6 @@ from modeling_random_transformer.pipeline_random_transformer import (
     source_limit,
     tokenizer_languages,
 )
-from modeling_random_transformer.tracing import intervene, trace
-from modeling_random_transformer.tutorials.explorer_data import attention_maps, distribution, trim_padding
-from modeling_random_transformer.tutorials.token_text import cross_attention_labels
 from modeling_random_transformer.utils.command_line import require_random_transformer_folder
 from modeling_random_transformer.utils.errors import first_line, format_value
 

@@ -11,7 +11,7 @@ import gradio as gr
 import pandas as pd
 from huggingface_hub import ModelCard
 
-from modeling_random_transformer.loading.diagnosis import name_file_in_errors, read_object
+from modeling_random_transformer.inference.diagnosis import name_file_in_errors, read_object
 
 LOSSES = {"loss": "training", "eval_loss": "validation"}
 PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py

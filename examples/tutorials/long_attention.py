@@ -2,7 +2,7 @@
 
 Importing this module registers three attention implementations with transformers:
 
-    from modeling_random_transformer.tutorials import long_attention
+    from tutorials import long_attention
 
     model.set_attn_implementation("local_attention")  # or "strided_attention", "linear_attention"
 

@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from modeling_random_transformer.data import ParallelLine, ParallelText
-from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.utils.command_line import (
     Parser,
     existing_file,

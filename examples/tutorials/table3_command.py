@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from modeling_random_transformer.commands.train import parse_dataclasses, run_resumable
 from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
-from modeling_random_transformer.training.command import parse_dataclasses, run_resumable
 from modeling_random_transformer.training.recipe import TranslationTrainingArguments
 
 from .report import console

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.data.sources import ParallelLine
-from modeling_random_transformer.scoring import score_pairs
+from modeling_random_transformer.inference import score_pairs
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,

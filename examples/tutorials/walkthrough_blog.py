@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
+from modeling_random_transformer.inspection import Trace, trace
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
-from modeling_random_transformer.tracing import Trace, trace
 
 from .blog_model import BLOG, HEADS, blog_model, blog_tokenizer, tensor
 from .walkthrough_display import Display

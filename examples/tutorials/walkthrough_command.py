@@ -1,12 +1,11 @@
 """Print the computations of a Transformer step by step: of the blog post's example, or of a saved model.
 
-    random-transformer walkthrough                              # "Hello World", compared with the blog post's numbers
-    random-transformer walkthrough --lang zh                    # 中文
-    random-transformer walkthrough --model FOLDER "a sentence"  # a saved model, from the tokens to the translation
+    python examples/walkthrough.py                              # "Hello World", compared with the blog post's numbers
+    python examples/walkthrough.py --lang zh                    # 中文
+    python examples/walkthrough.py --model FOLDER "a sentence"  # a saved model, from the tokens to the translation
 
 The blog post is "The Random Transformer" by Omar Sanseviero. All values are recorded by
-`modeling_random_transformer.tracing` from the modules that are used for training and inference.
-`python examples/walkthrough.py` takes the same arguments.
+`modeling_random_transformer.inspection` from the modules that are used for training and inference.
 
 Exit status: 0 on success; 1 if a number differs from the blog post; 2 if an argument is invalid.
 """

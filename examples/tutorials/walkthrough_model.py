@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.inference.loading import load_translator
+from modeling_random_transformer.inspection import Trace, trace
+from modeling_random_transformer.inspection.token_text import token_texts
 from modeling_random_transformer.pipeline_random_transformer import encode_texts
-from modeling_random_transformer.tracing import Trace, trace
 
-from .token_text import token_texts
 from .walkthrough_display import Display
 
 TOP_TOKENS = 5  # printed for each decoding step

@@ -17,8 +17,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.readers import TEXT_KEYS, read_texts
+from ..inference.translation import TranslationOptions
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
-from ..translation.streams import TranslationOptions
 from ..utils.compressed_files import check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines

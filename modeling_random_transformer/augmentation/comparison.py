@@ -11,13 +11,12 @@ from typing import Any
 import torch
 
 from ..data.sources import Languages
-from ..evaluation import score
 from ..export.compare import folder_size, time_interleaved
-from ..loading import load_translator
-from ..loading.translator import silence_transformers
+from ..inference import translate
+from ..inference.evaluation import score
+from ..inference.loading import load_translator, silence_transformers
+from ..inference.startup import load_models
 from ..ops_random_transformer import supports_native_matmul
-from ..translation import translate
-from ..translation.startup import load_models
 from ..utils.command_line import MODEL_TYPE
 from ..utils.model_arguments import DTYPES
 from ..utils.tables import markdown_table

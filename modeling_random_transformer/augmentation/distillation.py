@@ -20,8 +20,8 @@ from transformers import AutoConfig
 from ..data.mixing import CorpusSpec
 from ..data.sources import Languages, ParallelText
 from ..data.validation import raise_if_empty, raise_if_invalid, validate
-from ..loading import load_translator
-from ..loading.translator import silence_transformers
+from ..inference.loading import load_translator, silence_transformers
+from ..inference.startup import load_models
 from ..pipeline_random_transformer import encode_texts, languages_of_pair
 from ..training.arguments import ModelArguments
 from ..training.languages import check_languages
@@ -31,7 +31,6 @@ from ..training.model_init import check_arguments, load_tokenizer
 from ..training.preparation import check_longest
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import check_evaluation, train_translation
-from ..translation.startup import load_models
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process

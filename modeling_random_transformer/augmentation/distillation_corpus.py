@@ -17,9 +17,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.mixing import CorpusSpec
 from ..data.readers import read_texts
 from ..data.sources import Languages, ParallelLine, ParallelText
-from ..scoring import score_file
+from ..inference import score_file
+from ..inference.translation import TranslationOptions
 from ..training.manifest import fingerprint
-from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process

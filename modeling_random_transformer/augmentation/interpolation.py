@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sacrebleu.metrics import CHRF
 
-from ..translation.streams import progress_bar
+from ..inference.translation import progress_bar
 from ..utils.atomic_files import write_atomically
 from ..utils.text import encode_lines, one_line, read_lines
 

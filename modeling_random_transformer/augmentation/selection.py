@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..inference.translation import progress_bar
 from ..pipeline_random_transformer import (
     CHUNK_SIZE,
     Seq2SeqPipeline,
@@ -15,7 +16,6 @@ from ..pipeline_random_transformer import (
     source_language,
     source_limit,
 )
-from ..translation.streams import progress_bar
 from ..utils.atomic_files import new_file
 from ..utils.text import encode_lines, one_line
 

@@ -8,10 +8,10 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import Languages
+from ..inference.jobs import fingerprint
+from ..inference.translation import TranslationOptions
+from ..inference.translation_files import plain_options, translate_file
 from ..pipeline_random_transformer import CHUNK_SIZE, check_positive, tokenizer_languages
-from ..translation.files import plain_options, translate_file
-from ..translation.jobs import fingerprint
-from ..translation.streams import TranslationOptions
 from ..utils.atomic_files import write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process

@@ -13,7 +13,8 @@ No code in a checkpoint is executed.
 """
 
 from .archives import convert_archive
-from .fairseq import FairseqTokenizer, convert_fairseq, fairseq_tokenizer, from_fairseq
+from .fairseq import convert_fairseq, from_fairseq
+from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
 from .logits import largest_difference
 from .marian import convert_marian, from_marian
 from .marian_npz import convert_marian_npz, from_marian_npz

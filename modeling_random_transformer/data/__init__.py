@@ -1,15 +1,22 @@
-"""Parallel text: sources, validation, tokenization, token-budget batches, streaming.
+"""Parallel text: sources, validation, cleaning, tokenization, token-budget batches, streaming.
 
 ```python
 corpus = ParallelText("train.en", "train.es")
 pairs, report = load_pairs(corpus, on_invalid="skip")  # validated and memory-mapped
 tokens, report = tokenize_pairs(pairs, tokenizer, max_source_length=256)
 batches = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=4096)
+
+report = clean_files(ParallelText("train.en", "train.de"), "clean.en", "clean.de")
+pairs = list(clean_pairs([("a dog", "ein Hund"), ("a dog", "a dog")]))  # streams pairs from Python
 ```
 """
 
 from .batches import EvaluationSampler, TokenBudgetSampler
 from .bpe_dropout import BPEDropout
+from .cleaning import clean_files
+from .cleaning_pairs import RejectedLine, clean_pairs
+from .cleaning_report import CleaningReport
+from .filters import CleaningOptions
 from .mixing import CorpusMixture, CorpusSpec
 from .readers import read_texts
 from .sources import DatasetText, InvalidLine, ParallelLine, ParallelText
@@ -19,6 +26,8 @@ from .validation import ValidationReport, load_pairs, validate
 
 __all__ = [
     "BPEDropout",
+    "CleaningOptions",
+    "CleaningReport",
     "CorpusMixture",
     "CorpusSpec",
     "DatasetText",
@@ -26,9 +35,12 @@ __all__ = [
     "InvalidLine",
     "ParallelLine",
     "ParallelText",
+    "RejectedLine",
     "TokenBudgetSampler",
     "TokenBudgetStream",
     "ValidationReport",
+    "clean_files",
+    "clean_pairs",
     "lengths_of",
     "load_pairs",
     "read_texts",

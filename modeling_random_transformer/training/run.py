@@ -22,7 +22,7 @@ from .. import __version__
 from ..data.mixing import CorpusSpec
 from ..data.sources import ParallelLine
 from ..data.validation import ValidationReport
-from ..evaluation import score, translation_metrics
+from ..inference.evaluation import score, translation_metrics
 from ..ops_random_transformer import supports_native_matmul
 from ..pipeline_random_transformer import language_id, tokenizer_languages
 from ..utils.distributed import call_on_main_process

@@ -11,8 +11,9 @@ from accelerate import PartialState
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import add_noise, back_translate, back_translation
+from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
-from modeling_random_transformer.translation import files, translate
 from modeling_random_transformer.utils.compressed_files import open_binary, write_binary
 from tests.helpers.interruption import killed_after
 from tests.helpers.training import run, write_corpus

@@ -23,9 +23,10 @@ from modeling_random_transformer.augmentation.interpolation import nearest, targ
 from modeling_random_transformer.conversion.marian import convert_marian
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.data.mixing import CorpusSpec
+from modeling_random_transformer.inference import one_line, translate, translate_n_best
+from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training.manifest import Manifest
-from modeling_random_transformer.translation import files, one_line, translate, translate_n_best
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
@@ -131,7 +132,7 @@ class TestResult:
             (SyntheticCorpus, "best"),
         ):
             monkeypatch.setattr(module, name, None)
-        monkeypatch.setattr("modeling_random_transformer.translation.files.translate_chunk", None)
+        monkeypatch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", None)
         again = distilled(folder, source_file=str(folder / "test.a"), target_file=str(folder / "test.b"))
         assert again.rows == result.rows
         assert again.corpus == result.corpus
@@ -186,7 +187,7 @@ def test_resumes_after_an_interruption(folder, tmp_path, monkeypatch, stage):
         patch.setattr(distillation, stage, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             distilled(tmp_path, output="interrupted")
-    monkeypatch.setattr("modeling_random_transformer.translation.files.translate_chunk", None)
+    monkeypatch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", None)
     if stage == "Comparison":
         monkeypatch.setattr(distillation_corpus.SyntheticCorpus, "best", None)
     assert len(distilled(tmp_path, output="interrupted").rows) >= 4
@@ -284,7 +285,7 @@ class TestInterpolation:
                 with pytest.raises(KeyboardInterrupt):
                     distilled(folder, **options, **files(number), drop_worst=0.1)
             texts.append(corpus.translated.read_text())
-            monkeypatch.setattr("modeling_random_transformer.translation.files.translate_chunk", None)
+            monkeypatch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", None)
         assert texts[0] != texts[1] == texts[2]
         assert json.loads(corpus.record.read_text())["report"]["dropped"] > 0
 

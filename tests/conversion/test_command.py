@@ -1,15 +1,11 @@
 """The command line of the conversion and the three example scripts."""
 
-import convert_fairseq
-import convert_marian
-import convert_marian_npz
-import convert_torch_transformer
 import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.conversion import command
+from modeling_random_transformer.commands import convert as command
 from tests.helpers.fairseq import SOURCE_TOKENS, checkpoint, write_dictionary
 from tests.helpers.marian import tiny_marian
 from tests.helpers.marian_npz import opus_folder
@@ -25,11 +21,10 @@ def _wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
 
 
-@pytest.mark.parametrize("dispatched", [True, False])
-def test_convert_marian(dispatched, tmp_path, capsys):
+def test_convert_marian(tmp_path, capsys):
     tiny_marian().save_pretrained(tmp_path / "opus")
     arguments = [str(tmp_path / "opus"), "--output", str(tmp_path / "out")]
-    assert (command.main(["marian", *arguments]) if dispatched else convert_marian.main(arguments)) == 0
+    assert command.main(["marian", *arguments]) == 0
     shown = capsys.readouterr().out
     assert "final_logits_bias" in shown
     assert "Largest difference" in shown
@@ -52,7 +47,7 @@ def test_convert_torch_transformer(positions, options, flags, tmp_path, capsys, 
     torch.save(original.state_dict(), tmp_path / "model.pt")
     flags = [*flags, "--positions", positions, *([] if positions == "table" else ["--ignore", "table"])]
     arguments = [str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *TORCH, *flags, "--eos_token_id", "3"]
-    assert convert_torch_transformer.main(arguments) == 0
+    assert command.main(["torch", *arguments]) == 0
     assert "in_proj_weight" in capsys.readouterr().out
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert model.config.eos_token_id == 3
@@ -73,12 +68,12 @@ class Tutorial(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested")
-def test_command_in_docstring_converts_tutorial_model(tmp_path, capsys):
-    lines = convert_torch_transformer.__doc__.split("python examples/convert_torch_transformer.py ")[1].split("\n\n")[0]
+def test_command_in_the_help_converts_tutorial_model(tmp_path, capsys):
+    lines = command.TORCH_HELP.split("random-transformer convert torch ")[1].split("\n\n")[0]
     arguments = lines.replace("\\", "").split()
     torch.save(Tutorial().state_dict(), tmp_path / "model.pt")
     arguments[0], arguments[arguments.index("--output") + 1] = str(tmp_path / "model.pt"), str(tmp_path / "out")
-    assert convert_torch_transformer.main(arguments) == 0
+    assert command.main(["torch", *arguments]) == 0
     assert "positions" in capsys.readouterr().out
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").config
     assert (config.position_embedding, config.pad_token_id, config.decoder_start_token_id) == ("learned", 1, 2)
@@ -97,7 +92,7 @@ def test_different_logits_exit_with_1(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(command.AutoModelForSeq2SeqLM, "from_pretrained", load_changed)
     arguments = [str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *TORCH, "--ignore", "table"]
-    assert convert_torch_transformer.main(arguments) == 1
+    assert command.main(["torch", *arguments]) == 1
     assert "Largest difference" in capsys.readouterr().out
 
 
@@ -105,21 +100,20 @@ def test_convert_fairseq(tmp_path, capsys):
     torch.save(checkpoint(share_all_embeddings=True), tmp_path / "c.pt")
     write_dictionary(tmp_path / "dict.txt", [f"w{i}" for i in range(SOURCE_TOKENS - 4)])
     arguments = [str(tmp_path / "c.pt"), "--output", str(tmp_path / "out"), "--source_dict", str(tmp_path / "dict.txt")]
-    assert convert_fairseq.main(arguments) == 0
+    assert command.main(["fairseq", *arguments]) == 0
     assert "fairseq's sinusoids" in " ".join(capsys.readouterr().out.split())
     batch = AutoTokenizer.from_pretrained(tmp_path / "out")("w1 w2", return_tensors="pt")
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").generate(**batch, max_new_tokens=3)
 
 
-@pytest.mark.parametrize("dispatched", [True, False])
-def test_convert_marian_npz(dispatched, tmp_path, capsys):
+def test_convert_marian_npz(tmp_path, capsys):
     folder = tmp_path / "opus"
     opus_folder(folder, separate_vocabs=True)
     (folder / "decoder.yml").unlink()
     vocabs = [str(folder / f"opus.spm32k-spm32k.{name}.vocab.yml") for name in ("src", "trg")]
     spm = [str(folder / f"{name}.spm") for name in ("source", "target")]
     arguments = [str(folder), "--output", str(tmp_path / "out"), "--vocabs", *vocabs, "--spm", *spm]
-    assert (command.main(["marian-npz", *arguments]) if dispatched else convert_marian_npz.main(arguments)) == 0
+    assert command.main(["marian-npz", *arguments]) == 0
     shown = capsys.readouterr().out
     assert "encoder_l1–2_self_Wo_ln_scale" in shown
     assert "Marian's sinusoids" in shown
@@ -127,13 +121,13 @@ def test_convert_marian_npz(dispatched, tmp_path, capsys):
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").generate(**batch, max_new_tokens=3)
 
 
-@pytest.mark.parametrize("script", [convert_marian, convert_marian_npz, convert_torch_transformer, convert_fairseq])
-def test_missing_checkpoint_is_one_line_error(script, tmp_path, capsys):
-    extra = TORCH if script is convert_torch_transformer else []
-    assert script.main([str(tmp_path / "missing"), "--output", str(tmp_path / "out"), *extra]) == 2
+@pytest.mark.parametrize("name", ["marian", "marian-npz", "torch", "fairseq"])
+def test_missing_checkpoint_is_one_line_error(name, tmp_path, capsys):
+    extra = TORCH if name == "torch" else []
+    assert command.main([name, str(tmp_path / "missing"), "--output", str(tmp_path / "out"), *extra]) == 2
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
-    assert shown.err.startswith(f"{script.__name__}.py: error: ")
+    assert shown.err.startswith(f"random-transformer convert {name}: error: ")
     assert not list(tmp_path.iterdir())
 
 

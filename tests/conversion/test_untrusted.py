@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_random_transformer.conversion import convert_archive, convert_fairseq, convert_marian_npz
-from modeling_random_transformer.conversion.archives import convert as archives
+from modeling_random_transformer.conversion import archives, convert_archive, convert_fairseq, convert_marian_npz
 from modeling_random_transformer.conversion.safe_loading import read_checkpoint
 from modeling_random_transformer.conversion.untrusted import parse_yaml
 from modeling_random_transformer.utils.command_line import print_error

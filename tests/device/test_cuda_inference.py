@@ -9,11 +9,10 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from modeling_random_transformer import DynamicInt8Config
-from modeling_random_transformer.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.inference import score_pairs, translate, translate_n_best
+from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.ops_random_transformer import INT8_DEVICE_WARNING, logger
-from modeling_random_transformer.scoring import score_pairs
-from modeling_random_transformer.tracing import intervene, trace
-from modeling_random_transformer.translation import translate, translate_n_best
 from tests.device.simulated_device import synchronizations
 from tests.helpers.models import exact_model, padded_batch, random_ids
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts

@@ -5,12 +5,11 @@ import torch
 
 import modeling_random_transformer as package
 from modeling_random_transformer import DynamicInt8Config
+from modeling_random_transformer.inference import score_pairs, translate
+from modeling_random_transformer.inspection import trace
 from modeling_random_transformer.modeling_random_transformer import SinusoidalPositions, sinusoids
-from modeling_random_transformer.scoring import score_pairs
-from modeling_random_transformer.tracing import trace
 from modeling_random_transformer.training.loss import SmoothedCrossEntropy
 from modeling_random_transformer.training.r_drop import RDropLoss
-from modeling_random_transformer.translation import translate
 from tests.device.simulated_device import synchronizations
 from tests.helpers.models import padded_batch, random_ids, tiny_config, tiny_model
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts

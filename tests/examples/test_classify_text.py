@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import pipeline
 
-from modeling_random_transformer.tutorials.sample_data import sample
 from tests.helpers.models import save_translator
+from tutorials.sample_data import sample
 
 ANIMALS = ["cat", "dog", "cow", "hen", "lion"]
 COLORS = ["red", "blue", "green", "white", "black"]

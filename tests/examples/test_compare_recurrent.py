@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_random_transformer.tutorials.recurrent_comparison import CANDIDATES, LENGTHS, Result, sample_texts
-from modeling_random_transformer.tutorials.recurrent_model import (
+from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids
+from tutorials.recurrent_comparison import CANDIDATES, LENGTHS, Result, sample_texts
+from tutorials.recurrent_model import (
     AdditiveAttention,
     RecurrentConfig,
     RecurrentForConditionalGeneration,
 )
-from modeling_random_transformer.tutorials.recurrent_report import summarize
-from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids
+from tutorials.recurrent_report import summarize
 
 CELLS = ["lstm", "gru"]
 

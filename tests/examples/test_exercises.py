@@ -6,7 +6,7 @@ import exercises
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials.exercises import (
+from tutorials.exercises import (
     attention,
     command,
     depth,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials.exercises import gradient_descent, patches
+from tutorials.exercises import gradient_descent, patches
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not faster with more
 

@@ -5,9 +5,9 @@ from itertools import chain
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials.exercises import compression, long_inputs, subwords, word_vectors
-from modeling_random_transformer.tutorials.sample_data import held_out_sample
 from tests.helpers.models import padded_batch, tiny_model
+from tutorials.exercises import compression, long_inputs, subwords, word_vectors
+from tutorials.sample_data import held_out_sample
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not faster with more
 

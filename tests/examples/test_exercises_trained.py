@@ -6,8 +6,8 @@ import exercises
 import pytest
 import torch
 
-from modeling_random_transformer.tracing import intervene
-from modeling_random_transformer.tutorials.exercises import (
+from modeling_random_transformer.inspection import intervene
+from tutorials.exercises import (
     ablations,
     complexity,
     head_roles,

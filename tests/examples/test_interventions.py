@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling_random_transformer.tutorials.exercises import ablations, trained
+from tutorials.exercises import ablations, trained
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "intervene.md"
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline, set_seed
 
-from modeling_random_transformer.tutorials import training_helpers
 from tests.helpers.models import save_translator
+from tutorials import training_helpers
 
 COUNTING = ["one two three four five six", "three four five six seven", "two three four five"]
 

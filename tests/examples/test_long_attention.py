@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, masking_utils
 
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
-from modeling_random_transformer.tutorials import long_attention
 from tests.helpers.models import assert_near, exact_model, padded_batch, random_ids
+from tutorials import long_attention
 
 SPAN, SCALING = 4, 0.4
 IMPLEMENTATIONS = ["local_attention", "strided_attention", "linear_attention"]

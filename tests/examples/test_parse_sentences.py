@@ -7,13 +7,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nltk import Tree
 
-from modeling_random_transformer.tutorials import parsing_command, sample_data
-from modeling_random_transformer.tutorials.parsing_decoding import (
+from tests.helpers.models import tiny_model
+from tutorials import parsing_command, sample_data
+from tutorials.parsing_decoding import (
     TreeLogitsProcessor,
     max_constituents,
     max_target_length,
 )
-from modeling_random_transformer.tutorials.parsing_model import (
+from tutorials.parsing_model import (
     decode_tree,
     encode_trees,
     parse,
@@ -22,7 +23,7 @@ from modeling_random_transformer.tutorials.parsing_model import (
     train_tokenizer,
     word_tokens,
 )
-from modeling_random_transformer.tutorials.parsing_trees import (
+from tutorials.parsing_trees import (
     bracket_scores,
     delinearize,
     is_word,
@@ -32,7 +33,6 @@ from modeling_random_transformer.tutorials.parsing_trees import (
     read_trees,
     words_of,
 )
-from tests.helpers.models import tiny_model
 
 WORDS = ("the", "king", "XX", "(NP", ")", "</s>", "'s", ".", "ñandú")
 LABELS = ("S", "NP", "VP", "PRT|ADVP")

@@ -6,9 +6,9 @@ import prune_heads
 import pytest
 import torch
 
-from modeling_random_transformer.tutorials import pruning
-from modeling_random_transformer.tutorials.pruning import KINDS, Head
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
+from tutorials import pruning
+from tutorials.pruning import KINDS, Head
 
 PAIRS = list(zip(SENTENCES[:3], SENTENCES[3:], strict=True)) * 2
 

@@ -9,10 +9,10 @@ import pytest
 import quickstart
 
 from modeling_random_transformer import RandomTransformerConfig
-from modeling_random_transformer.loading import load_translator
-from modeling_random_transformer.scoring import alignments
-from modeling_random_transformer.tutorials import pruning, report, sample_data, training_helpers
+from modeling_random_transformer.inference import alignments
+from modeling_random_transformer.inference.loading import load_translator
 from tests.helpers.gold_alignments import alignment_error_rate, gold_alignment
+from tutorials import pruning, report, sample_data, training_helpers
 
 PAIRS = sample_data.sample(2000, seed=1)
 

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from datasets import Dataset, Features, Translation
 
-from modeling_random_transformer.training import command, estimation
+from modeling_random_transformer.commands import train as command
+from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import PAIRS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"

@@ -8,11 +8,11 @@ import pytest
 from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.training.arguments import parse_overrides
-from modeling_random_transformer.tutorials.table3_command import main
-from modeling_random_transformer.tutorials.table3_report import Table3, write_report
-from modeling_random_transformer.tutorials.table3_rows import ROWS, scaled_overrides
-from modeling_random_transformer.tutorials.table3_runs import Result
 from tests.helpers.training import arguments, run, write_corpus
+from tutorials.table3_command import main
+from tutorials.table3_report import Table3, write_report
+from tutorials.table3_rows import ROWS, scaled_overrides
+from tutorials.table3_runs import Result
 
 OPTIONS = {
     "width_scale": 1 / 32,

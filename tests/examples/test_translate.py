@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.translation import command, encode_lines, startup, translate
+from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer.inference import encode_lines, startup, translate
 from modeling_random_transformer.utils import command_line
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import WAIT_LIMIT, run_on_two_processes, start_imported, start_two_processes
@@ -293,7 +294,7 @@ class TestErrors:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("modeling_random_transformer.translation.files.read_chunk", stopped)
+            patch.setattr("modeling_random_transformer.inference.translation_files.read_chunk", stopped)
             assert run(*files)[0] == 130
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2

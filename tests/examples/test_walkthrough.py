@@ -16,9 +16,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 import walkthrough  # noqa: E402
 
-from modeling_random_transformer.tutorials import walkthrough_blog  # noqa: E402
-from modeling_random_transformer.tutorials.blog_model import BLOG  # noqa: E402
-from modeling_random_transformer.tutorials.walkthrough_display import Display, matrix_lines  # noqa: E402
+from tutorials import walkthrough_blog  # noqa: E402
+from tutorials.blog_model import BLOG  # noqa: E402
+from tutorials.walkthrough_display import Display, matrix_lines  # noqa: E402
 
 TEXTS = tomllib.loads((EXAMPLES / "tutorials" / "walkthrough_texts.toml").read_text())
 

@@ -1,15 +1,15 @@
-"""`examples/export_model.py` and the command that it calls."""
+"""The command `export`."""
 
 import json
 
-import export_model as example
 import pytest
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from modeling_random_transformer import RandomTransformerModel
-from modeling_random_transformer.export import command, load_engine
+from modeling_random_transformer.commands import export as command
+from modeling_random_transformer.export import load_engine
 from modeling_random_transformer.export.search import translate_fn
-from modeling_random_transformer.translation import translate
+from modeling_random_transformer.inference import translate
 from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
 
@@ -40,7 +40,7 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
     sentences.write_text("\n".join(["", *TEXTS]))
     output = tmp_path / "out"
     options = ["--engine", engine, "--dtype", dtype, "--output", str(output), "--check", str(sentences)]
-    assert example.main([str(folder), *options]) == 0
+    assert command.main([str(folder), *options]) == 0
     size, *beams = capsys.readouterr().out.splitlines()
     assert size.startswith(f"{output}: {engine}, {dtype}, ")
     assert [line.split(":")[0] for line in beams] == ["1 beam", "4 beams"]
@@ -54,7 +54,7 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
 def test_built_in_sentences(engine, folder, tmp_path, capsys):
-    assert example.main([str(folder), "--engine", engine, "--output", str(tmp_path / "out")]) == 0
+    assert command.main([str(folder), "--engine", engine, "--output", str(tmp_path / "out")]) == 0
     assert "8 of 8 translations identical" in capsys.readouterr().out
     assert len(load_engine(tmp_path / "out", engine)(["the boy"], 1, 5)) == 1
 
@@ -73,7 +73,7 @@ def test_status_depends_on_the_comparison(dtype, wrong, status, folder, tmp_path
     monkeypatch.setattr(command, "export_model", lambda *args, **_: args[2].mkdir())
     monkeypatch.setattr(command, "load_engine", lambda *_: inexact_engine)
     options = ["--engine", "ctranslate2", "--dtype", dtype, "--output", str(tmp_path / "out")]
-    assert example.main([str(folder), *options]) == status
+    assert command.main([str(folder), *options]) == status
     captured = capsys.readouterr()
     assert f"{8 - wrong} of 8 translations identical" in captured.out
     least, share = ("99%", "87.5%") if dtype == "float32" else ("50%", "37.5%")
@@ -89,7 +89,7 @@ def test_checkpoints_are_not_weights_of_the_model(engine, folder, tmp_path, caps
     (folder / "checkpoint-5" / "model.safetensors").write_bytes(bytes(10**7))
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
-    assert example.main([str(folder), "--engine", engine, "--output", "."]) == 0
+    assert command.main([str(folder), "--engine", engine, "--output", "."]) == 0
     size = (folder / "model.safetensors").stat().st_size / 1e6
     assert capsys.readouterr().out.splitlines()[0].endswith(f"; the model's weights {size:.1f} MB")
     assert (tmp_path / "out" / "model.bin").is_file()
@@ -102,7 +102,7 @@ def test_limit_of_learned_positions(engine, folder, tmp_path, capsys):
     sentences = tmp_path / "sentences"
     sentences.write_text("the boy\n")
     options = ["--engine", engine, "--output", tmp_path / "out", "--check", sentences]
-    assert example.main([str(argument) for argument in (folder, *options)]) == 0
+    assert command.main([str(argument) for argument in (folder, *options)]) == 0
     assert "1 of 1 translations identical" in capsys.readouterr().out
     sentences.write_text("the boy\n" + "z" * 64 + "\n")
     options[3] = tmp_path / "another"
@@ -129,7 +129,7 @@ def test_one_direction_of_a_model_of_several_languages(engine, tmp_path, capsys)
     translations = []
     for code in ("es", "fr"):
         options = ["--engine", engine, "--output", tmp_path / code, "--src_lang", "en", "--tgt_lang", code]
-        assert example.main([str(argument) for argument in (tmp_path / "model", *options)]) == 0
+        assert command.main([str(argument) for argument in (tmp_path / "model", *options)]) == 0
         assert capsys.readouterr().out.count("8 of 8 translations identical") == 2
         translations.append(load_engine(tmp_path / code, engine)(TEXTS, 1, 9))
         assert translations[-1] == translate(
@@ -144,7 +144,7 @@ def test_one_direction_of_a_model_of_several_languages(engine, tmp_path, capsys)
 def error_of(arguments, capsys):
     """The one line on stderr for invalid arguments."""
     try:
-        status = example.main([str(argument) for argument in arguments])
+        status = command.main([str(argument) for argument in arguments])
     except SystemExit as end:
         status = end.code
     assert status == 2

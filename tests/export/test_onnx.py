@@ -8,7 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling_random_transformer.export import export_model, folder_size, load_engine
-from modeling_random_transformer.translation import translate
+from modeling_random_transformer.inference import translate
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_model
 from tests.helpers.translation import multilingual_translator

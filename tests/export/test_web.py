@@ -19,14 +19,15 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.export import command, export_web_page, load_engine, npm, web
+from modeling_random_transformer.commands import export as command
+from modeling_random_transformer.export import export_web_page, load_engine, npm, web
 from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
-from modeling_random_transformer.tutorials.sample_data import sample
 from tests.helpers.browser import chromium, errors, requests, require_chromium, static_host
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 from tests.helpers.processes import WAIT_LIMIT
 from tests.helpers.translation import SENTENCES, multilingual_translator
+from tutorials.sample_data import sample
 
 pytestmark = needs("onnx")
 MARKUP = "the <img src=x onerror=alert(1)> boy </s> & <b>girl</b>"

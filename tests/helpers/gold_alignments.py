@@ -8,7 +8,7 @@ forms. Articles, possessives and demonstratives are linked through their nouns. 
 import re
 from collections import defaultdict
 
-from modeling_random_transformer.tutorials import sample_data as data
+from tutorials import sample_data as data
 
 Links = set[tuple[int, int]]
 SENTENCE_MARKS = re.compile(r"[¿¡.,?!]")

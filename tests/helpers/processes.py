@@ -23,7 +23,7 @@ IMPORTS = [
     "accelerate.commands.accelerate_cli",
     "evaluate",
     "modeling_random_transformer.training",
-    "modeling_random_transformer.translation.command",
+    "modeling_random_transformer.commands.translate",
     "sacrebleu",
     "torch.distributed.fsdp",
     "transformers.generation",

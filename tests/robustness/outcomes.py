@@ -27,7 +27,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.translation import command
+from modeling_random_transformer.commands import translate as command
 
 from .mutants import TRACE
 

@@ -4,25 +4,20 @@ import os
 import signal
 from pathlib import Path
 
-import convert_fairseq
-import convert_marian
-import convert_torch_transformer
-import explorer
-import export_model
 import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_random_transformer.commands import convert, explore, export
+from modeling_random_transformer.commands import translate as translate_command
 from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
-from modeling_random_transformer.translation import command as translate_command
-from modeling_random_transformer.tutorials import explorer_command
-from modeling_random_transformer.tutorials.report import draw_heat_map
 from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
 from tests.helpers.models import save_translator
+from tutorials.report import draw_heat_map
 
 pytestmark = pytest.mark.usefixtures("_reset_accelerate")
 
@@ -39,8 +34,8 @@ def commands(folder: Path, output: Path) -> dict:
     engine = ["--engine", "ctranslate2", "--output", output]
     return {
         "translate": (translate_command, ["--model", folder, "--device", "cpu", "the cat"]),
-        "explorer": (explorer, [folder, "the cat", "--output", output, "--max_new_tokens", 4]),
-        "export_model": (export_model, [folder, *engine]),
+        "explore": (explore, [folder, "the cat", "--output", output, "--max_new_tokens", 4]),
+        "export": (export, [folder, *engine]),
     }
 
 
@@ -49,7 +44,7 @@ def run(script, arguments) -> int:
 
 
 class TestNonFiniteWeights:
-    @pytest.mark.parametrize("script", ["translate", "explorer", "export_model"])
+    @pytest.mark.parametrize("script", ["translate", "explore", "export"])
     @pytest.mark.parametrize(
         ("name", "value"), [("model.encoder.layers.0.fc1.bias", torch.nan), ("model.shared.weight", torch.inf)]
     )
@@ -62,7 +57,7 @@ class TestNonFiniteWeights:
         assert run(module, arguments) == 1
         shown = capsys.readouterr()
         assert shown.out == ""
-        message = f"{script}.py: error: the model's weights must be finite, but {name} contains NaN or infinity.\n"
+        message = f"{script}: error: the model's weights must be finite, but {name} contains NaN or infinity.\n"
         assert shown.err.endswith(message)
         assert not (tmp_path / "out").exists()
 
@@ -148,12 +143,14 @@ class TestSignals:
     def test_convert_fairseq(self, stopped, tmp_path):
         torch.save(checkpoint(), tmp_path / "c.pt")
         assert not stopped(
-            convert_fairseq, [tmp_path / "c.pt", "--output", tmp_path / "out"], StateDictMapper, "finish"
+            convert, ["fairseq", tmp_path / "c.pt", "--output", tmp_path / "out"], StateDictMapper, "finish"
         )
 
     def test_convert_marian(self, stopped, tmp_path):
         opus_folder(tmp_path / "opus")
-        assert not stopped(convert_marian, [tmp_path / "opus", "--output", tmp_path / "out"], StateDictMapper, "finish")
+        assert not stopped(
+            convert, ["marian", tmp_path / "opus", "--output", tmp_path / "out"], StateDictMapper, "finish"
+        )
 
     @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
     def test_convert_torch_transformer(self, stopped, tmp_path):
@@ -161,17 +158,26 @@ class TestSignals:
         embedding = nn.Embedding(9, 16)
         modules = nn.ModuleDict({"transformer": transformer, "embedding": embedding})
         torch.save(modules.state_dict(), tmp_path / "c.pt")
-        arguments = [tmp_path / "c.pt", "--output", tmp_path / "out", "--num_heads", 2, "--prefix", "transformer."]
+        arguments = [
+            "torch",
+            tmp_path / "c.pt",
+            "--output",
+            tmp_path / "out",
+            "--num_heads",
+            2,
+            "--prefix",
+            "transformer.",
+        ]
         arguments += ["--embedding", "embedding.weight"]
-        assert not stopped(convert_torch_transformer, arguments, StateDictMapper, "finish")
+        assert not stopped(convert, arguments, StateDictMapper, "finish")
 
     def test_explorer(self, stopped, folder, tmp_path):
-        assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explorer"], explorer_command, "render")
+        assert not stopped(*commands(folder, tmp_path / "page" / "out.html")["explore"], explore, "render")
 
     def test_export(self, stopped, folder, tmp_path):
         """The signal arrives before the tokenizer is written."""
         tokenizer = type(AutoTokenizer.from_pretrained(folder))
-        script, arguments = commands(folder, tmp_path / "out")["export_model"]
+        script, arguments = commands(folder, tmp_path / "out")["export"]
         assert not stopped(script, arguments, tokenizer, "save_pretrained")
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from modeling_random_transformer.translation import files, longest_target, translate, translate_file
+from modeling_random_transformer.inference import longest_target, translate, translate_file
+from modeling_random_transformer.inference import translation_files as files
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}

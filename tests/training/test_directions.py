@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
+from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.data import CorpusMixture, CorpusSpec, ParallelText, TokenBudgetStream
-from modeling_random_transformer.training import DataArguments, TranslationTrainer, command
+from modeling_random_transformer.training import DataArguments, TranslationTrainer
 from modeling_random_transformer.training.model_init import load_tokenizer
 from tests.helpers.training import STEPS, arguments, run, write_corpus
 

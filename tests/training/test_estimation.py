@@ -8,7 +8,8 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
-from modeling_random_transformer.training import command, estimation
+from modeling_random_transformer.commands import train as command
+from modeling_random_transformer.training import estimation
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.estimation import GIB, DryRun, training_flops
 from tests.helpers.models import tiny_config

@@ -14,7 +14,8 @@ import transformers.trainer
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.training import average_weights, command, is_complete
+from modeling_random_transformer.commands import train as command
+from modeling_random_transformer.training import average_weights, is_complete
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import (
     MARKER,

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.training import command
+from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.training import arguments, write_corpus
 

@@ -10,8 +10,8 @@ from datasets import Dataset
 from transformers import Seq2SeqTrainer
 
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
+from modeling_random_transformer.inference import longest_target
 from modeling_random_transformer.training import TranslationTrainer
-from modeling_random_transformer.translation import longest_target
 from tests.helpers import trainer_worker
 from tests.helpers.processes import run_on_two_processes
 from tests.helpers.trainer_worker import ReadRecorder, new_trainer, pairs

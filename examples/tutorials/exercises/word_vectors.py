@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from modeling_random_transformer.loading import load_translator
+from modeling_random_transformer.inference.loading import load_translator
 
 from ..report import BLUE, ORANGE, console, format_axes, show_plot, show_table
 from ..sample_data import NOUNS, english_plural, entries, spanish_plural

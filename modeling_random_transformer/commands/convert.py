@@ -1,0 +1,276 @@
+"""Convert a checkpoint of another implementation to a Random Transformer.
+
+    random-transformer convert opus-2020-02-26.zip outputs/en-de
+    random-transformer convert marian opus-mt-en-de --output outputs/en-de
+    random-transformer convert marian-npz model.npz --output outputs/en-de
+    random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --embedding embedding.weight
+    random-transformer convert fairseq checkpoint_best.pt --output outputs/de-en --source_dict dict.de.txt
+
+The first argument is a format or an archive (.zip, .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz) with a model of Marian
+or fairseq. `random-transformer convert FORMAT --help` lists the arguments of a format. The command prints how each
+weight was converted. Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint
+cannot be converted.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import transformers
+from rich.console import Console
+from transformers import AutoModelForSeq2SeqLM, MarianMTModel
+
+from ..conversion.archives import convert_archive
+from ..conversion.fairseq import convert_fairseq
+from ..conversion.logits import Logits, largest_difference
+from ..conversion.marian import convert_marian
+from ..conversion.marian_npz import convert_marian_npz
+from ..conversion.pytorch import TOKEN_IDS, convert_torch_transformer
+from ..conversion.pytorch_checkpoint import TorchReference, read_torch_checkpoint
+from ..conversion.pytorch_options import TorchOptions
+from ..conversion.report import ConversionReport
+from ..conversion.report_tables import report_tables
+from ..utils.command_line import Parser, format_error, print_error
+
+COMMAND = "random-transformer convert"
+TOLERANCE = 1e-4
+MARIAN_HELP = """Convert a folder of MarianMT, such as a model of OPUS-MT, and compare the logits of the two models.
+
+Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the folder cannot be converted.
+"""
+MARIAN_NPZ_HELP = """Convert a model of Marian in its own format, with its vocabularies and SentencePiece models.
+
+Files that are not given are found next to the model. Exit status: 0 on success; 2 if the model cannot be converted. The
+logits are not compared, because that would require Marian.
+"""
+ARCHIVE_HELP = """Convert the model in an archive of OPUS-MT (.npz) or fairseq (.pt), with its vocabularies.
+
+Exit status: 0 on success; 2 if the archive cannot be read or the model cannot be converted. No code in the archive is
+executed.
+"""
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+TORCH_HELP = """Convert a checkpoint that contains an nn.Transformer, and compare the logits of the two models.
+
+    random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --prefix transformer. \\
+        --embedding src_tok_emb.embedding.weight tgt_tok_emb.embedding.weight --output_layer generator \\
+        --positions positional_encoding.pos_embedding --scale_embedding \\
+        --pad_token_id 1 --bos_token_id 2 --eos_token_id 3 --decoder_start_token_id 2
+
+These are the names of PyTorch's translation tutorial.
+
+Exit status: 0 on success; 1 if the logits differ by more than the tolerance; 2 if the checkpoint cannot be converted.
+No code in the checkpoint is executed.
+"""
+FAIRSEQ_HELP = """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
+
+Exit status: 0 on success; 2 if the checkpoint cannot be converted. No code in the checkpoint is executed. The logits
+are not compared, because that would require fairseq.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert a checkpoint whose format is the first argument, or an archive. Returns the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0].lower().endswith(ARCHIVE_SUFFIXES):
+        return run_archive(argv)
+    parser = Parser(COMMAND, __doc__)
+    parser.add_argument("format", choices=FORMATS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the format; see FORMAT --help")
+    args = parser.parse_args(argv)
+    return FORMATS[args.format](args.arguments, f"{COMMAND} {args.format}")
+
+
+def run_marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian") -> int:
+    """Convert a folder of MarianMT. `program` is the command's name in messages."""
+    parser = Parser(program, MARIAN_HELP)
+    parser.add_argument("folder", type=Path, help="config.json, weights and the tokenizer's files")
+    add_output(parser)
+    add_tolerance(parser)
+    args = parser.parse_args(argv)
+
+    def compare() -> float:
+        original = MarianMTModel.from_pretrained(args.folder, dtype="float32").eval()
+        return logit_difference(
+            args.output,
+            lambda ids, mask, target: original(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits,
+        )
+
+    return convert_and_report(program, lambda: convert_marian(args.folder, args.output), compare, args.tolerance)
+
+
+def run_marian_npz(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian-npz") -> int:
+    """Convert a `.npz` file of Marian. `program` is the command's name in messages."""
+    parser = Parser(program, MARIAN_NPZ_HELP)
+    parser.add_argument("model", type=Path, help="a .npz file, or a folder with one")
+    add_output(parser)
+    parser.add_argument(
+        "--vocabs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="vocabulary, or those of source and target: .yml files or SentencePiece models (.spm)",
+    )
+    parser.add_argument(
+        "--spm",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="SentencePiece models of source and target, or one for both, for vocabularies in .yml files",
+    )
+    args = parser.parse_args(argv)
+    return convert_and_report(
+        program, lambda: convert_marian_npz(args.model, args.output, vocabs=args.vocabs, spm=args.spm)
+    )
+
+
+def run_archive(argv: Sequence[str] | None = None, program: str = COMMAND) -> int:
+    """Convert the model in an archive. `program` is the command's name in messages."""
+    parser = Parser(program, ARCHIVE_HELP)
+    parser.add_argument("archive", type=Path, help="a zip or tar archive")
+    parser.add_argument("output", type=Path, help="a new or empty folder")
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="name of the model in the archive; default: the first in alphabetical order",
+    )
+    args = parser.parse_args(argv)
+    return convert_and_report(program, lambda: convert_archive(args.archive, args.output, model=args.model))
+
+
+def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") -> int:
+    """Convert a checkpoint with an `nn.Transformer`. `program` is the command's name in messages."""
+    parser = Parser(program, TORCH_HELP)
+    parser.add_argument("checkpoint", type=Path, help="a .pt or .safetensors file with a state dict")
+    add_output(parser)
+    parser.add_argument("--num_heads", type=int, required=True, metavar="N", help="number of attention heads")
+    parser.add_argument(
+        "--embedding",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="name of the shared embedding, or of the source and target embeddings",
+    )
+    parser.add_argument(
+        "--output_layer", metavar="NAME", help="name of the output layer; default: tied to the target's embedding"
+    )
+    parser.add_argument(
+        "--positions",
+        nargs="+",
+        default=["none"],
+        metavar="NAME",
+        help="none, sinusoidal, concatenated, or the names of one or two tables; default: none",
+    )
+    parser.add_argument("--prefix", default="", help="prefix of the nn.Transformer's names, such as transformer.")
+    parser.add_argument("--key", help="key of the state dict, if the file contains other objects too")
+    parser.add_argument("--ignore", nargs="+", default=[], metavar="NAME", help="weights that are not converted")
+    parser.add_argument("--scale_embedding", action="store_true", help="multiply embeddings by sqrt(d_model)")
+    parser.add_argument("--norm_first", action="store_true", help="the model uses pre-norm")
+    parser.add_argument(
+        "--activation", choices=("relu", "gelu"), default="relu", help="activation; default: %(default)s"
+    )
+    parser.add_argument(
+        "--layer_norm_eps",
+        type=float,
+        default=1e-5,
+        metavar="EPS",
+        help="epsilon of the layer norms; default: %(default)s",
+    )
+    for name in TOKEN_IDS:
+        parser.add_argument(f"--{name}", type=int, metavar="ID")
+    add_tolerance(parser)
+    args = parser.parse_args(argv)
+    names = {
+        name: getattr(args, name) for name in ("embedding", "output_layer", "positions", "prefix", "key", "ignore")
+    }
+    options = {name: getattr(args, name) for name in ("num_heads", "norm_first", "activation", "layer_norm_eps")}
+    token_ids = {name: getattr(args, name) for name in TOKEN_IDS if getattr(args, name) is not None}
+
+    def convert() -> ConversionReport:
+        return convert_torch_transformer(
+            args.checkpoint, args.output, **names, **options, **token_ids, scale_embedding=args.scale_embedding
+        )
+
+    def compare() -> float:
+        checkpoint = read_torch_checkpoint(args.checkpoint, **names)
+        original = TorchReference(checkpoint, TorchOptions(**options), args.scale_embedding)
+        return logit_difference(args.output, original, original.vocabularies)
+
+    return convert_and_report(program, convert, compare, args.tolerance)
+
+
+def run_fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
+    """Convert a checkpoint of fairseq. `program` is the command's name in messages."""
+    parser = Parser(program, FAIRSEQ_HELP)
+    parser.add_argument("checkpoint", type=Path, help="checkpoint, a .pt file")
+    add_output(parser)
+    parser.add_argument(
+        "--source_dict", type=Path, metavar="FILE", help="dictionary of the source, dict.<language>.txt"
+    )
+    parser.add_argument(
+        "--target_dict", type=Path, metavar="FILE", help="dictionary of the target; default: that of the source"
+    )
+    parser.add_argument("--source_codes", type=Path, metavar="FILE", help="BPE codes of subword-nmt or fastBPE")
+    parser.add_argument(
+        "--target_codes", type=Path, metavar="FILE", help="BPE codes of the target; default: those of the source"
+    )
+    parser.add_argument(
+        "--num_heads", type=int, metavar="N", help="number of attention heads, if the checkpoint does not store it"
+    )
+    options = vars(parser.parse_args(argv))
+    checkpoint, output = options.pop("checkpoint"), options.pop("output")
+    return convert_and_report(program, lambda: convert_fairseq(checkpoint, output, **options))
+
+
+FORMATS: dict[str, Callable[[Sequence[str], str], int]] = {
+    "marian": run_marian,
+    "marian-npz": run_marian_npz,
+    "torch": run_torch,
+    "fairseq": run_fairseq,
+}
+
+
+def add_output(parser: Parser) -> None:
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or empty folder")
+
+
+def add_tolerance(parser: Parser) -> None:
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=TOLERANCE,
+        metavar="X",
+        help="maximum difference of the logits; default: %(default)s",
+    )
+
+
+def convert_and_report(
+    program: str,
+    convert: Callable[[], ConversionReport],
+    compare: Callable[[], float] | None = None,
+    tolerance: float = TOLERANCE,
+) -> int:
+    """Convert, print the report, compare the logits if possible, and return the exit status."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        report = convert()
+    except (ValueError, OSError) as error:
+        print_error(program, format_error(error))
+        return 2
+    console = Console(markup=False)
+    console.print(report_tables(report))
+    if compare is None:
+        console.print("The logits were not compared with the original model.")
+        return 0
+    difference = compare()
+    console.print(f"Largest difference of the logits on random batches: {difference:.1e}")
+    return 0 if difference <= tolerance else 1
+
+
+def logit_difference(output: Path, original: Logits, vocabularies: tuple[int, int] | None = None) -> float:
+    """The largest difference between the logits of a converted folder and its original, in float32."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(output, dtype="float32").eval()
+    return largest_difference(model, original, vocabularies=vocabularies)

@@ -1,0 +1,38 @@
+"""Distill a teacher into a smaller student.
+
+    random-transformer distill --teacher outputs/big --source_text train.en mono.en --output_dir outputs/small \\
+        --test_source_file test.en --test_target_file test.de --config_overrides "decoder_layers=1"
+
+All arguments of `random-transformer train` are those of the student.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from ..augmentation.comparison import table
+from ..augmentation.distillation import INT8, RECORD, distill
+from ..augmentation.distillation_arguments import DistillationArguments, StudentDataArguments
+from ..training.arguments import ModelArguments
+from ..training.recipe import TranslationTrainingArguments
+from .train import parse_dataclasses, run_resumable
+
+ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the arguments, distill, print the comparison and return the exit status.
+
+    Args:
+        argv: the arguments without the program's name; `sys.argv[1:]` when `None`.
+    """
+    return run_resumable(lambda: run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> None:
+    """Parse the arguments, distill and print the comparison."""
+    arguments, data, model, args = parse_dataclasses(ARGUMENTS, argv, __doc__)
+    result = distill(arguments, data, model, args)
+    if args.process_index == 0:
+        folder = result.run.folder
+        print(f"{result.corpus}.\n\n{table(result.rows)}\n\n{result.rows[0].signature}")
+        print(f"Saved the student to {folder}, in int8 to {folder / INT8}, and the comparison to {folder / RECORD}.")

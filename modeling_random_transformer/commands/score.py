@@ -1,0 +1,161 @@
+"""Score given translations with a saved model: the log-probability of each, for filtering and reranking.
+
+    random-transformer score --model outputs/quickstart --source_file test.en --target_file test.es
+    random-transformer score --model outputs/quickstart --source_file train.tsv --output scores.txt
+    random-transformer score --model outputs/quickstart --source_file train.tsv --source_key en --target_key de
+    paste test.en test.es | random-transformer score --model outputs/quickstart --output_format jsonl
+
+Line n of the output belongs to pair n: the sum of the natural logarithms of the target tokens' probabilities and the
+number of these tokens, including the end token. The line of a pair with a blank side is empty. With --output and files,
+the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.sources import DEFAULT_KEYS, ParallelText
+from ..inference.alignments import Aligner, pharaoh_line
+from ..inference.scoring import Scorer, process_pairs
+from ..inference.scoring_files import Pair, align_file, score_file, score_format, skip_blank, valid_pairs
+from ..inference.startup import exit_with_launcher, load_checked, start_processes
+from ..utils.command_line import (
+    Parser,
+    existing_file,
+    exit_status,
+    join_folders,
+)
+from ..utils.compressed_files import STANDARD_STREAM
+from ..utils.model_arguments import (
+    add_job_arguments,
+    add_language_arguments,
+    add_model_argument,
+    add_output_argument,
+    write_output,
+)
+from ..utils.text import encode_lines
+
+SCRIPT = "score.py"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Score according to the command line.
+
+    Returns:
+        The exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument, a file or a text is
+        invalid; 130 after Ctrl-C.
+    """
+    exit_with_launcher()
+    arguments = parse_arguments(argv)
+    return exit_status(SCRIPT, lambda: run(arguments))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; invalid arguments exit with status 2."""
+    parser = Parser(SCRIPT, __doc__)
+    add_model_argument(parser)
+    parser.add_argument(
+        "--source_file",
+        type=existing_file,
+        metavar="FILE",
+        help="sources, one per line; or both sides in a .tsv, .jsonl or .parquet file (default: TSV from standard "
+        "input)",
+    )
+    parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
+    for side in DEFAULT_KEYS:
+        parser.add_argument(
+            f"--{side}_key",
+            default=side,
+            metavar="KEY",
+            help=f"column of the {side} in a file with both sides: a name, or a number from 1 (default: %(default)s)",
+        )
+    add_language_arguments(parser)
+    add_output_argument(parser)
+    parser.add_argument(
+        "--output_format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="text: log-probability and number of tokens, separated by a tab (default: %(default)s)",
+    )
+    parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token too")
+    parser.add_argument(
+        "--alignments",
+        action="store_true",
+        help="write word alignments from cross-attention instead of scores, such as '0-0 1-2' (source-target)",
+    )
+    parser.add_argument(
+        "--truncation", action="store_true", help="truncate texts that are too long (default: they are an error)"
+    )
+    add_job_arguments(parser, "pairs × tokens of the longest source and target", unit="pairs")
+    arguments = parser.parse_args(join_folders(argv, "--model"))
+    if arguments.alignments and (arguments.token_scores or arguments.output_format != "text"):
+        parser.error("--alignments must be given without --token_scores and --output_format.")
+    check_files(arguments, parser)
+    return arguments
+
+
+def check_files(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exit with an error if the files do not fit together."""
+    source, target, output = arguments.source_file, arguments.target_file, arguments.output
+    if target and not source:
+        parser.error(f"--target_file must be given with --source_file, got {target} without it.")
+    for name, path in (("--source_file", source), ("--target_file", target)):
+        if path and output and output.exists() and output.samefile(path):
+            parser.error(f"--output must differ from {name}, got {output} for both.")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Load the model and score."""
+    source = arguments.source_file or Path(STANDARD_STREAM)
+    corpus = ParallelText(source, arguments.target_file, arguments.source_key, arguments.target_key)
+    state = start_processes(arguments.device)
+    from_file_to_file = bool(arguments.source_file and arguments.output)
+    if from_file_to_file:
+        corpus.require_files()
+    if state.num_processes > 1 and not from_file_to_file:
+        raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
+    model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
+    names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation", "chunk_size")
+    options = {name: getattr(arguments, name) for name in names}
+    if from_file_to_file:
+        write_file(corpus, arguments, model, tokenizer, options)
+    else:
+        lines = lines_of_pairs(valid_pairs(corpus), arguments, model, tokenizer, options)
+        write_output(arguments.output, encode_lines(lines))
+    state.destroy_process_group()
+
+
+def write_file(
+    corpus: ParallelText,
+    arguments: argparse.Namespace,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: dict[str, Any],
+) -> None:
+    """Score or align from file to file; resumable."""
+    options["restart"] = arguments.restart
+    if arguments.alignments:
+        align_file(corpus, arguments.output, model, tokenizer, **options)
+    else:
+        options |= {"output_format": arguments.output_format, "token_scores": arguments.token_scores}
+        score_file(corpus, arguments.output, model, tokenizer, **options)
+
+
+def lines_of_pairs(
+    pairs: Iterator[Pair | None],
+    arguments: argparse.Namespace,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: dict[str, Any],
+) -> Iterator[str]:
+    """One line per pair, in a single pass."""
+    chunk_size = options.pop("chunk_size")
+    if arguments.alignments:
+        aligner = skip_blank(Aligner(model, tokenizer, **options))
+        return map(pharaoh_line, process_pairs(pairs, aligner, chunk_size, progress=None, unit="line"))
+    scorer = skip_blank(Scorer(model, tokenizer, token_scores=arguments.token_scores, **options))
+    scores = process_pairs(pairs, scorer, chunk_size, progress=None, unit="line")
+    return map(score_format(arguments.output_format), scores)

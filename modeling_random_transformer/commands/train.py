@@ -1,0 +1,148 @@
+"""The command line of training: `random-transformer train` and `examples/train_translation.py`."""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import HfArgumentParser
+
+from ..training.arguments import DataArguments, ModelArguments
+from ..training.estimation import dry_run
+from ..training.recipe import TranslationTrainingArguments
+from ..training.run import train_translation
+from ..utils.command_line import current_program, print_error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the arguments, train, print the scores and return the exit status.
+
+    Args:
+        argv: the arguments without the program's name; `sys.argv[1:]` when `None`.
+    """
+    return run_resumable(lambda: train(sys.argv[1:] if argv is None else argv))
+
+
+def run_resumable(work: Callable[[], None]) -> int:
+    """Call `work`, which the same command resumes, with errors printed as one line.
+
+    Returns:
+        The exit status: 0 on success, 2 after an error, 130 after Ctrl-C.
+    """
+    program = Path(sys.argv[0]).name
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    try:
+        work()
+    except (ValueError, FloatingPointError, OSError) as error:
+        print_error(program, " ".join(str(error).split()))
+        return 2
+    except KeyboardInterrupt:
+        print_error(program, "interrupted; the same command resumes the run.")
+        return 128 + signal.SIGINT
+    return 0
+
+
+def train(argv: Sequence[str]) -> None:
+    """Parse the arguments, train and print the scores; or measure a few steps and print the estimate."""
+    data_args, model_args, args, command = parse_arguments(argv)
+    if command.dry_run:
+        estimate = dry_run(data_args, model_args, args)
+        if args.process_index == 0:
+            print(estimate)
+        return
+    result = train_translation(data_args, model_args, args)
+    if args.process_index == 0:
+        for split, metrics in result.scores.items():
+            for name, values in metrics.items():
+                print(f"{split} {name} {values['score']:.2f} {values['signature']}")
+        print(f"Saved the model to {result.folder}.")
+
+
+@dataclass
+class CommandArguments:
+    """What to do with the run."""
+
+    dry_run: bool = field(
+        default=False,
+        metadata={"help": "Measure 20 steps on the first 1,000 pairs and print an estimate of the run; save nothing."},
+    )
+
+
+def parse_arguments(
+    argv: Sequence[str],
+) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments]:
+    """Parse flags, optionally after the path of a YAML or JSON recipe. Flags override the recipe.
+
+    Raises:
+        ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
+    """
+    classes = (DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments)
+    data, model, args, command = parse_dataclasses(classes, argv)
+    return data, model, args, command
+
+
+def parse_dataclasses(classes: Sequence[type], argv: Sequence[str], description: str | None = None) -> tuple[Any, ...]:
+    """`parse_arguments` for other classes of arguments; `description` begins the help."""
+    parser = _Parser(
+        classes,
+        prog=current_program(Path(sys.argv[0]).name),
+        allow_abbrev=False,
+        description=description,
+        formatter_class=_HelpFormatter,
+    )
+    flags = list(argv)
+    if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
+        recipe = read_recipe(Path(flags[0]), known={action.dest for action in parser._actions})
+        flags = [*to_flags(recipe), *flags[1:]]
+    *parsed, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
+    if unknown:
+        raise ValueError(f"arguments must be among those of --help, got {' '.join(unknown)}.")
+    return tuple(parsed)
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, as that of `HfArgumentParser`, and keeps the lines of the description."""
+
+
+class _Parser(HfArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise an error instead of printing the usage of about two hundred flags."""
+        raise ValueError(message)
+
+
+def read_recipe(path: Path, known: set[str]) -> dict[str, Any]:
+    """The arguments in a YAML or JSON file (JSON is YAML).
+
+    Raises:
+        ValueError: the file is missing or damaged, or contains a name that is not in `known`.
+    """
+    import yaml
+
+    if not path.is_file():
+        raise ValueError(f"the recipe must be a file, got {path}.")
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} must be YAML or JSON, got {type(error).__name__}: {error}") from error
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
+    unknown = sorted(str(name) for name in recipe if name not in known)
+    if unknown:
+        raise ValueError(f"{path} must contain only argument names, got {', '.join(unknown)}.")
+    return recipe
+
+
+def to_flags(recipe: dict[str, Any]) -> list[str]:
+    """The recipe as command-line flags, so that both are validated in the same way; null selects the default."""
+    flags = []
+    for name, value in recipe.items():
+        if isinstance(value, list):
+            flags += [f"--{name}", *map(str, value)]
+        elif value is not None:
+            flags.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return flags

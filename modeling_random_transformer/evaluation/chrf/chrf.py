@@ -1,3 +1,0 @@
-"""The metric `chrf` for `evaluate.load`, which is given the path of this folder and runs a copy of this file."""
-
-from modeling_random_transformer.evaluation.metrics import Chrf as Chrf

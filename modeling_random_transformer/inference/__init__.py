@@ -1,0 +1,59 @@
+"""Translation, scoring and evaluation with trained models, and ensembles of them.
+
+    model, tokenizer = load_translator("outputs/en-es")
+    translate(["hello world"], model, tokenizer)                 # → ["hola mundo"]
+    for line in translate_stream(read_lines(file), model, tokenizer): ...
+    translate_file("big.en", "big.es", model, tokenizer)         # sharded over processes; the same call resumes
+    for candidates in translate_n_best(texts, model, tokenizer, n_best=4): ...     # with scores, the best first
+
+    for score in score_pairs(model, tokenizer, [("a dog", "ein Hund"), ...]):
+        score.log_probability / score.tokens
+    score_file(ParallelText("train.en", "train.de"), "scores.txt", model, tokenizer)     # the same call resumes
+    for links in alignments(model, tokenizer, pairs): ...                                # [(0, 0), (2, 1)]
+
+All of them take any model of `AutoModelForSeq2SeqLM`. `score_file` and `align_file` require the extra `train`, which
+reads the corpus, as do the metrics of `evaluation`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ..pipeline_random_transformer import longest_target
+from ..utils.text import encode_lines, one_line, read_lines
+from .alignments import alignments
+from .loading import load_translator
+from .scoring import PairScore, score_pairs
+from .translation import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
+from .translation_files import translate_file
+from .weights import check_finite
+
+if TYPE_CHECKING:
+    from .scoring_files import align_file, score_file
+
+__all__ = [
+    "Candidate",
+    "PairScore",
+    "TranslationOptions",
+    "align_file",
+    "alignments",
+    "check_finite",
+    "encode_lines",
+    "load_translator",
+    "longest_target",
+    "one_line",
+    "read_lines",
+    "score_file",
+    "score_pairs",
+    "translate",
+    "translate_file",
+    "translate_n_best",
+    "translate_stream",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the functions for corpora on first use, because the others do not require the reader of corpora."""
+    if name in ("align_file", "score_file"):
+        from . import scoring_files
+
+        return getattr(scoring_files, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

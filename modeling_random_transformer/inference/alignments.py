@@ -1,0 +1,183 @@
+"""Word alignments from cross-attention, averaged over the heads of one layer.
+
+The attention of a target token is that of the step which predicts the token, or of the next step, where the token is
+the decoder's input and therefore known (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
+Translation").
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..pipeline_random_transformer import CHUNK_SIZE, encode_texts, evaluation_mode, languages_of_pair
+from .scoring import PairModel, process_pairs
+
+Links = list[tuple[int, int]]
+STEPS = ("output", "input")
+WORD = re.compile(r"\S+")
+
+
+def alignments(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    layer: int = -1,
+    step: str = "output",
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    max_batch_tokens: int = 4096,
+    truncation: bool = False,
+    chunk_size: int = CHUNK_SIZE,
+    progress: bool | None = None,
+) -> Iterator[Links]:
+    """The links (source word, target word) of each pair, as indices of words that are separated by white space.
+
+    Every target word is linked to one source word: the one that its tokens attend to most. A lazy iterator, in the
+    order of the pairs. Attention is computed by the eager implementation, which the model uses during each batch, so
+    other threads should not use the model at the same time.
+
+    Args:
+        model: a model of `AutoModelForSeq2SeqLM` that returns cross-attention.
+        tokenizer: its tokenizer, with offsets or with SentencePiece's marks of word boundaries.
+        pairs: sources and targets.
+        layer: index of the decoder layer; negative indices count from the last layer.
+        step: `"output"` for the step that predicts the target token; `"input"` for the step after it.
+        src_lang: see `score_pairs`, as for the other arguments.
+        tgt_lang: language code of the targets.
+        max_batch_tokens: limit on the size of a batch.
+        truncation: truncate texts that are too long; the words beyond have no links.
+        chunk_size: number of pairs that are sorted by length together.
+        progress: show a progress bar on stderr; `None` shows it after a delay.
+
+    Raises:
+        ValueError: an argument or a pair is invalid, or the model is an ensemble.
+    """
+    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, layer=layer, step=step)
+    return process_pairs(pairs, aligner, chunk_size, progress)
+
+
+class Aligner(PairModel):
+    """Aligns pairs that are sorted by length together; see `alignments` for the arguments."""
+
+    def __init__(self, *args: Any, layer: int = -1, step: str = "output", **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if hasattr(self.model, "members"):
+            raise ValueError("model must be a single model for alignments, got an ensemble.")
+        if prefix := getattr(self.model.config, "prefix", None):  # the words of which would be counted
+            raise ValueError(f"prefix must be empty in the model's configuration for alignments, got {prefix!r}.")
+        layers = decoder_layers(self.model)
+        if not -layers <= layer < layers:
+            raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
+        if step not in STEPS:
+            raise ValueError(f"step must be one of {', '.join(STEPS)}, got {step!r}.")
+        self.layer, self.step = layer, step
+
+    def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[Links]:
+        """Align pairs; errors identify a pair by its number and unit."""
+        sources, targets = self.tokenize(pairs, numbers, unit)
+        source_words = self.words([source for source, _ in pairs], sources, target=False)
+        target_words = self.words([target for _, target in pairs], targets, target=True)
+        links: dict[int, Links] = {}
+        for batch in self.batches(sources, targets):
+            attention = self.attention([sources[i] for i in batch], [targets[i] for i in batch])
+            for i, weights in zip(batch, attention, strict=True):
+                links[i] = link_words(weights, source_words[i], target_words[i])
+        return [links[i] for i in range(len(pairs))]
+
+    @torch.inference_mode()
+    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor:
+        """The attention of each target token but the last to the source, `[batch, target_len - 1, source_len]`."""
+        inputs, _ = self.inputs(sources, targets)
+        with evaluation_mode(self.model), eager_attention(self.model):
+            outputs = self.model(**inputs, use_cache=False, output_attentions=True)
+        rows = slice(None, -1) if self.step == "output" else slice(1, None)  # row 0: the start token is the input
+        return outputs.cross_attentions[self.layer].mean(dim=1)[:, rows].float().cpu()
+
+    def words(self, texts: Sequence[str], tokens: Sequence[list[int]], target: bool) -> list[list[int | None]]:
+        """The index of the word that each token belongs to; `None` for special tokens."""
+        if not self.tokenizer.is_fast:
+            return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), self.special) for row in tokens]
+        given = {"text_target" if target else "text": list(texts)}
+        with languages_of_pair(self.tokenizer, *self.languages):
+            offsets = encode_texts(self.tokenizer, **given, return_offsets_mapping=True, verbose=False)[
+                "offset_mapping"
+            ]
+        return [
+            words_by_offsets(text, spans[: len(row)]) for text, spans, row in zip(texts, offsets, tokens, strict=True)
+        ]
+
+    @property
+    def special(self) -> set[str]:
+        """The special tokens."""
+        return set(self.tokenizer.all_special_tokens)
+
+
+def link_words(attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:
+    """Link each target word to the source word with the most attention, sorted by source word.
+
+    Args:
+        attention: of target tokens to source tokens, `[target_len, source_len]`, with padding on the right.
+        source_words: the word of each source token.
+        target_words: the word of each target token.
+    """
+    count = 1 + max((word for word in source_words if word is not None), default=-1)
+    if not count:
+        return []
+    scores: dict[int, Tensor] = {}
+    columns = [(column, word) for column, word in enumerate(source_words) if word is not None]
+    index = torch.tensor([word for _, word in columns])
+    for row, word in enumerate(target_words[: len(attention)]):
+        if word is not None:
+            weights = attention[row, [column for column, _ in columns]]
+            by_word = torch.zeros(count).index_add_(0, index, weights)
+            scores[word] = scores.get(word, 0) + by_word
+    return sorted((int(values.argmax()), word) for word, values in scores.items())
+
+
+def words_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> list[int | None]:
+    """The word of each token, from the characters that it covers; a leading space does not count."""
+    word_of: dict[int, int] = {}
+    for index, match in enumerate(WORD.finditer(text)):
+        word_of |= dict.fromkeys(range(*match.span()), index)
+    return [word_of.get(end - 1) if end > start else None for start, end in offsets]
+
+
+def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
+    """The word of each token of SentencePiece, where `▁` begins a word."""
+    words: list[int | None] = []
+    current = -1
+    for token in tokens:
+        current += token.startswith("▁") and token not in special
+        words.append(None if token in special else max(current, 0))
+    return words
+
+
+def decoder_layers(model: PreTrainedModel) -> int:
+    """The number of decoder layers."""
+    for name in ("decoder_layers", "num_decoder_layers", "num_hidden_layers"):
+        count = getattr(model.config, name, None)
+        if count is not None:
+            return count
+    raise ValueError(f"model must have a known number of decoder layers, got {type(model).__name__}.")
+
+
+@contextmanager
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Use the eager attention implementation, the only one that returns weights."""
+    previous = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(previous)
+
+
+def pharaoh_line(links: Links | None) -> str:
+    """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
+    return " ".join(f"{source}-{target}" for source, target in links or ())

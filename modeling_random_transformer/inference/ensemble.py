@@ -1,0 +1,273 @@
+"""Ensembles: several models with one vocabulary decode together, each with its own cache.
+
+    model = EnsembleForSeq2SeqLM([first, second])
+    model.generate(**inputs, num_beams=4)
+    pipeline("seq2seq", model=model, tokenizer=tokenizer)
+    model, tokenizer = load_ensemble(["runs/a", "runs/b"])
+
+The probability of a token is the normalized geometric mean of the members' probabilities: the average of their
+log-probabilities. Sizes and architectures may differ.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache
+from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from ..generation_random_transformer import RandomTransformerGenerationMixin
+from ..ops_random_transformer import token_loss
+from ..pipeline_random_transformer import source_language, tokenizer_languages
+from .loading import load_translator
+
+__all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM", "load_ensemble"]
+
+SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+class EnsembleConfig(PretrainedConfig):
+    """What the members of an ensemble have in common: vocabulary, special tokens and the smallest position limit."""
+
+    model_type = "seq2seq_ensemble"
+
+
+@dataclass
+class EnsembleEncoderOutput(BaseModelOutput):
+    """The encoded source of each member.
+
+    Attributes:
+        last_hidden_state: that of the first member, `[sources, source_len, width]`.
+        members: `encoder_outputs` and `attention_mask` of each member, which may be repeated for each beam.
+    """
+
+    members: tuple[dict[str, Any], ...] | None = None
+
+
+class EnsembleEncoder(nn.Module):
+    """The encoders of all members."""
+
+    def __init__(self, encoders: Sequence[nn.Module]):
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> EnsembleEncoderOutput:
+        """Encode sources, `[batch, source_len]`."""
+        kwargs["return_dict"] = True
+        outputs = [encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs) for encoder in self.encoders]
+        members = tuple({"encoder_outputs": output, "attention_mask": attention_mask} for output in outputs)
+        return EnsembleEncoderOutput(last_hidden_state=outputs[0].last_hidden_state, members=members)
+
+
+class EnsembleCache(Cache):
+    """The cache of each member."""
+
+    def __init__(self, members: Sequence[Cache]):
+        super().__init__(layers=[])
+        self.members = list(members)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.members[0].get_seq_length(layer_idx)
+
+
+class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
+    """Several sequence-to-sequence models that decode together, with `generate()`.
+
+    Every member uses its own cache and, where it has one, its own fast decoder. Members may be in int8 or half
+    precision. An ensemble cannot be trained or saved.
+
+    Args:
+        members: models of `AutoModelForSeq2SeqLM` on one device.
+
+    Raises:
+        ValueError: there are no members, or vocabulary sizes or special tokens differ.
+    """
+
+    config_class = EnsembleConfig
+    config: EnsembleConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, members: Sequence[PreTrainedModel]):
+        members = list(members)
+        super().__init__(ensemble_config(members))
+        self.members: Any = nn.ModuleList(members)
+        self.generation_config = copy.deepcopy(members[0].generation_config)
+        self.training = any(member.training for member in members)
+
+    def get_encoder(self, modality: str | None = None) -> nn.Module:  # noqa: ARG002
+        """The encoders of all members as one module."""
+        return EnsembleEncoder([member.get_encoder() for member in self.members])
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Raises a ValueError."""
+        raise ValueError("an ensemble cannot be saved: save its members.")
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        member_inputs: Sequence[dict[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """The average of the members' logits, `[batch, target_len, vocab_size]`.
+
+        Normalized, these are the averages of the log-probabilities, which differ from the logits by one number per
+        position.
+
+        Args:
+            input_ids: source ids, `[batch, source_len]`.
+            attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
+            decoder_input_ids: target ids, shifted right, `[batch, target_len]`.
+            labels: target ids, `[batch, target_len]`, -100 for positions to ignore; see the members' `forward`.
+            member_inputs: the arguments of each member, instead of the others, during `generate()`.
+            **kwargs: other arguments of all members.
+
+        Returns:
+            The logits, and with labels the mean cross-entropy of the averaged logits in nats per token.
+        """
+        kwargs["return_dict"] = True
+        if member_inputs is None:
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
+            member_inputs = [inputs | {"labels": labels, "use_cache": False}] * len(self.members)
+            kwargs.pop("use_cache", None)
+        outputs = [member(**own, **kwargs) for member, own in zip(self.members, member_inputs, strict=True)]
+        caches = [output.past_key_values for output in outputs]
+        logits = average([output.logits for output in outputs])
+        return Seq2SeqLMOutput(
+            loss=None if labels is None else token_loss(logits, labels, self.config.vocab_size),
+            logits=logits,
+            past_key_values=None if None in caches else EnsembleCache(caches),
+        )
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: EnsembleCache | None = None,
+        attention_mask: Tensor | None = None,  # noqa: ARG002, repeated for the members that need it
+        encoder_outputs: EnsembleEncoderOutput | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The inputs of each member for the next step."""
+        assert encoder_outputs is not None
+        assert encoder_outputs.members is not None
+        caches = [None] * len(self.members) if past_key_values is None else past_key_values.members
+        inputs = [
+            member.prepare_inputs_for_generation(
+                input_ids, next_sequence_length=next_sequence_length, past_key_values=cache, **encoded, **kwargs
+            )
+            for member, cache, encoded in zip(self.members, caches, encoder_outputs.members, strict=True)
+        ]
+        return {"member_inputs": inputs}
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
+        """Create the cache of each member."""
+        caches = []
+        for member in self.members:
+            own = dict(model_kwargs)
+            member._prepare_cache_for_generation(generation_config, own, generation_mode, batch_size, max_cache_length)
+            caches.append(own.get("past_key_values"))
+        if None not in caches:
+            model_kwargs["past_key_values"] = EnsembleCache(caches)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        """Repeat the target rows, and the encoded source of the members whose beams do not share it."""
+        encoded = kwargs.pop("encoder_outputs")
+        encoded.members = tuple(
+            member._expand_inputs_for_generation(expand_size, is_encoder_decoder, None, **own)[1]
+            for member, own in zip(self.members, encoded.members, strict=True)
+        )
+        input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
+        return input_ids, {**kwargs, "encoder_outputs": encoded}
+
+    def _reorder_cache(self, past_key_values: EnsembleCache, beam_idx: Tensor) -> EnsembleCache:
+        """Reorder the beams of each member's cache."""
+        for i, (member, cache) in enumerate(zip(self.members, past_key_values.members, strict=True)):
+            if hasattr(member, "_reorder_cache"):
+                past_key_values.members[i] = member._reorder_cache(cache, beam_idx)
+            else:
+                cache.reorder_cache(beam_idx)
+        return past_key_values
+
+
+def average(logits: Sequence[Tensor]) -> Tensor:
+    """The average of several tensors, in float32 at least; a single one is returned unchanged."""
+    if len(logits) == 1:
+        return logits[0]
+    dtype = torch.promote_types(logits[0].dtype, torch.float32)
+    total = logits[0].to(dtype, copy=True)
+    for other in logits[1:]:
+        total += other
+    return total.div_(len(logits))
+
+
+def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:
+    """The configuration of an ensemble.
+
+    Raises:
+        ValueError: there are no members, or vocabulary sizes or special tokens differ.
+    """
+    if not members:
+        raise ValueError("members must be at least one model, got none.")
+    for name in SHARED:
+        values = [getattr(member.config, name, None) for member in members]
+        if any(value != values[0] for value in values):
+            raise ValueError(f"members must have the same {name}, got {', '.join(map(str, values))}.")
+    shared = {name: getattr(members[0].config, name, None) for name in SHARED}
+    limits = [getattr(member.config, "max_position_embeddings", None) for member in members]
+    learned = any(getattr(member.config, "position_embedding", "learned") == "learned" for member in members)
+    return EnsembleConfig(
+        is_encoder_decoder=True,
+        **shared,
+        max_position_embeddings=min((limit for limit in limits if limit is not None), default=None),
+        position_embedding="learned" if learned else "none",
+        prefix=getattr(members[0].config, "prefix", None),
+        tie_word_embeddings=False,
+    )
+
+
+def load_ensemble(
+    folders: Sequence[str | PathLike], dtype: str = "auto", argument: str = "folders"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the models of several folders, on the CPU, and their common tokenizer; a single model is not wrapped.
+
+    Args:
+        folders: saved models with their tokenizers.
+        dtype: see `load_translator`.
+        argument: name of the argument in error messages.
+
+    Raises:
+        ValueError: a folder cannot be loaded, or vocabularies differ.
+    """
+    loaded = [load_translator(Path(folder), dtype, argument) for folder in folders]
+    model, tokenizer = loaded[0]
+    if len(loaded) == 1:
+        return model, tokenizer
+    for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):
+        if vocabulary(other) != vocabulary(tokenizer):
+            raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
+    return EnsembleForSeq2SeqLM([member for member, _ in loaded]), tokenizer
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
+    """The id of each token, and the ids of an empty text, in the first language if there are several."""
+    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
+        return tokenizer.get_vocab(), tokenizer("")["input_ids"]

@@ -1,0 +1,228 @@
+"""Marian's models with unsupported options, other weights or damaged files: each raises a one-line error."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from modeling_random_transformer.conversion import convert_marian, convert_marian_npz, from_marian_npz
+from modeling_random_transformer.conversion import marian_npz_npz as npz
+from tests.helpers.marian_npz import PRE_NORM, UNTIED, options, random_weights, save_npz, write_npz
+
+NORMS = "^transformer-preprocess and transformer-postprocess must be '' and 'dan'"
+# Of Marian's transformers with other layers in the decoder.
+SSRU = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}
+
+
+def check_error(path, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        from_marian_npz(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "s2s"}, "^type must be 'transformer', got 's2s'"),
+        ({"type": "transformer-aan"}, "^type must be 'transformer', got 'transformer-aan'"),
+        ({"type": None}, "^type must be 'transformer', got None"),
+        (SSRU, "^transformer-decoder-autoreg must be 'self-attention', got 'rnn' with dec-cell='ssru'"),
+        ({**SSRU, "dec-cell": "gru"}, "got 'rnn' with dec-cell='gru'"),
+        ({"transformer-decoder-autoreg": "average-attention"}, "'self-attention', got 'average-attention'"),
+        ({"transformer-ffn-depth": 3}, "^transformer-ffn-depth must be 2, got 3"),
+        ({"transformer-ffn-activation": "tanh"}, "^transformer-ffn-activation must be one of .*, got 'tanh'"),
+        ({"transformer-ffn-activation": ["relu"]}, "^transformer-ffn-activation must be one of"),
+        ({"transformer-no-projection": True}, "^transformer-no-projection must be False, got True"),
+        ({"transformer-pool": True}, "^transformer-pool must be False, got True"),
+        ({"transformer-tied-layers": [1, 1]}, r"^transformer-tied-layers must be \[\], got \[1, 1\]"),
+        ({"right-left": True}, "^right-left must be False"),
+        ({"ulr": True}, "^ulr must be False"),
+        ({"lemma-dim-emb": 16}, "^lemma-dim-emb must be 0, got 16"),
+        ({"transformer-decoder-dim-ffn": 8}, "^transformer-decoder-dim-ffn must be transformer-dim-ffn=24, got 8"),
+        ({"transformer-decoder-ffn-depth": 1}, "^transformer-decoder-ffn-depth must be transformer-ffn-depth=2"),
+        ({"input-types": ["sequence", "class"]}, "^input-types must be 'sequence' for each input"),
+        ({"input-types": 3}, "^input-types must be"),
+        ({"transformer-postprocess-emb": "nd"}, "^transformer-postprocess-emb must be 'd' or '', got 'nd'"),
+        ({"transformer-postprocess-top": "an"}, "^transformer-postprocess-top must be '' or 'n', got 'an'"),
+        ({"transformer-postprocess": "dar"}, f"{NORMS}.*, got '' and 'dar'"),
+        ({"transformer-postprocess": "dhn"}, f"{NORMS}.*, got '' and 'dhn'"),
+        ({"transformer-preprocess": "n"}, f"{NORMS}.*, got 'n' and 'dan'"),
+        ({"transformer-preprocess": 3}, "^transformer-preprocess must be a string of operations, got 3"),
+        ({"tied-embeddings-all": "yes please"}, "^tied-embeddings-all must be true or false, got 'yes please'"),
+        ({"transformer-heads": None}, "^transformer-heads must be an integer from 1 to 1048576, got None"),
+        ({"enc-depth": 0}, "^enc-depth must be an integer from 1 to 1048576, got 0"),
+        ({"dec-depth": 2.0}, "^dec-depth must be an integer from 1 to 1048576, got 2.0"),
+        ({"dim-emb": True}, "^dim-emb must be an integer from 1 to 1048576, got True"),
+        ({"transformer-dropout": 1.5}, "^transformer-dropout must be a number from 0 to below 1, got 1.5"),
+        ({"transformer-heads": 3}, "num_heads"),
+    ],
+    ids=str,
+)
+def test_option(changes, message, tmp_path):
+    check_error(write_npz(tmp_path / "model.npz", random_weights(options()), options(**changes)), message)
+
+
+def test_sizes_of_the_vocabularies(tmp_path):
+    chosen = {**options(), "dim-vocabs": [23, 23, 23]}
+    path = write_npz(tmp_path / "model.npz", random_weights(options()), chosen)
+    check_error(path, "^dim-vocabs must be the sizes of one source and one target vocabulary, got ")
+
+
+def test_pre_norm_of_old_versions(tmp_path):
+    """Marian did not normalize keys and values of the self-attention before it had this option."""
+    chosen = options(**PRE_NORM)
+    del chosen["transformer-postprocess-top"]
+    path = write_npz(tmp_path / "model.npz", random_weights(chosen), chosen)
+    check_error(path, "^transformer-postprocess-top must be stored with transformer-preprocess='n', but it is missing")
+
+
+def removed(name):
+    return lambda weights: weights.pop(name)
+
+
+def added(name, *shape):
+    return lambda weights: weights.update({name: np.ones(shape, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (removed("encoder_l2_ffn_b1"), r"model\.npz must contain the weight 'encoder_l2_ffn_b1', which is missing"),
+        (removed("decoder_l1_context_Wo_ln_bias"), "'decoder_l1_context_Wo_ln_bias', which is missing"),
+        (removed("Wemb"), "'Wemb', which is missing"),
+        (removed("decoder_ff_logit_out_b"), "'decoder_ff_logit_out_b'"),
+        (added("encoder_l3_self_Wq", 16, 16), "without a counterpart in this model, got encoder_l3_self_Wq"),
+        (added("Wtype", 2, 16), "without a counterpart in this model, got Wtype"),
+        (added("decoder_l1_rnn_W", 16, 16), "got decoder_l1_rnn_W"),
+        (added("encoder_l1_ffn_W1", 16, 20), r"encoder_l1_ffn_W1 of .* must have the shape of .*, got \[20, 16\]"),
+        (added("encoder_l1_ffn_W1", 24), "encoder_l1_ffn_W1 of .* must have 2 dimensions"),
+        (added("encoder_l1_self_bq", 1, 8), r"encoder_l1_self_bq of .*, got \[8\]"),
+        (added("decoder_ff_logit_out_b", 1, 3), "decoder_ff_logit_out_b of .* must have as many rows"),
+        (lambda w: w.update(Wemb=w["Wemb"].astype(np.int8)), "Wemb of .* must be an array of floats, got int8: quant"),
+        (lambda w: w.update(Wemb=w["Wemb"].astype(np.complex64)), "Wemb of .* must be an array of floats, got complex"),
+        (lambda w: w.update(Wemb=w["Wemb"].astype(np.longdouble)), "Wemb of .* must be an array of floats"),
+    ],
+)
+def test_weights(change, message, tmp_path):
+    weights = random_weights(options())
+    change(weights)
+    check_error(write_npz(tmp_path / "model.npz", weights, options()), message)
+
+
+def test_learned_positions_that_are_missing(tmp_path):
+    chosen = options(**{"transformer-train-position-embeddings": True})
+    path = write_npz(tmp_path / "model.npz", random_weights(options()), chosen)
+    check_error(path, "'Wpos', which is missing")
+
+
+def test_untied_output_that_is_missing(tmp_path):
+    path = write_npz(
+        tmp_path / "model.npz", random_weights(options(**UNTIED, **{"tied-embeddings": True})), options(**UNTIED)
+    )
+    check_error(path, "'decoder_ff_logit_out_Wt', which is missing")
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.intgemm.alphas.bin"])
+def test_packed_model(name, tmp_path):
+    """Given as a file, and as the only model in a folder."""
+    (tmp_path / name).write_bytes(b"x")
+    message = (
+        rf"^the model must be a \.npz file, got {name}: binary models of marian-conv, which are packed or have 8 or 16"
+    )
+    check_error(tmp_path / name, message)
+    check_error(tmp_path, message)
+
+
+def test_path(tmp_path):
+    check_error(tmp_path / "missing.npz", "must be an existing .npz file, got ")
+    check_error(tmp_path / "model.pt", "must be a .npz file of Marian, got 'model.pt'")
+    check_error(tmp_path, "must contain one .npz file of Marian, got none")
+    for name in ("a.npz", "b.npz"):
+        save_npz(tmp_path / name)
+    check_error(tmp_path, r"must contain one .npz file of Marian, got a\.npz, b\.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            None,
+            r"model\.npz must contain the model's options as special:model\.yml, or model\.npz\.yml must exist",
+        ),
+        (b"[1, 2", r"special:model\.yml of .* must contain options in YAML, got an error: while parsing"),
+        (b"[1, 2]", "must contain options by their names, got list"),
+        (b"3: 4", "must contain options by their names, got dict"),
+        (b"", "must contain options by their names, got NoneType"),
+        (b"\xff\xfe", "must contain options in YAML"),
+        (b"type: 2001-13-45", "type must be 'transformer', got '2001-13-45'"),
+        (b"[" * 5000, "must contain options in YAML"),
+        (b"type: !!python/object/apply:os.system ['touch executed']", "must contain options in YAML"),
+    ],
+)
+def test_options_in_the_file(text, message, tmp_path):
+    weights = random_weights(options())
+    if text is not None:
+        weights["special:model.yml"] = np.frombuffer(text + b"\0", np.int8)
+    check_error(write_npz(tmp_path / "model.npz", weights, None), message)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
+def test_truncated(part, tmp_path):
+    path = save_npz(tmp_path / "model.npz")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
+    check_error(path, "must be a complete .npz file, but it cannot be read")
+
+
+def npy_header(shape, descr="<f4"):
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        npy_header((2**40, 2**10)) + bytes(8),  # a size that the data does not have
+        npy_header((2, 2), "|O") + bytes(32),
+        npy_header((2,)) + bytes(7),
+        b"\x93NUMPY\x09\x00" + bytes(100),
+        b"text",
+        b"",
+    ],
+    ids=["size", "objects", "bytes", "version", "text", "empty"],
+)
+def test_damaged_array(array, tmp_path):
+    path = save_npz(tmp_path / "model.npz")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("extra.npy", array)
+    check_error(path, "must be a complete .npz file, but it cannot be read")
+
+
+def test_objects_are_not_loaded(tmp_path):
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    path = save_npz(tmp_path / "model.npz")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("extra.npy", buffer.getvalue())
+    check_error(path, "must be a complete .npz file, but it cannot be read")
+
+
+def test_size_limit(tmp_path, monkeypatch):
+    path = save_npz(tmp_path / "model.npz")
+    monkeypatch.setattr(npz, "MAX_BYTES", 1000)
+    check_error(path, r"^the arrays of .*model\.npz must have at most 1000 bytes, got ")
+
+
+def test_nothing_is_written(tmp_path):
+    path = save_npz(tmp_path / "model.npz", right_left=True)
+    with pytest.raises(ValueError, match="right-left"):
+        convert_marian_npz(path, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_format_of_marian_mt(tmp_path):
+    """The other format of Marian is suggested."""
+    for path in (save_npz(tmp_path / "model.npz"), tmp_path):
+        with pytest.raises(ValueError, match=r"must contain a MarianMT model, got a \.npz file of Marian in .*, which"):
+            convert_marian(path, tmp_path / "out")

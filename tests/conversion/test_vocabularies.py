@@ -1,0 +1,248 @@
+"""Vocabularies of Marian: files of tokens and ids, SentencePiece models, and how they are found next to a model."""
+
+import json
+import shutil
+import sys
+
+import pytest
+import yaml
+
+from modeling_random_transformer.conversion import convert_marian_npz
+from modeling_random_transformer.conversion.marian_npz_files import find_files
+from modeling_random_transformer.conversion.marian_npz_vocabularies import read_vocabulary
+from tests.helpers.marian_npz import opus_folder, save_npz, spm_folder
+
+SPECIAL = "</s>: 0\n<unk>: 1\n"
+VOCABULARY = "opus.spm32k-spm32k.vocab.yml"
+
+
+@pytest.fixture
+def opus(tmp_path):
+    opus_folder(tmp_path / "opus")
+    return tmp_path / "opus"
+
+
+@pytest.fixture
+def spm(tmp_path):
+    spm_folder(tmp_path / "spm")
+    return tmp_path / "spm"
+
+
+TOKENS = [
+    *("▁no", "no", "yes", "null", "1", "1.5", "0x1f", "~", "a", "日本", "é", "𝒳", "👍", "\u00a0", "\u200b", "\ufeff"),
+    *("#", ":", "?", "-", ",", "[", "]", "{", "}", "&", "*", "!", "|", ">", "%", "@", "`", "''", '""', "\\", "\\n"),
+    *("a:b", "▁:", ": ", "a: 3", "a b", "\u0085", "\u2028", "'", '"', "x" * 2000),
+]
+
+
+def escaped(token):
+    return yaml.dump(token, default_style='"', width=10**6, allow_unicode=False).strip()
+
+
+def raw_double(token):
+    return '"' + token.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def single(token):
+    return "'" + token.replace("'", "''") + "'"
+
+
+@pytest.mark.parametrize("quote", [escaped, raw_double, single])
+@pytest.mark.parametrize("entry", ["{}: {}\n", "? {}\n: {}\n"])
+def test_quoted_tokens(quote, entry, tmp_path):
+    """Each token keeps its text. YAML writes long keys as complex keys."""
+    ids = {token: i for i, token in enumerate(["</s>", "<unk>", *TOKENS])}
+    text = "".join(entry.format(quote(token), i) for token, i in ids.items())
+    (tmp_path / "vocab.yml").write_bytes(text.encode())
+    assert read_vocabulary(tmp_path / "vocab.yml") == ids
+
+
+def test_tokens_without_quotes(tmp_path):
+    tokens = [token for token in TOKENS if token[0] not in "'\"#" and ": " not in token]
+    text = "".join(f"{token}: {i}\n" for i, token in enumerate(["</s>", "<unk>", *tokens]))
+    (tmp_path / "vocab.yml").write_bytes(text.encode())
+    assert list(read_vocabulary(tmp_path / "vocab.yml"))[2:] == tokens
+
+
+def test_raw_characters(tmp_path):
+    """U+0085 and U+2028 are line breaks in YAML 1.1, but not in Marian's files."""
+    (tmp_path / "vocab.yml").write_text(
+        f'---\n# a comment\n{SPECIAL}a\u0085: 2\n"\u2028": 3\nb: 4 \n\n...\n', encoding="utf-8"
+    )
+    assert read_vocabulary(tmp_path / "vocab.yml") == {"</s>": 0, "<unk>": 1, "a\u0085": 2, "\u2028": 3, "b": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must contain the tokens </s> and <unk>, but lacks </s>, <unk>"),
+        ("</s>: 0\na: 1\n", "but lacks <unk>"),
+        (SPECIAL + "a\n", "must have a token and its id on each line, got 'a' on line 3"),
+        (SPECIAL + "a: b\n", "got 'a: b' on line 3"),
+        (SPECIAL + "a: -1\n", "got 'a: -1' on line 3"),
+        (SPECIAL + '"a: 2\n', "got '\"a: 2' on line 3"),
+        (SPECIAL + "'a'b: 2\n", "on line 3"),
+        (SPECIAL + '"\\q": 2\n', "must have a token and its id on each line, got .* on line 3"),
+        (SPECIAL + "a: 2\na: 3\n", "must have each token and each id once, but one is repeated"),
+        (SPECIAL + "a: 2\nb: 2\n", "must have each token and each id once, but one is repeated"),
+        (b"</s>: 0\n\xff: 1\n", "must be UTF-8 text, but line 2 is not"),
+    ],
+)
+def test_invalid_file(text, message, tmp_path):
+    path = tmp_path / "vocab.yml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=message) as caught:
+        read_vocabulary(path)
+    assert "\n" not in str(caught.value)
+
+
+def check_error(folder, message, **options):
+    output = folder.parent / "out"
+    with pytest.raises(ValueError, match=message) as caught:
+        convert_marian_npz(folder, output, **options)
+    assert "\n" not in str(caught.value)
+    assert not output.exists()
+
+
+def test_vocabulary_of_another_model(opus):
+    text = (opus / VOCABULARY).read_text(encoding="utf-8")
+    rows = len(text.splitlines())
+    (opus / VOCABULARY).write_text(text.rpartition("\n▁")[0] + "\nother: 1000\n", encoding="utf-8")
+    check_error(opus, rf"vocab\.yml must have ids from 0 to {rows - 1}, got 1000")
+    (opus / VOCABULARY).write_text(f"{text}other: {rows}\n", encoding="utf-8")
+    check_error(opus, rf"vocab\.yml must have a token for each of {rows} rows of the embedding, got {rows + 1}")
+
+
+def test_sentencepiece_model_of_another_vocabulary(opus, spm):
+    model = next(opus.glob("*.npz"))
+    check_error(model, r"vocab\.spm must have a token for each of", vocabs=[spm / "vocab.spm"])
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x00" * 50])
+def test_damaged_sentencepiece_model(content, opus, spm):
+    (opus / "target.spm").write_bytes(content)
+    check_error(opus, r"target\.spm must be a SentencePiece model, got an error: ")
+    (spm / "vocab.spm").write_bytes(content)
+    check_error(spm, r"vocab\.spm must be a SentencePiece model, got an error: ")
+
+
+def test_sentencepiece_is_not_installed(spm, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    check_error(spm, r"vocab\.spm requires sentencepiece: pip install 'random-transformer\[marian\]'")
+
+
+def test_without_sentencepiece_models(opus, tmp_path):
+    """For example of a model with BPE: the model is converted, without a tokenizer."""
+    (opus / "source.spm").unlink()
+    report = convert_marian_npz(opus, tmp_path / "out")
+    assert any("SentencePiece models, such as source.spm and target.spm" in note for note in report.notes)
+    assert not (tmp_path / "out" / "vocab.json").exists()
+
+
+def test_given_files(opus, tmp_path):
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("source.spm", "target.spm", VOCABULARY):
+        shutil.move(opus / name, moved / name)
+    spm = [moved / "source.spm", moved / "target.spm"]
+    convert_marian_npz(opus, tmp_path / "out", vocabs=[moved / VOCABULARY], spm=spm)
+    assert (tmp_path / "out" / "target.spm").read_bytes() == spm[1].read_bytes()
+    assert json.loads((tmp_path / "out" / "vocab.json").read_text(encoding="utf-8"))["</s>"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocabs": ["a.yml"]}, "^vocabs must be existing files, got 'a.yml'"),
+        ({"spm": ["a.spm"]}, "^spm must be existing files, got 'a.spm'"),
+        ({"vocabs": ["{}/LICENSE"]}, r"^vocabs must be files with the suffix \.yml or \.spm, got 'LICENSE'"),
+        ({"vocabs": ["{}/decoder.yml"] * 3}, "^vocabs must be one file, or one for each language, got 3 files"),
+        ({"vocabs": ["{}/decoder.yml", "{}/source.spm"]}, "^vocabs must be either .yml or .spm files, got decoder.yml"),
+        ({"vocabs": ["{}/source.spm"], "spm": ["{}/source.spm"]}, "^spm must not be given with vocabs in .spm files"),
+    ],
+)
+def test_invalid_arguments(options, message, opus):
+    check_error(opus, message, **{name: [path.format(opus) for path in paths] for name, paths in options.items()})
+
+
+def names_found(folder, *names, **decoder):
+    for name in names:
+        (folder / name).write_text("")
+    if decoder:
+        (folder / "decoder.yml").write_text(json.dumps(decoder))
+    found = find_files(folder / "model.npz").vocabs
+    return found and tuple(path.name for path in found)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], None),
+        (["config.yml", "README.md"], None),
+        (["vocab.yml"], ("vocab.yml", "vocab.yml")),
+        (["vocab.deen.spm"], ("vocab.deen.spm", "vocab.deen.spm")),
+        (["a.trg.vocab.yml", "a.src.vocab.yml"], ("a.src.vocab.yml", "a.trg.vocab.yml")),
+        (["srcvocab.ende.spm", "trgvocab.ende.spm"], ("srcvocab.ende.spm", "trgvocab.ende.spm")),
+        (["vocab.source.spm", "vocab.target.spm"], ("vocab.source.spm", "vocab.target.spm")),
+        (["vocab.spm", "._vocab.spm"], ("vocab.spm", "vocab.spm")),
+    ],
+)
+def test_vocabularies_in_a_folder(names, expected, tmp_path):
+    assert names_found(tmp_path, *names) == expected
+
+
+@pytest.mark.parametrize("names", [["vocab.de.yml", "vocab.en.yml"], ["src.vocab.yml", "source.vocab.yml"]])
+def test_ambiguous_vocabularies(names, tmp_path):
+    message = r"^vocabs must be given if a folder contains several vocabularies, got .* extract it and run `.*--vocabs`"
+    with pytest.raises(ValueError, match=message):
+        names_found(tmp_path, *names)
+
+
+def test_vocabularies_of_the_decoder_options(tmp_path):
+    """The names count, not the folders, which are those of another machine. Other values are ignored."""
+    files = ["vocab.de.yml", "vocab.en.yml"]
+    paths = ["/home/user/vocab.en.yml", "..\\vocab.de.yml"]
+    assert names_found(tmp_path, *files, vocabs=paths) == ("vocab.en.yml", "vocab.de.yml")
+    (tmp_path / "vocab.de.yml").unlink()
+    for vocabs in (paths, [3], "a", []):
+        assert names_found(tmp_path, vocabs=vocabs) == ("vocab.en.yml", "vocab.en.yml")
+
+
+def test_options_of_the_search(tmp_path):
+    save_npz(tmp_path / "model.npz")
+    (tmp_path / "model.npz.decoder.yml").write_text("beam-size: 5\nnormalize: 1\nallow-unk: true\nword-penalty: 0.5\n")
+    report = convert_marian_npz(tmp_path, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (config["num_beams"], config["length_penalty"]) == (5, 1.0)
+    assert config.get("suppress_tokens") is None
+    assert any("word-penalty=0.5" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "beams"),
+    [
+        ("beam-size: 1\nnormalize: 0.6\n", 1),
+        ("beam-size: 1\nnormalize: 0\n", 1),
+        ("normalize: 0.6\n", None),
+        ("beam-size: 4\nnormalize: .nan\n", 4),
+        ("beam-size: 4\nnormalize: .inf\n", 4),
+        ("beam-size: 1000000000\nnormalize: 0.6\n", None),
+        ("beam-size: 4\nnormalize: true\n", 4),
+        ("beam-size: true\nnormalize: 0.6\n", None),
+        ("beam-size: 0\nnormalize: 0.6\n", None),
+    ],
+)
+def test_length_normalization_without_a_counterpart_is_dropped(text, beams, tmp_path):
+    save_npz(tmp_path / "model.npz")
+    (tmp_path / "decoder.yml").write_text(text)
+    report = convert_marian_npz(tmp_path, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (config.get("num_beams"), config.get("length_penalty")) == (beams, None)
+    assert any(note.startswith("normalize=") and "was dropped" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("text", ["[1", "- 1", "x"])
+def test_damaged_options_of_the_search(text, tmp_path):
+    save_npz(tmp_path / "model.npz")
+    (tmp_path / "decoder.yml").write_text(text)
+    check_error(tmp_path / "model.npz", r"decoder\.yml must contain options")

@@ -1,0 +1,126 @@
+"""Word alignments from cross-attention: words of tokens, links, files, and quality on a trained model."""
+
+import pytest
+import torch
+
+from modeling_random_transformer.commands import score as command
+from modeling_random_transformer.data import ParallelText
+from modeling_random_transformer.inference import align_file, alignments
+from modeling_random_transformer.inference.alignments import (
+    Aligner,
+    link_words,
+    pharaoh_line,
+    words_by_marks,
+    words_by_offsets,
+)
+from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from tests.helpers.gold_alignments import alignment_error_rate, gold_alignment
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+
+PAIRS = list(zip(some_texts(12, seed=1), some_texts(12, seed=2), strict=True))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator().double()
+
+
+def test_every_target_word_has_one_link(model, tokenizer):
+    for (source, target), links in zip(PAIRS, alignments(model, tokenizer, PAIRS, max_batch_tokens=99), strict=True):
+        assert sorted(word for _, word in links) == list(range(len(target.split())))
+        assert {word for word, _ in links} <= set(range(len(source.split())))
+        assert links == sorted(links)
+
+
+def test_batching_does_not_change_links(model, tokenizer):
+    together = list(alignments(model, tokenizer, PAIRS))
+    assert together == [next(alignments(model, tokenizer, [pair])) for pair in PAIRS]
+    assert together == list(alignments(model, tokenizer, PAIRS, chunk_size=5))
+
+
+def test_attention_is_that_of_the_requested_step(model, tokenizer):
+    """Where a token is the input, changing the last one changes its attention, but not that of the earlier ones."""
+    aligner = Aligner(model, tokenizer, layer=1, step="input")
+    ids = tokenizer(["the boy reads", "las casas dos", "las casas dos"])["input_ids"]
+    changed = [*ids[2][:-2], ids[0][0], ids[2][-1]]
+    first, second = aligner.attention([ids[0]] * 2, [ids[1], changed])
+    assert first.shape == (len(ids[1]) - 1, len(ids[0]))
+    torch.testing.assert_close(first.sum(dim=1), torch.ones(len(first)))
+    torch.testing.assert_close(first[:-1], second[:-1])
+    assert not torch.allclose(first[-1], second[-1])
+    predicting = Aligner(model, tokenizer, layer=1).attention([ids[0]] * 2, [ids[1], changed])
+    torch.testing.assert_close(predicting[0, 1:], first[:-1])
+    torch.testing.assert_close(predicting[0], predicting[1])
+
+
+def test_the_attention_implementation_is_restored(model, tokenizer):
+    list(alignments(model, tokenizer, PAIRS[:1]))
+    assert model.config._attn_implementation == "sdpa"
+    assert model.model.decoder.config._attn_implementation == "sdpa"
+
+
+def test_links_sum_the_attention_of_subwords():
+    attention = torch.tensor([[0.4, 0.3, 0.3, 0.9], [0.5, 0.3, 0.2, 0.9], [0.1, 0.2, 0.1, 0.9]])
+    assert link_words(attention, [0, 1, 1, None], [0, 0, 1]) == [(1, 0), (1, 1)]
+    assert link_words(attention, [0, 1, 1, None], [0, 1, 1]) == [(1, 0), (1, 1)]
+    assert link_words(attention, [0, 1, 2, None], [0, None, 1]) == [(0, 0), (1, 1)]
+    assert link_words(attention, [None] * 4, [0]) == []
+
+
+def test_words_of_tokens():
+    assert words_by_offsets("la niña", [(0, 2), (2, 4), (4, 7), (0, 0)]) == [0, 1, 1, None]
+    assert words_by_offsets("a  b", [(0, 1), (1, 2), (2, 4)]) == [0, None, 1]
+    assert words_by_marks(["▁the", "▁cat", "s", "</s>"], {"</s>"}) == [0, 1, 1, None]
+
+
+def test_byte_level_tokens_of_one_character(tokenizer):
+    """A character outside the vocabulary has several tokens with the same offsets."""
+    text = "one 灯塔 two"
+    offsets = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    words = words_by_offsets(text, offsets)
+    assert words[-1] is None
+    assert [word for word in words if word is not None] == sorted(word for word in words if word is not None)
+    assert set(words) == {0, 1, 2, None}
+
+
+def test_invalid_arguments(model, tokenizer):
+    with pytest.raises(ValueError, match="layer must be from -3 to 2, got 3"):
+        alignments(model, tokenizer, PAIRS, layer=3)
+    with pytest.raises(ValueError, match="step must be one of output, input, got 'next'"):
+        alignments(model, tokenizer, PAIRS, step="next")
+    with pytest.raises(ValueError, match="model must be a single model for alignments, got an ensemble"):
+        alignments(EnsembleForSeq2SeqLM([model, model]), tokenizer, PAIRS)
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+def test_command_and_file_write_pharaoh_lines(model, tokenizer, tmp_path, capsys):
+    for name, column in zip(("source.txt", "target.txt"), zip(*PAIRS, strict=True), strict=True):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in column))
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    corpus = ParallelText(tmp_path / "source.txt", tmp_path / "target.txt")
+    align_file(corpus, tmp_path / "links.txt", model, tokenizer, chunk_size=5)
+    lines = (tmp_path / "links.txt").read_text().splitlines()
+    assert lines == [pharaoh_line(links) for links in alignments(model, tokenizer, PAIRS)]
+    files = ["--source_file", tmp_path / "source.txt", "--target_file", tmp_path / "target.txt"]
+    arguments = ["--model", tmp_path / "model", "--device", "cpu", *files, "--alignments"]
+    assert command.main(list(map(str, arguments))) == 0
+    assert capsys.readouterr().out.splitlines() == lines
+    with pytest.raises(SystemExit):
+        command.main([*map(str, arguments), "--token_scores"])
+    assert "--alignments must be given without" in capsys.readouterr().err
+
+
+def test_gold_alignments():
+    sure, possible = gold_alignment("The boy wants two red apples.", "El niño quiere dos manzanas rojas.")
+    assert sure == {(0, 0), (1, 1), (2, 2), (3, 3), (5, 4), (4, 5)} == possible
+    sure, possible = gold_alignment("Do we see the man's dog?", "¿Vemos el perro del hombre?")
+    assert sure == {(2, 0), (5, 2), (4, 4), (3, 3)}
+    assert possible - sure == {(i, 1) for i in range(6)}
+    assert alignment_error_rate([sure], [(sure, possible)]) == 0
+    assert alignment_error_rate([{(0, 0)}], [(sure, possible)]) == 1

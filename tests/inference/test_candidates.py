@@ -1,0 +1,326 @@
+"""N-best lists and forced prefixes, in Python, in files and on the command line."""
+
+import gzip
+import json
+import re
+
+import pytest
+import torch
+
+from modeling_random_transformer import Seq2SeqPipeline
+from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer.inference import (
+    Candidate,
+    TranslationOptions,
+    translate,
+    translate_file,
+    translate_n_best,
+    translate_stream,
+)
+from modeling_random_transformer.inference import translation_files as files
+from modeling_random_transformer.inference.formats import candidate_format
+from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+
+TEXTS = some_texts(9)
+SHORT = {"max_new_tokens": 8, "progress": False}
+LONG_PREFIX = "las niñas no ven la casa vieja " * 5
+PREFIXES = ["el", "", "las casa", "el libro en", "", "a", "two red", "", "we"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator().double()  # in float32, rounding could change the order of hypotheses
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+def texts_of(candidates):
+    return [[candidate.translation for candidate in alternatives] for alternatives in candidates]
+
+
+class TestNBest:
+    def test_equals_the_sequences_of_generate(self, model, tokenizer):
+        found = list(translate_n_best(TEXTS, model, tokenizer, n_best=3, chunk_size=5, **SHORT))
+        for text, candidates in zip(TEXTS, found, strict=True):
+            outputs = model.generate(
+                **tokenizer(text, return_tensors="pt"),
+                num_beams=4,
+                num_return_sequences=3,
+                length_penalty=0.6,
+                max_new_tokens=8,
+                return_dict_in_generate=True,
+                output_scores=True,
+            )
+            expected = tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
+            assert [candidate.translation for candidate in candidates] == expected
+            scores = [candidate.score for candidate in candidates]
+            assert scores == pytest.approx(outputs.sequences_scores.tolist(), rel=1e-4)
+            assert scores == sorted(scores, reverse=True)
+
+    def test_the_first_candidate_is_the_translation(self, model, tokenizer):
+        best = [
+            alternatives[0] for alternatives in texts_of(translate_n_best(TEXTS, model, tokenizer, n_best=2, **SHORT))
+        ]
+        assert best == translate(TEXTS, model, tokenizer, **SHORT)
+
+    def test_blank_texts_have_as_many_candidates(self, model, tokenizer):
+        blank, other = translate_n_best([" ", "two"], model, tokenizer, n_best=2, **SHORT)
+        assert blank == [Candidate("", 0.0)] * 2
+        assert len(other) == 2
+
+    def test_hypotheses_that_beam_search_has_excluded_are_no_candidates(self, model, tokenizer):
+        only = tokenizer.convert_tokens_to_ids("a")
+        options = {"n_best": 3, "prefix_allowed_tokens_fn": lambda *_: [only], **SHORT}
+        [candidates] = translate_n_best(["the boy"], model, tokenizer, **options)
+        assert [candidate.translation for candidate in candidates] == ["a" * 8]
+        assert candidates[0].score > -1e3
+
+    def test_samples_need_no_beams(self, model, tokenizer):
+        options = {"do_sample": True, "num_beams": 1, "seed": 1, **SHORT}
+        found = list(translate_n_best(TEXTS, model, tokenizer, n_best=6, **options))
+        assert all(len(candidates) == 6 for candidates in found)
+        assert len(set(texts_of(found)[0])) > 1
+        scores = [[candidate.score for candidate in candidates] for candidates in found]
+        assert scores == [sorted(values, reverse=True) for values in scores]
+        pipe = TranslationOptions(max_batch_tokens=60, num_beams=1, n_best=6, generate_options={"do_sample": True})
+        batches = pipe.pipeline(model, tokenizer).batches([5] * 8, 1, pipe.pipeline(model, tokenizer)._forward_params)
+        assert max(map(len, batches)) == 2
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"n_best": 5}, "n_best must be at most num_beams=4, got 5"),
+            ({"n_best": 2, "num_beams": 1}, "n_best must be at most num_beams=1, got 2"),
+            ({"n_best": 3, "num_beams": 2, "do_sample": True}, "n_best must be at most num_beams=2, got 3"),
+            ({"n_best": 0}, "n_best must be None or a positive integer, got 0"),
+        ],
+    )
+    def test_invalid(self, model, tokenizer, options, message):
+        with pytest.raises(ValueError, match=message):
+            translate_n_best(TEXTS, model, tokenizer, **options)
+
+    def test_translate_has_one_translation_per_text(self, model, tokenizer):
+        with pytest.raises(ValueError, match="n_best must be given to translate_n_best, got 2"):
+            translate_stream(TEXTS, model, tokenizer, n_best=2)
+
+
+class TestPrefixes:
+    @pytest.mark.parametrize("num_beams", [1, 4])
+    def test_equals_constrained_decoding(self, model, tokenizer, num_beams):
+        """The reference is `prefix_allowed_tokens_fn`, for each text separately."""
+        found = translate(TEXTS, model, tokenizer, prefixes=PREFIXES, num_beams=num_beams, **SHORT)
+        every_token = list(range(len(tokenizer)))
+        for text, prefix, translation in zip(TEXTS, PREFIXES, found, strict=True):
+            forced = tokenizer(prefix)["input_ids"][:-1]
+
+            def allowed(_, ids, forced=forced):
+                step = len(ids) - 1
+                return forced[step : step + 1] or every_token
+
+            options = {"length_penalty": 0.6} if num_beams > 1 else {}
+            ids = model.generate(
+                **tokenizer(text, return_tensors="pt"),
+                prefix_allowed_tokens_fn=allowed,
+                num_beams=num_beams,
+                max_new_tokens=8,
+                **options,
+            )
+            assert translation == tokenizer.decode(ids[0], skip_special_tokens=True)
+            assert translation.startswith(prefix)
+
+    def test_a_prefix_overrides_other_processors(self, model, tokenizer):
+        options = {"no_repeat_ngram_size": 1, "num_beams": 2, **SHORT}
+        [translation] = translate(["the boy"], model, tokenizer, prefixes=["a a a"], **options)
+        assert translation.startswith("a a a")
+
+    def test_prefix_of_each_sample(self, model, tokenizer):
+        torch.manual_seed(0)
+        options = {"do_sample": True, "num_return_sequences": 3, "max_new_tokens": 6}
+        pipe = Seq2SeqPipeline(model, tokenizer, device="cpu", **options)
+        for candidates, prefix in zip(pipe(["one", "two"], target_prefix=["el", "las"]), ["el", "las"], strict=True):
+            assert all(candidate["generated_text"].startswith(prefix) for candidate in candidates)
+
+    def test_pipeline_with_one_text_and_with_a_stream(self, model, tokenizer):
+        pipe = Seq2SeqPipeline(model, tokenizer, device="cpu", max_new_tokens=6, target_prefix="el")
+        one = pipe("the boy")
+        assert one["generated_text"].startswith("el")
+        assert list(pipe(text for text in ["the boy"])) == [one]
+        assert pipe("the boy", target_prefix="las")["generated_text"].startswith("las")
+
+    @pytest.mark.parametrize("num_beams", [1, 4])
+    def test_a_prefix_follows_the_forced_first_token(self, model, tokenizer, num_beams):
+        first = tokenizer.convert_tokens_to_ids("<unk>")
+        options = {"forced_bos_token_id": first, "max_new_tokens": 8, "num_beams": num_beams}
+        pipe = Text2TextGenerationPipeline(model, tokenizer, device="cpu", return_tensors=True, **options)
+        texts, prefixes = ["the boy", "one", "two"], ["el libro", "", "las"]
+        for answer, prefix in zip(pipe(texts, target_prefix=prefixes), prefixes, strict=True):
+            forced = [first, *tokenizer(prefix)["input_ids"][:-1]]
+            assert answer["generated_token_ids"].tolist()[1 : len(forced) + 1] == forced
+
+    def test_the_computed_limit_counts_the_tokens_after_the_prefix(self, model, tokenizer):
+        long = " ".join(["las niñas no ven la casa vieja"] * 8)
+        options = {"min_length": 60, "progress": False}
+        [forced, free] = translate(["the boy", "the boy"], model, tokenizer, prefixes=[long, ""], **options)
+        assert forced.startswith(long)
+        assert [free] == translate(["the boy"], model, tokenizer, **options)
+        found = translate_n_best(["the boy"] * 2, model, tokenizer, n_best=4, prefixes=[long, "el"], progress=False)
+        for candidates in found:
+            assert len(candidates) == len(set(candidates)) == 4
+            assert candidates[-1].score > -1e3
+
+    @pytest.mark.parametrize(
+        ("positions", "options", "limit"),
+        [
+            ("sinusoidal", {"max_new_tokens": 5}, 5),
+            ("sinusoidal", {"max_length": 6}, 5),
+            ("sinusoidal", {}, 20),
+            ("learned", {"max_batch_tokens": 100}, 30),
+        ],
+    )
+    def test_a_prefix_above_the_limit(self, tokenizer, positions, options, limit):
+        model = random_translator(position_embedding=positions, max_position_embeddings=30)
+        pipe = Seq2SeqPipeline(model, tokenizer, device="cpu", num_beams=2, **options)
+        length = len(tokenizer(LONG_PREFIX)["input_ids"]) - 1
+        message = f"target_prefix must have fewer tokens than the limit on new tokens, {limit}, "
+        with pytest.raises(ValueError, match=re.escape(f"{message}got {length}.")):
+            pipe("one", target_prefix=LONG_PREFIX)
+        with pytest.raises(ValueError, match=re.escape(f"{message}but the one at index 1 has {length}.")):
+            pipe(["one", "two"], target_prefix=["", LONG_PREFIX])
+
+    @pytest.mark.parametrize(
+        ("inputs", "target_prefix", "message"),
+        [
+            (["a", "b"], ["c"], "target_prefix must be a string or one string per text, 2, got \\['c'\\]"),
+            (["a"], [3], "target_prefix must be a string or one string per text, 1, got \\[3\\]"),
+            (["a"], 3, "target_prefix must be a string or a list of strings, got 3"),
+            (iter(["a"]), ["c"], "target_prefix must be a string unless inputs is a list"),
+        ],
+    )
+    def test_invalid(self, model, tokenizer, inputs, target_prefix, message):
+        pipe = Seq2SeqPipeline(model, tokenizer, device="cpu", max_new_tokens=6)
+        with pytest.raises(ValueError, match=message):
+            list(pipe(inputs, target_prefix=target_prefix))
+
+    def test_more_prefixes_than_texts(self, model, tokenizer):
+        with pytest.raises(ValueError, match=r"prefixes must be one per text, got more than 1\."):
+            translate(["a"], model, tokenizer, prefixes=["b", "c"], **SHORT)
+
+    def test_fewer_prefixes_than_texts(self, model, tokenizer):
+        with pytest.raises(ValueError, match="prefixes must be one per text, got fewer: the last belongs to text 2"):
+            translate(TEXTS, model, tokenizer, prefixes=PREFIXES[:2], **SHORT)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("output_format", ["text", "jsonl"])
+    def test_n_best_lists_resume_in_order(self, model, tokenizer, tmp_path, monkeypatch, output_format):
+        source, prefixes, output = (tmp_path / name for name in ("in.txt", "prefixes.txt", "out.txt"))
+        source.write_text("\n".join(TEXTS))
+        prefixes.write_text("\n".join(PREFIXES))
+        candidates = translate_n_best(TEXTS, model, tokenizer, n_best=2, prefixes=PREFIXES, chunk_size=4, **SHORT)
+        write = candidate_format(output_format, 2)
+        expected = [line for index, alternatives in enumerate(candidates) for line in write(index, alternatives)]
+
+        options = {"n_best": 2, "prefix_file": prefixes, "output_format": output_format, "chunk_size": 4, **SHORT}
+        original, calls = files.translate_chunk, []
+
+        def interrupted(*args):
+            calls.append(args)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return original(*args)
+
+        monkeypatch.setattr(files, "translate_chunk", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            translate_file(source, output, model, tokenizer, **options)
+        with pytest.raises(ValueError, match="differs in num_return_sequences"):
+            translate_file(source, output, model, tokenizer, **{**options, "n_best": 3})
+        with pytest.raises(ValueError, match="differs in prefix_file"):
+            translate_file(source, output, model, tokenizer, **{**options, "prefix_file": None})
+        translate_file(source, output, model, tokenizer, **options)
+        assert len(calls) == 4
+        assert output.read_text().splitlines() == expected
+
+    def test_prefix_file_must_have_as_many_lines(self, model, tokenizer, tmp_path):
+        (tmp_path / "in.txt").write_text("a\nb\n")
+        (tmp_path / "prefixes.txt").write_text("c\n")
+        with pytest.raises(ValueError, match="prefix_file must have one line per line of the input, 2, got 1"):
+            translate_file(
+                tmp_path / "in.txt", tmp_path / "out", model, tokenizer, prefix_file=tmp_path / "prefixes.txt"
+            )
+
+    def test_output_must_differ_from_the_prefixes(self, model, tokenizer, tmp_path):
+        for name in ("in.txt", "prefixes.txt"):
+            (tmp_path / name).write_text("a\n")
+        files = [tmp_path / name for name in ("in.txt", "prefixes.txt")]
+        with pytest.raises(ValueError, match="output_file must differ from prefix_file, got '/"):
+            translate_file(*files, model, tokenizer, prefix_file=files[1])
+        assert files[1].read_text() == "a\n"
+
+    def test_formats(self):
+        candidates = [Candidate("año", -0.5), Candidate("b", -1.25)]
+        assert candidate_format("text", None)(0, candidates[:1]) == ["año"]
+        assert candidate_format("text", 2)(7, candidates) == ["7 ||| año ||| -0.500000", "7 ||| b ||| -1.250000"]
+        assert candidate_format("jsonl", None)(0, candidates[:1]) == ['{"index": 0, "translation": "año"}']
+        assert json.loads(candidate_format("jsonl", 2)(7, candidates)[1]) == {
+            "index": 7,
+            "translation": "b",
+            "score": -1.25,
+        }
+        with pytest.raises(ValueError, match="output_format must be one of text, jsonl, got 'xml'"):
+            candidate_format("xml", None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, model, tokenizer):
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+class TestCommand:
+    def test_n_best_with_prefixes(self, folder, tmp_path, capsysbinary):
+        (tmp_path / "in.txt").write_text("the boy\n\ntwo apples\n")
+        (tmp_path / "prefixes.txt").write_text("el\n\n\n")
+        arguments = ["--model", folder, "--device", "cpu", "--n_best", "2", "--input", tmp_path / "in.txt"]
+        arguments += ["--prefix_file", tmp_path / "prefixes.txt"]
+        assert command.main(list(map(str, arguments))) == 0
+        printed = capsysbinary.readouterr().out
+        lines = printed.decode().splitlines()
+        assert [line.split(" ||| ")[0] for line in lines] == list("001122")
+        assert all(line.startswith("0 ||| el") for line in lines[:2])
+        assert all(re.fullmatch(r"\d \|\|\| .*? \|\|\| -?\d+\.\d{6}", line) for line in lines)
+        assert command.main([*map(str, arguments), "--output", str(tmp_path / "out.txt")]) == 0
+        assert (tmp_path / "out.txt").read_bytes() == printed
+        with gzip.open(tmp_path / "prefixes.gz", "wb") as file:
+            file.write((tmp_path / "prefixes.txt").read_bytes())
+        arguments[-1] = tmp_path / "prefixes.gz"
+        assert command.main([*map(str, arguments), "--output", "-"]) == 0
+        assert capsysbinary.readouterr().out == printed
+
+    def test_output_must_differ_from_the_prefixes(self, folder, tmp_path, capsys):
+        path = tmp_path / "prefixes.txt"
+        path.write_text("a\n")
+        with pytest.raises(SystemExit):
+            command.main(["--model", str(folder), "--prefix_file", str(path), "--output", str(path), "a"])
+        assert f"--output must differ from --prefix_file, got {path} for both." in capsys.readouterr().err
+
+    @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl.gz", "a.parquet"])
+    def test_input_must_be_lines_of_text(self, folder, model, tokenizer, tmp_path, capsys, name):
+        path = tmp_path / name
+        path.write_text("a\tb\n")
+        message = "must be a file with one text per line, not .tsv, .jsonl, .json, .parquet, got"
+        assert command.main(["--model", str(folder), "--input", str(path)]) == 2
+        assert f"--input {message}" in capsys.readouterr().err
+        with pytest.raises(ValueError, match=f"input_file {message}"):
+            translate_file(path, tmp_path / "out", model, tokenizer)
+
+    def test_more_candidates_than_beams(self, folder, capsys):
+        with pytest.raises(SystemExit):
+            command.main(["--model", str(folder), "--n_best", "5", "a"])
+        assert "--n_best must be at most --num_beams 4, got 5." in capsys.readouterr().err

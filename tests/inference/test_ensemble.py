@@ -1,0 +1,217 @@
+"""Ensembles: average of log-probabilities in `generate()`, with caches, beams, sampling and mixed members."""
+
+import pytest
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from modeling_random_transformer import DynamicInt8Config, RandomTransformerTokenizer, Seq2SeqPipeline
+from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer.generation_random_transformer import FastDecodingCache
+from modeling_random_transformer.inference import score_pairs, translate, translate_file, translate_n_best
+from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM, load_ensemble
+from modeling_random_transformer.utils.command_line import join_folders
+from tests.helpers.models import BOS, EOS, PAD
+from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
+
+TEXTS = some_texts(8)
+SHORT = {"max_new_tokens": 10, "progress": False}
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beams": {"num_beams": 4},
+    "sampling": {"num_beams": 1, "do_sample": True, "seed": 3},
+    "uncached": {"num_beams": 2, "use_cache": False},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator().double()
+
+
+@pytest.fixture(scope="module")
+def other():
+    """A member with other sizes and other layers."""
+    return random_translator(1, d_model=32, encoder_layers=1, norm_order="post").double()
+
+
+@pytest.fixture(scope="module")
+def marian(tokenizer):
+    """A member of another architecture, whose beams do not share a source."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 64}
+    layers = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": BOS, "forced_eos_token_id": None}
+    return (
+        MarianMTModel(MarianConfig(vocab_size=len(tokenizer), init_std=0.5, **sizes, **layers, **ids)).eval().double()
+    )
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_equal_members_translate_like_one(model, tokenizer, search):
+    options = SHORT | SEARCHES[search]
+    expected = translate(TEXTS, model, tokenizer, **options)
+    for members in ([model], [model, model]):
+        assert translate(TEXTS, EnsembleForSeq2SeqLM(members), tokenizer, **options) == expected
+
+
+@pytest.mark.parametrize("names", [("model", "other"), ("model", "marian"), ("marian", "model", "other")])
+def test_scores_are_averages_of_log_probabilities(names, tokenizer, request):
+    """The reference runs each member without a cache on the sequences that the ensemble has generated."""
+    members = [request.getfixturevalue(name) for name in names]
+    ensemble = EnsembleForSeq2SeqLM(members)
+    inputs = tokenizer(TEXTS[:3], return_tensors="pt", padding=True)
+    options = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 1.0, "max_new_tokens": 8}
+    outputs = ensemble.generate(**inputs, **options, output_scores=True, return_dict_in_generate=True)
+    sequences = outputs.sequences
+    copies = {name: value.repeat_interleave(2, dim=0) for name, value in inputs.items()}
+    with torch.no_grad():
+        logits = [member(**copies, decoder_input_ids=sequences[:, :-1]).logits for member in members]
+        whole = ensemble(**copies, decoder_input_ids=sequences[:, :-1]).logits
+    average = torch.stack([values.log_softmax(-1) for values in logits]).mean(0).log_softmax(-1)
+    torch.testing.assert_close(whole.log_softmax(-1), average)
+    targets = sequences[:, 1:]
+    ended = (targets == EOS).cumsum(dim=1) > (targets == EOS)
+    steps = average.gather(-1, targets[..., None])[..., 0].masked_fill(ended, 0)
+    lengths = (~ended).sum(dim=1)
+    torch.testing.assert_close(outputs.sequences_scores, (steps.sum(dim=1) / lengths).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_members_use_their_fast_decoders(model, other, tokenizer, monkeypatch):
+    steps = []
+    step = FastDecodingCache.step
+    monkeypatch.setattr(FastDecodingCache, "step", lambda self, *args: steps.append(self) or step(self, *args))
+    translate(TEXTS[:2], EnsembleForSeq2SeqLM([model, other]), tokenizer, num_beams=3, **SHORT)
+    assert len(set(map(id, steps))) == 2
+
+
+def test_batching_does_not_change_translations(model, marian, tokenizer):
+    ensemble = EnsembleForSeq2SeqLM([model, marian])
+    expected = [translate([text], ensemble, tokenizer, **SHORT)[0] for text in TEXTS]
+    assert translate(TEXTS, ensemble, tokenizer, **SHORT) == expected
+    assert expected != translate(TEXTS, model, tokenizer, **SHORT)
+
+
+def test_the_pipeline_and_scoring_take_an_ensemble(model, other, tokenizer):
+    ensemble = EnsembleForSeq2SeqLM([model, other])
+    pipe = Seq2SeqPipeline(ensemble, tokenizer, device="cpu", num_beams=4, max_new_tokens=10, length_penalty=0.6)
+    assert [answer["generated_text"] for answer in pipe(TEXTS)] == translate(TEXTS, ensemble, tokenizer, **SHORT)
+    [candidates] = translate_n_best(TEXTS[:1], ensemble, tokenizer, n_best=2, prefixes=["el"], **SHORT)
+    assert all(candidate.translation.startswith("el") for candidate in candidates)
+    pairs = [("the boy", "el niño")]
+    [[score], *alone] = ([*score_pairs(each, tokenizer, pairs)] for each in (ensemble, model, other))
+    assert score.log_probability >= sum(member.log_probability for [member] in alone) / 2
+
+
+def test_members_of_several_languages(tokenizer, tmp_path):
+    model, languages = multilingual_translator()
+    for name, saved in (("first", languages), ("second", languages), ("other", tokenizer)):
+        (model if name != "other" else random_translator()).save_pretrained(tmp_path / name)
+        saved.save_pretrained(tmp_path / name)
+    ensemble, loaded = load_ensemble([tmp_path / "first", tmp_path / "second"])
+    options = {"src_lang": "en", "tgt_lang": "fr", "num_beams": 2, **SHORT}
+    assert translate(TEXTS, ensemble, loaded, **options) == translate(TEXTS, model, languages, **options)
+    with pytest.raises(ValueError, match="must have the same vocabulary"):
+        load_ensemble([tmp_path / "other", tmp_path / "first"])
+
+
+def test_members_in_other_dtypes(model, tokenizer, tmp_path):
+    random_translator().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    quantized, _ = load_ensemble([tmp_path, tmp_path], dtype="int8")
+    assert all(member.config.quantization_config is not None for member in quantized.members)
+    mixed = EnsembleForSeq2SeqLM([random_translator().bfloat16(), quantized.members[0], model.float()])
+    model.double()
+    assert isinstance(mixed.members[1].config.quantization_config, DynamicInt8Config)
+    assert len(translate(TEXTS, mixed, tokenizer, **SHORT)) == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"eos_token_id": 5}, "members must have the same eos_token_id, got 2, 5"),
+        ({"decoder_start_token_id": 0}, "members must have the same decoder_start_token_id, got 1, 0"),
+    ],
+)
+def test_members_with_other_special_tokens(model, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        EnsembleForSeq2SeqLM([model, random_translator(**overrides)])
+
+
+def test_no_members_and_saving(model, tmp_path):
+    with pytest.raises(ValueError, match="members must be at least one model, got none"):
+        EnsembleForSeq2SeqLM([])
+    with pytest.raises(ValueError, match="an ensemble cannot be saved"):
+        EnsembleForSeq2SeqLM([model]).save_pretrained(tmp_path)
+
+
+def test_members_are_not_changed(model, tokenizer):
+    member = random_translator().train()
+    ensemble = EnsembleForSeq2SeqLM([member, model])
+    assert member.training
+    assert not model.training
+    assert ensemble.training
+    assert translate(TEXTS[:2], ensemble, tokenizer, **SHORT)
+    assert member.training
+    ensemble.generation_config.num_beams = 7
+    assert member.generation_config.num_beams != 7
+    assert not ensemble.eval().training
+    assert not member.training
+
+
+def test_loss_of_an_ensemble(model, other, tokenizer):
+    """The cross-entropy of the averaged logits; without decoder inputs, the labels are shifted right."""
+    ensemble = EnsembleForSeq2SeqLM([model, other])
+    batch = tokenizer(TEXTS[:3], return_tensors="pt", padding=True)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    with torch.no_grad():
+        outputs = ensemble(**batch, labels=labels)
+    expected = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(outputs.loss, expected)
+    assert ensemble(**batch, decoder_input_ids=batch["input_ids"]).loss is None
+
+
+def test_join_folders(tmp_path):
+    a, b = (str(tmp_path / name) for name in "ab")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert join_folders(["--model", a, b, "text", a], "--model") == ["--model", f"{a}\0{b}", "text", a]
+    assert join_folders([f"--model={a}", b, a], "--model") == [f"--model={a}\0{b}\0{a}"]
+    separate = ["text", a, "--model", a, "--model", b, "text"]
+    assert join_folders(separate, "--model") == separate
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tokenizer):
+    """Two models with one vocabulary, and one with another of the same size."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second", "third")]
+    reversed_words = RandomTransformerTokenizer.train(["odd words, all of them new"] * 9, vocab_size=len(tokenizer))
+    for seed, (folder, words) in enumerate(zip(folders, [tokenizer, tokenizer, reversed_words], strict=True)):
+        random_translator(seed).double().save_pretrained(folder)
+        words.save_pretrained(folder)
+    return folders
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+class TestCommand:
+    def test_several_models_are_an_ensemble(self, folders, tmp_path, capsys):
+        (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+        first, second, _ = map(str, folders)
+        options = ["--device", "cpu", "--max_batch_tokens", "200"]
+        ensemble, tokenizer = load_ensemble(folders[:2])
+        expected = translate(TEXTS, ensemble, tokenizer, progress=False)
+        assert command.main(["--model", first, second, *TEXTS, *options]) == 0
+        assert capsys.readouterr().out.splitlines() == expected
+        translate_file(tmp_path / "in.txt", tmp_path / "out.txt", ensemble, tokenizer)
+        assert (tmp_path / "out.txt").read_text().splitlines() == expected
+
+    def test_other_vocabulary(self, folders, capsys):
+        first, _, third = map(str, folders)
+        assert command.main(["--model", first, third, "--device", "cpu", "a"]) == 2
+        error = capsys.readouterr().err
+        assert "--model must " in error
+        assert len(error.splitlines()) == 1

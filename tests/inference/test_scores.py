@@ -1,0 +1,251 @@
+"""BLEU and chrF++: the scores of sacrebleu's command line, and the interface of `evaluate`."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import evaluate
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+import modeling_random_transformer.inference.evaluation as evaluation_package
+from modeling_random_transformer.inference.evaluation import METRICS, load_metric, score
+from tests.helpers.texts import BOTH_REFERENCES, PREDICTIONS, REFERENCES, SECOND_REFERENCES
+
+FOLDER = Path(evaluation_package.__file__).parent
+DIGITS = 10
+
+# Options, and the same options of sacrebleu's command line.
+CHOICES = {
+    "defaults": ({}, ["--chrf-word-order", "2"]),
+    "lowercase": ({"lowercase": True}, ["--chrf-word-order", "2", "-lc", "--chrf-lowercase"]),
+    "Chinese words": ({"tokenize": "zh", "word_order": 0}, ["-tok", "zh"]),
+    "international": (
+        {"tokenize": "intl", "smooth_method": "floor", "smooth_value": 0.2, "char_order": 4, "beta": 3},
+        ["-tok", "intl", "-s", "floor", "-sv", "0.2", "-cw", "2", "-cc", "4", "--chrf-beta", "3"],
+    ),
+    "characters and spaces": (
+        {"tokenize": "char", "smooth_method": "add-k", "whitespace": True},
+        ["-tok", "char", "-s", "add-k", "-cw", "2", "--chrf-whitespace"],
+    ),
+    "untokenized": (
+        {"tokenize": "none", "smooth_method": "none", "eps_smoothing": True, "force": True},
+        ["-tok", "none", "-s", "none", "-cw", "2", "--chrf-eps-smoothing", "--force"],
+    ),
+}
+
+
+def command_line(folder: Path, streams: list[list[str]], arguments: list[str]) -> dict[str, dict]:
+    """The results of sacrebleu's command line on files, by metric."""
+    paths = []
+    for number, texts in enumerate([PREDICTIONS, *streams]):
+        paths.append(str(folder / str(number)))
+        Path(paths[-1]).write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+    prediction, *references = paths
+    command = [sys.executable, "-m", "sacrebleu", *references, "-i", prediction, "-m", "bleu", "chrf"]
+    done = subprocess.run(
+        [*command, "-f", "json", "-w", str(DIGITS), *arguments], capture_output=True, check=True, timeout=1200
+    )
+    bleu, chrf = json.loads(done.stdout)
+    return {"bleu": bleu, "chrf": chrf}
+
+
+def verbose_score(result: dict) -> str:
+    """The details that sacrebleu prints with a BLEU score."""
+    precisions = "/".join(f"{precision:.1f}" for precision in result["precisions"])
+    system, reference = result["sys_len"], result["ref_len"]
+    lengths = f"ratio = {system / reference:.3f} hyp_len = {system} ref_len = {reference}"
+    return f"{precisions} (BP = {result['bp']:.3f} {lengths})"
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_scores_equal_sacrebleu_command_line(choice, tmp_path):
+    options, arguments = CHOICES[choice]
+    expected = command_line(tmp_path, [REFERENCES], arguments)
+    actual = score(PREDICTIONS, REFERENCES, **options)
+    for name in METRICS:
+        assert actual[name]["score"] == pytest.approx(expected[name]["score"], abs=10**-DIGITS)
+        assert actual[name]["name"] == expected[name]["name"]
+        assert actual[name]["signature"] == expected[name]["signature"]
+        assert actual[name]["signature"].endswith(f"version:{sacrebleu.__version__}")
+    assert verbose_score(actual["bleu"]) == expected["bleu"]["verbose_score"]
+
+
+def test_scores_with_several_references_equal_sacrebleu_command_line(tmp_path):
+    expected = command_line(tmp_path, [REFERENCES, SECOND_REFERENCES], ["--chrf-word-order", "2"])
+    actual = score(PREDICTIONS, BOTH_REFERENCES)
+    for name in METRICS:
+        assert actual[name]["score"] == pytest.approx(expected[name]["score"], abs=10**-DIGITS)
+        assert actual[name]["signature"] == expected[name]["signature"]
+        assert "nrefs:2" in actual[name]["signature"]
+
+
+def test_details_equal_sacrebleu():
+    expected = sacrebleu.BLEU().corpus_score(PREDICTIONS, [REFERENCES])
+    actual = load_metric("bleu").compute(predictions=PREDICTIONS, references=REFERENCES)
+    for name in ("counts", "totals", "precisions", "bp", "sys_len", "ref_len"):
+        assert actual[name] == getattr(expected, name)
+    chrf = load_metric("chrf").compute(predictions=PREDICTIONS, references=REFERENCES)
+    assert (chrf["name"], chrf["char_order"], chrf["word_order"], chrf["beta"]) == ("chrF2++", 6, 2, 2)
+    assert "nw:2" in chrf["signature"]
+
+
+def test_effective_order_is_passed_to_sacrebleu():
+    """The only option that the command line does not have."""
+    result = load_metric("bleu").compute(predictions=["two words"], references=["two words"], effective_order=True)
+    assert result["score"] == pytest.approx(100)
+    assert "eff:yes" in result["signature"]
+
+
+def test_number_of_references_may_vary():
+    references = [REFERENCES[0], BOTH_REFERENCES[1], *BOTH_REFERENCES[2:]]
+    result = load_metric("bleu").compute(predictions=PREDICTIONS, references=references)
+    streams = [REFERENCES, [None, *SECOND_REFERENCES[1:]]]
+    assert result["score"] == sacrebleu.BLEU().corpus_score(PREDICTIONS, streams).score
+    assert "nrefs:var" in result["signature"]
+
+
+# Properties
+
+WORDS = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=6)
+SENTENCES = st.lists(WORDS, min_size=4, max_size=8).map(" ".join)
+PAIRS = st.lists(st.tuples(st.text(max_size=30) | SENTENCES, st.text(max_size=30) | SENTENCES), min_size=1, max_size=6)
+
+
+@given(PAIRS, st.randoms(use_true_random=False))
+def test_order_of_the_corpus_does_not_change_scores(pairs, generator):
+    shuffled = generator.sample(pairs, len(pairs))
+    assert score(*zip(*pairs, strict=True)) == score(*zip(*shuffled, strict=True))
+
+
+@given(st.lists(SENTENCES, min_size=1, max_size=5))
+def test_identical_texts_score_100(texts):
+    for result in score(texts, texts).values():
+        assert result["score"] == pytest.approx(100)
+
+
+@given(PAIRS)
+def test_scores_are_in_range_for_any_text(pairs):
+    results = score(*zip(*pairs, strict=True))
+    for result in json.loads(json.dumps(results)).values():
+        assert 0 <= result["score"] <= 100 + 1e-9
+
+
+@given(st.lists(st.tuples(SENTENCES, st.lists(SENTENCES, min_size=1, max_size=3)), min_size=1, max_size=4))
+def test_order_of_references_does_not_change_bleu(pairs):
+    predictions, references = zip(*pairs, strict=True)
+    backwards = [texts[::-1] for texts in references]
+    assert score(predictions, references, "bleu") == score(predictions, backwards, "bleu")
+
+
+# The interface of evaluate
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_have_descriptions(name):
+    metric = load_metric(name)
+    assert isinstance(metric, evaluate.Metric)
+    assert (metric.name, metric.module_type) == (name, "metric")
+    assert metric.description
+    assert "Post (2018)" in metric.citation
+    assert ":param lowercase:" in metric.inputs_description
+    assert metric.inputs_description in metric.compute.__doc__
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_texts_can_be_added_in_batches(name):
+    metric = load_metric(name)
+    whole = metric.compute(predictions=PREDICTIONS, references=BOTH_REFERENCES)
+    metric.add(prediction=PREDICTIONS[0], reference=BOTH_REFERENCES[0])
+    metric.add_batch(predictions=PREDICTIONS[1:4], references=BOTH_REFERENCES[1:4])
+    with pytest.raises(ValueError, match="got 1 predictions and 2 with references"):
+        metric.add_batch(predictions=["a"], references=["a", "b"])
+    assert metric.compute(predictions=PREDICTIONS[4:], references=BOTH_REFERENCES[4:]) == whole
+
+
+def test_metrics_can_be_combined():
+    both = evaluate.combine([load_metric("bleu"), load_metric("chrf")])
+    result = both.compute(predictions=PREDICTIONS, references=REFERENCES)
+    separate = score(PREDICTIONS, REFERENCES)
+    assert (result["bleu_score"], result["chrf_score"]) == (separate["bleu"]["score"], separate["chrf"]["score"])
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory):
+    """The cache of evaluate.load; one for the complete file, since Python imports from the first one only."""
+    return tmp_path_factory.mktemp("caches")
+
+
+@pytest.mark.parametrize("spelling", ["{folder}/{name}", "{folder}/{name}/{name}.py"])
+@pytest.mark.parametrize("name", METRICS)
+def test_evaluate_loads_metrics_by_path_without_network(name, spelling, caches, monkeypatch):
+    def block(*_):
+        raise OSError("network access is blocked")
+
+    monkeypatch.setattr(socket.socket, "connect", block)
+    monkeypatch.setattr(socket, "getaddrinfo", block)
+    monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", caches / "modules")
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", caches / "metrics")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    metric = evaluate.load(spelling.format(folder=FOLDER, name=name), module_type="metric")
+    result = metric.compute(predictions=PREDICTIONS, references=REFERENCES, lowercase=True)
+    assert result == score(PREDICTIONS, REFERENCES, name, lowercase=True)[name]
+
+
+# Invalid arguments
+
+INVALID_OPTIONS = [
+    ({"tokenize": "klingon"}, r"tokenize must be one of .*'13a'.*, got 'klingon'"),
+    ({"tokenize": None}, r"tokenize must be one of .*, got None"),
+    ({"smooth_method": "laplace"}, r"smooth_method must be one of .*'exp'.*, got 'laplace'"),
+    ({"lowercase": "no"}, r"lowercase must be True or False, got 'no'"),
+    ({"effective_order": 1}, r"effective_order must be True or False, got 1"),
+    ({"word_order": 2.0}, r"word_order must be an integer of at least 0, got 2.0"),
+    ({"beta": True}, r"beta must be an integer of at least 0, got True"),
+    ({"char_order": -1}, r"char_order must be an integer of at least 0, got -1"),
+    ({"smooth_method": "floor", "smooth_value": -1}, r"smooth_value must be None or a positive number, got -1"),
+    ({"tokenise": "zh"}, r"options must be one of .*'tokenize'.*'word_order'.*, got 'tokenise'"),
+    ({"max_ngram_order": 2}, r"options must be one of .*, got 'max_ngram_order'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS)
+def test_invalid_options_raise_value_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        score(["a"], ["a"], **options)
+
+
+INVALID_TEXTS = [
+    (["a", "b", "c"], ["a", "b"], "got 3 predictions and 2 with references"),
+    (["a"], [["a"], ["b"]], "got 1 predictions and 2 with references"),
+    ([], [], "at least one prediction.*, got 0"),
+    (["a", "b"], ["a", []], "at least one reference for each, got 2 predictions and 1"),
+    ("abc", ["a", "b", "c"], "predictions must be a list of strings, got 'abc'"),
+    (["a", "b", "c"], "abc", "references must be a list of strings, got 'abc'"),
+    (["a", None], ["a", "b"], "must be strings, got None"),
+    (["a", "b"], ["a", None], "must be strings, got None"),
+    (["a", "b"], [["a"], ["b", 7]], "must be strings, got 7"),
+]
+
+
+@pytest.mark.parametrize(("predictions", "references", "message"), INVALID_TEXTS)
+def test_invalid_texts_raise_value_error(predictions, references, message):
+    with pytest.raises(ValueError, match=message):
+        score(predictions, references)
+    with pytest.raises(ValueError, match=message):
+        load_metric("bleu").compute(predictions=predictions, references=references)
+
+
+def test_unknown_metrics_raise_value_error():
+    with pytest.raises(ValueError, match="name must be one of 'bleu', 'chrf', got 'ter'"):
+        load_metric("ter")
+    with pytest.raises(ValueError, match="metrics must be one of 'bleu', 'chrf', got 'ter'"):
+        score(["a"], ["a"], ("bleu", "ter"))
+    with pytest.raises(ValueError, match="metrics must contain one of 'bleu', 'chrf', got none"):
+        score(["a"], ["a"], ())
+    with pytest.raises(ValueError, match=r"options must be one of .*'tokenize'.*, got 'word_order'"):
+        score(["a"], ["a"], "bleu", word_order=2)

@@ -1,0 +1,368 @@
+"""Log-probabilities of given translations: equal to the model's loss and to the scores of `generate()`."""
+
+import io
+import json
+import os
+import re
+import sys
+from itertools import chain
+
+import pytest
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from modeling_random_transformer.commands import score as command
+from modeling_random_transformer.data import ParallelText
+from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
+from modeling_random_transformer.inference import scoring_files as files
+from modeling_random_transformer.inference.scoring import Scorer, batches_of_pairs
+from modeling_random_transformer.ops_random_transformer import label_log_probabilities
+from tests.helpers.models import EOS, PAD
+from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
+
+PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator().double()
+
+
+@pytest.fixture(scope="module")
+def marian(tokenizer):
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 64}
+    layers = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": PAD}
+    config = MarianConfig(vocab_size=len(tokenizer), forced_eos_token_id=None, **sizes, **layers, **ids)
+    return MarianMTModel(config).double().eval()
+
+
+def losses(model, tokenizer, pairs):
+    """Reference: minus the model's own loss of each pair, summed over its tokens."""
+    for source, target in pairs:
+        inputs = tokenizer(source, text_target=target, return_tensors="pt")
+        with torch.no_grad():
+            yield -model(**inputs).loss.item() * inputs["labels"].shape[1]
+
+
+@pytest.mark.parametrize("name", ["model", "marian"])
+def test_equals_the_loss_of_each_pair(name, tokenizer, request):
+    model = request.getfixturevalue(name)
+    scores = list(score_pairs(model, tokenizer, PAIRS, chunk_size=20, max_batch_tokens=100))
+    assert [score.log_probability for score in scores] == pytest.approx(list(losses(model, tokenizer, PAIRS)), rel=1e-9)
+    assert [score.tokens for score in scores] == [len(ids) for ids in tokenizer([t for _, t in PAIRS])["input_ids"]]
+    assert scores[0].token_log_probabilities is None
+
+
+@pytest.mark.parametrize("name", ["model", "marian"])
+def test_equals_the_scores_of_generate(name, tokenizer, request):
+    model = request.getfixturevalue(name)
+    scorer = Scorer(model, tokenizer)
+    for source, _ in PAIRS[:5]:
+        inputs = tokenizer(source, return_tensors="pt")
+        options = {"return_dict_in_generate": True, "output_scores": True, "num_beams": 1, "min_new_tokens": 0}
+        outputs = model.generate(**inputs, max_new_tokens=12, **options)
+        generated = outputs.sequences[0, 1:].tolist()
+        steps = [scores.log_softmax(-1)[0, token] for scores, token in zip(outputs.scores, generated, strict=True)]
+        [forced] = scorer.forward(inputs["input_ids"].tolist(), [generated], None)
+        assert forced == pytest.approx(torch.stack(steps).tolist(), abs=1e-5)  # generate() rounds scores to float32
+
+
+def test_token_scores_sum_to_the_score_of_the_pair(model, tokenizer):
+    for score in score_pairs(model, tokenizer, PAIRS, token_scores=True):
+        assert len(score.token_log_probabilities) == score.tokens
+        assert sum(score.token_log_probabilities) == pytest.approx(score.log_probability)
+
+
+def test_an_empty_target_is_the_end_token(model, tokenizer):
+    [score] = score_pairs(model, tokenizer, [("the boy", "")])
+    assert score.tokens == 1
+    assert score.log_probability < 0
+
+
+def test_a_forced_language_tag_is_not_scored(model, tokenizer):
+    source, target = PAIRS[0]
+    first = tokenizer(target)["input_ids"][0]
+    [whole] = score_pairs(model, tokenizer, PAIRS[:1], token_scores=True)
+    model.generation_config.forced_bos_token_id = first
+    try:
+        [score] = score_pairs(model, tokenizer, [(source, target)], token_scores=True)
+    finally:
+        model.generation_config.forced_bos_token_id = None
+    assert score.tokens == whole.tokens - 1
+    assert score.token_log_probabilities == pytest.approx(whole.token_log_probabilities[1:])
+
+
+def test_languages_of_a_model_of_several_languages(tmp_path):
+    model, tokenizer = multilingual_translator()
+    model.double()
+    by_language = {}
+    for target in ("es", "fr"):
+        codes = {"src_lang": "en", "tgt_lang": target}
+        scores = list(score_pairs(model, tokenizer, PAIRS, **codes))
+        assert (tokenizer.src_lang, tokenizer.tgt_lang) == (None, None)
+        for (source, text), score in zip(PAIRS[:3], scores, strict=False):
+            tokenizer.src_lang, tokenizer.tgt_lang = codes.values()
+            inputs = tokenizer(source, text_target=text, return_tensors="pt")
+            tokenizer.src_lang = tokenizer.tgt_lang = None
+            start = torch.full((1, 1), model.config.decoder_start_token_id)
+            logits = model(
+                **inputs | {"labels": None}, decoder_input_ids=torch.cat([start, inputs["labels"]], 1)
+            ).logits
+            terms = label_log_probabilities(logits[:, 1:-1], inputs["labels"][:, 1:])  # without the tag
+            assert score.log_probability == pytest.approx(terms.sum().item())
+            assert score.tokens == terms.shape[1]
+        by_language[target] = scores
+        score_file(write_pairs(tmp_path), tmp_path / "scores.txt", model, tokenizer, **codes)
+        assert (tmp_path / "scores.txt").read_text().splitlines() == list(map(files.text_line, scores))
+        assert len(list(alignments(model, tokenizer, PAIRS, **codes))) == len(PAIRS)
+    assert by_language["es"] != by_language["fr"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        ({"src_lang": "en"}, "tgt_lang must be one of en, es, fr, got None."),
+        ({"tgt_lang": "en"}, "src_lang must be one of en, es, fr, got None."),
+        ({"src_lang": "de", "tgt_lang": "en"}, "src_lang must be one of en, es, fr, got 'de'."),
+    ],
+)
+def test_a_missing_or_unknown_language_is_an_error_before_the_first_pair(codes, message):
+    with pytest.raises(ValueError, match=message):
+        score_pairs(*multilingual_translator(), iter(()), **codes)
+
+
+def test_pairs_are_read_lazily_and_the_mode_of_the_model_is_restored(model, tokenizer):
+    model.train()
+    read = []
+    pairs = (read.append(pair) or pair for pair in PAIRS)
+    try:
+        scores = score_pairs(model, tokenizer, pairs, chunk_size=4)
+        assert read == []
+        next(scores)
+        assert len(read) == 4
+        assert model.training
+    finally:
+        model.eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_label_log_probabilities_equal_log_softmax(dtype, monkeypatch):
+    monkeypatch.setattr("modeling_random_transformer.ops_random_transformer.LOSS_CHUNK_CPU", 50)
+    logits = torch.randn(3, 7, 17, dtype=dtype)
+    labels = torch.randint(17, (3, 7))
+    labels[1, 3:] = -100
+    expected = logits.to(torch.promote_types(dtype, torch.float32)).log_softmax(-1)
+    expected = expected.gather(-1, labels.clamp(min=0)[..., None])[..., 0].masked_fill(labels == -100, 0)
+    torch.testing.assert_close(label_log_probabilities(logits, labels), expected)
+
+
+def test_batches_contain_each_pair_once_within_the_budget():
+    lengths = [(3, 4), (50, 2), (1, 1), (3, 3), (2, 40), (4, 4)]
+    batches = batches_of_pairs(lengths, 20)
+    assert sorted(chain(*batches)) == list(range(6))
+    for batch in batches:
+        size = len(batch) * (max(lengths[i][0] for i in batch) + max(lengths[i][1] for i in batch))
+        assert size <= 20 or len(batch) == 1
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options", "message"),
+    [
+        ([("a", "b")], {"max_batch_tokens": 0}, "max_batch_tokens must be a positive integer, got 0"),
+        ([("a", "b")], {"chunk_size": 0}, "chunk_size must be a positive integer, got 0"),
+        ([("a", "b"), (" ", "b")], {}, "texts must not be blank, but the one at index 1"),
+        ([("a", "b"), "cd"], {}, "pairs must be two strings, but the one at index 1 is 'cd'"),
+        ([("a", None)], {}, "pairs must be two strings"),
+    ],
+)
+def test_invalid_input(model, tokenizer, pairs, options, message):
+    with pytest.raises(ValueError, match=message):
+        list(score_pairs(model, tokenizer, pairs, **options))
+
+
+def test_long_texts(model):
+    limited = random_tokenizer()
+    limited.model_max_length = 10
+    long = "the boy reads a book in the garden " * 3
+    for pair, name in (((long, "a"), "texts"), (("a", long), "targets")):
+        with pytest.raises(ValueError, match=rf"{name} must have at most 10 tokens .* index 0 has .* set truncation\."):
+            list(score_pairs(model, limited, [pair]))
+    [score] = score_pairs(model, limited, [(long, long)], truncation=True)
+    assert score.tokens == 10
+
+
+def write_pairs(folder, pairs=PAIRS):
+    for name, column in zip(("source.txt", "target.txt"), zip(*pairs, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{text}\n" for text in column))
+    return ParallelText(folder / "source.txt", folder / "target.txt")
+
+
+class TestFiles:
+    def test_interrupted_scoring_resumes(self, model, tokenizer, tmp_path, monkeypatch):
+        corpus = write_pairs(tmp_path)
+        expected = [files.text_line(score) for score in score_pairs(model, tokenizer, PAIRS, chunk_size=7)]
+        calls = []
+
+        class Interrupted(Scorer):
+            def __call__(self, pairs, *args):
+                calls.append(len(pairs))
+                if len(calls) == 3:
+                    raise KeyboardInterrupt
+                return super().__call__(pairs, *args)
+
+        monkeypatch.setattr(files, "Scorer", Interrupted)
+        output = tmp_path / "scores.txt"
+        with pytest.raises(KeyboardInterrupt):
+            score_file(corpus, output, model, tokenizer, chunk_size=7)
+        assert not output.exists()
+        with pytest.raises(ValueError, match="differs in output_format: use the same"):
+            score_file(corpus, output, model, tokenizer, chunk_size=7, output_format="jsonl")
+        score_file(corpus, output, model, tokenizer, chunk_size=7)
+        assert calls == [7, 7, 7, 7, 7, 2]
+        assert output.read_text().splitlines() == expected
+        assert not output.with_name("scores.txt.parts").exists()
+
+    def test_invalid_pair_is_an_error_before_the_first_score(self, model, tokenizer, tmp_path):
+        (tmp_path / "pairs.tsv").write_text("a\tb\na\n")
+        with pytest.raises(ValueError, match="but line 2 is without exactly one source and one target"):
+            score_file(ParallelText(tmp_path / "pairs.tsv"), tmp_path / "scores.txt", model, tokenizer)
+        assert not (tmp_path / "scores.txt.parts").exists()
+
+    @pytest.mark.parametrize("chunk_size", [1, 2, 9])
+    def test_pairs_with_a_blank_side_have_an_empty_line(self, model, tokenizer, tmp_path, chunk_size):
+        corpus = write_pairs(tmp_path, [("", ""), *PAIRS[:2], ("a", " "), PAIRS[2], ("", "b")])
+        expected = [files.text_line(score) for score in score_pairs(model, tokenizer, PAIRS[:3])]
+        output = tmp_path / "out.txt"
+        score_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
+        assert output.read_text().split("\n") == ["", *expected[:2], "", expected[2], "", ""]
+        score_file(corpus, output, model, tokenizer, chunk_size=chunk_size, output_format="jsonl")
+        records = list(map(json.loads, output.read_text().splitlines()))
+        assert [record["tokens"] > 0 for record in records] == [False, True, True, False, True, False]
+        assert records[0] == {"log_probability": None, "tokens": 0}
+        align_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
+        assert [bool(line) for line in output.read_text().splitlines()] == [False, True, True, False, True, False]
+
+    def test_output_must_differ_from_the_corpus(self, model, tokenizer, tmp_path):
+        corpus = write_pairs(tmp_path)
+        with pytest.raises(ValueError, match=r"output_file must differ from target, got .*target\.txt' for both"):
+            score_file(corpus, corpus.target, model, tokenizer)
+
+    def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_again(self, model, tmp_path):
+        tokenizer = random_tokenizer()
+        tokenizer.model_max_length = 50
+        corpus = write_pairs(tmp_path, [*PAIRS[:8], ("a b " * 50, "c")])
+        with pytest.raises(ValueError, match=r"at most 50 tokens .* but the one at line 9 has \d+\."):
+            score_file(corpus, tmp_path / "scores.txt", model, tokenizer, chunk_size=4)
+        assert len(list((tmp_path / "scores.txt.parts").glob("*.txt"))) == 2
+        score_file(corpus, tmp_path / "scores.txt", model, tokenizer, chunk_size=4, truncation=True)
+        assert len((tmp_path / "scores.txt").read_text().splitlines()) == 9
+
+    def test_formats(self):
+        score = PairScore(-1.5, 2, [-1.0, -0.5])
+        assert files.text_line(score) == "-1.500000\t2\t-1.000000 -0.500000"
+        assert json.loads(files.json_line(PairScore(-1.5, 2))) == {"log_probability": -1.5, "tokens": 2}
+        with pytest.raises(ValueError, match="output_format must be one of text, jsonl, got 'xml'"):
+            files.score_format("xml")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("model")
+    random_translator().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+class TestCommand:
+    def run(self, folder, *arguments):
+        return command.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
+
+    def test_files_tsv_and_standard_input_agree(self, folder, tmp_path, monkeypatch, capsysbinary):
+        write_pairs(tmp_path)
+        tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()
+        (tmp_path / "pairs.tsv").write_bytes(tsv)
+        aligned = ("--source_file", tmp_path / "source.txt", "--target_file", tmp_path / "target.txt")
+        outputs = []
+        for arguments in (aligned, ("--source_file", tmp_path / "pairs.tsv"), ()):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(tsv)))
+            assert self.run(folder, *arguments) == 0
+            outputs.append(capsysbinary.readouterr().out)
+        assert self.run(folder, *aligned, "--output", tmp_path / "scores.txt") == 0
+        outputs.append((tmp_path / "scores.txt").read_bytes())
+        assert len(outputs[0].splitlines()) == len(PAIRS)
+        assert outputs == outputs[:1] * 4
+
+    def test_jsonl_with_token_scores(self, folder, monkeypatch, capsysbinary):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the boy\tel libro\n")))
+        assert self.run(folder, "--output_format", "jsonl", "--token_scores") == 0
+        score = json.loads(capsysbinary.readouterr().out)
+        assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [(b"one\n", "without exactly one source and one target"), (b"\xe9\tb\n", "not UTF-8")],
+    )
+    def test_invalid_line_of_standard_input(self, folder, monkeypatch, capsys, line, reason):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + line)))
+        assert self.run(folder) == 2
+        assert f"stdin must contain valid pairs only, but line 2 is {reason}." in capsys.readouterr().err
+
+    def test_files_and_standard_input_agree_about_blank_pairs(self, folder, tmp_path, monkeypatch, capsysbinary):
+        (tmp_path / "pairs.tsv").write_text("a\tb\n\t\na\t\n")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / "pairs.tsv").read_bytes())))
+        outputs = []
+        for arguments in ((), ("--source_file", tmp_path / "pairs.tsv")):
+            assert self.run(folder, *arguments) == 0
+            outputs.append(capsysbinary.readouterr().out)
+        assert outputs[0] == outputs[1]
+        assert [bool(line) for line in outputs[0].splitlines()] == [True, False, False]
+
+    @pytest.mark.parametrize("is_file", [True, False])
+    def test_columns_are_selected_by_key(self, folder, tmp_path, monkeypatch, capsysbinary, is_file):
+        (tmp_path / "plain.tsv").write_text("the boy\tel libro\n")
+        assert self.run(folder, "--source_file", tmp_path / "plain.tsv") == 0
+        expected = capsysbinary.readouterr().out
+        (tmp_path / "pairs.tsv").write_text("id\tes\ten\n7\tel libro\tthe boy\n")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / "pairs.tsv").read_bytes())))
+        given = ("--source_file", tmp_path / "pairs.tsv") if is_file else ()
+        assert self.run(folder, *given, "--source_key", "en", "--target_key", "es") == 0
+        assert capsysbinary.readouterr().out == expected
+
+    def test_pipes_are_read_once(self, folder, tmp_path, capsysbinary):
+        write_pairs(tmp_path)
+        files = [tmp_path / "source.txt", tmp_path / "target.txt"]
+        assert self.run(folder, "--source_file", files[0], "--target_file", files[1]) == 0
+        expected = capsysbinary.readouterr().out
+        ends = [os.pipe() for _ in files]
+        for (_, write), path in zip(ends, files, strict=True):
+            os.write(write, path.read_bytes())
+            os.close(write)
+        pipes = [f"/dev/fd/{read}" for read, _ in ends]
+        arguments = ("--source_file", pipes[0], "--target_file", pipes[1])
+        assert self.run(folder, *arguments, "--output", tmp_path / "out.txt") == 2
+        assert f"since it is read more than once, got the pipe {pipes[0]}." in capsysbinary.readouterr().err.decode()
+        assert self.run(folder, *arguments) == 0
+        assert capsysbinary.readouterr().out == expected
+        for read, _ in ends:
+            os.close(read)
+
+    @pytest.mark.parametrize("option", [(), ("--alignments",)])
+    def test_a_long_line_of_standard_input(self, folder, monkeypatch, capsys, option):
+        long = b"one " * 5000
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + long + b"\tb\n")))
+        assert self.run(folder, *option) == 2
+        assert re.search(r"texts must have at most \d+ tokens .*but the one at line 2 has", capsys.readouterr().err)
+
+    def test_target_without_source(self, folder, tmp_path, capsys):
+        write_pairs(tmp_path)
+        with pytest.raises(SystemExit):
+            self.run(folder, "--target_file", tmp_path / "target.txt")
+        assert "--target_file must be given with --source_file" in capsys.readouterr().err

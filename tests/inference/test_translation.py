@@ -1,0 +1,579 @@
+"""Translation of lists, streams and files: order, batches, lines, and resuming after an interruption."""
+
+import copy
+import functools
+import io
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
+from transformers.utils import logging
+
+from modeling_random_transformer import pipeline_random_transformer as pipeline_module
+from modeling_random_transformer.inference import (
+    TranslationOptions,
+    encode_lines,
+    longest_target,
+    one_line,
+    read_lines,
+    translate,
+    translate_file,
+    translate_stream,
+)
+from modeling_random_transformer.inference import translation_files as files
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+from modeling_random_transformer.utils.atomic_files import write_atomically
+from modeling_random_transformer.utils.compressed_files import create_binary, open_binary
+from tests.helpers.interruption import killed_after
+from tests.helpers.models import EOS
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+
+TEXTS = some_texts(40)
+FEW = TEXTS[:16]
+SHORT = {"max_new_tokens": 6, "num_beams": 1}
+# Characters at which str.splitlines() would split, and a carriage return within a line.
+ODD_LINES = ["one\u2028two", "one\x0btwo\x0c", "one\x85two\x1e", "one\rtwo", "", "  \t ", "end"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return random_tokenizer()
+
+
+@pytest.fixture
+def _short_limits(monkeypatch):
+    """Limit translations to the source length plus 2 instead of 50, for speed."""
+    monkeypatch.setattr(pipeline_module, "LONGER_THAN_SOURCE", 2)
+
+
+def one_by_one(texts, model, tokenizer, num_beams=4, max_new_tokens=None, **options):
+    """Reference: generate() for each text separately."""
+    options["num_beams"] = num_beams
+    if num_beams > 1:
+        options.setdefault("length_penalty", 0.6)
+    translations = []
+    for text in texts:
+        inputs = tokenizer(text, return_tensors="pt")
+        limit = max_new_tokens or -(-inputs["input_ids"].shape[1] // 16) * 16 + pipeline_module.LONGER_THAN_SOURCE
+        ids = model.generate(**inputs, max_new_tokens=limit, **options)
+        translations += tokenizer.batch_decode(ids, skip_special_tokens=True)
+    return translations
+
+
+@pytest.mark.usefixtures("_short_limits")
+class TestTexts:
+    def test_pads_sources_on_the_right(self, model, tokenizer):
+        """Positions count from the left, so left padding would shift them."""
+        left = copy.deepcopy(tokenizer)
+        left.padding_side = "left"
+        texts = some_texts(8)
+        assert translate(texts, model, left, progress=False) == one_by_one(texts, model, tokenizer)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"num_beams": 1},
+            {"num_beams": 3, "length_penalty": 2.0},
+            {"length_penalty": -1.0},
+            {"early_stopping": True},
+            {"early_stopping": "never"},
+            {"no_repeat_ngram_size": 2},
+            {"max_new_tokens": 5},
+        ],
+        ids=str,
+    )
+    def test_batching_does_not_change_translations(self, model, tokenizer, options):
+        expected = one_by_one(FEW, model, tokenizer, **options)
+        assert len(set(expected)) > 12, "the outputs must differ for the test to be meaningful"
+        for sizes in ({}, {"max_batch_tokens": 200}, {"chunk_size": 7}):
+            assert translate(FEW, model, tokenizer, **sizes, **options) == expected
+
+    def test_texts_end_at_the_end_token_or_at_the_limit(self, model, tokenizer):
+        """Precondition of the previous test: some texts end at the end-of-sequence token, some at different limits."""
+        limits = [longest_target(len(source), model.config) for source in tokenizer(FEW)["input_ids"]]
+        at_limit = []
+        for text, limit in zip(FEW, limits, strict=True):
+            ids = model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=limit, num_beams=4)
+            at_limit.append(ids[0, -1] != EOS)
+        assert 5 < sum(at_limit) < 13
+        assert len(set(limits)) > 1
+
+    def test_blank_texts_are_not_passed_to_the_model(self, model, tokenizer, monkeypatch):
+        expected = translate(["two", "one"], model, tokenizer, **SHORT)
+        texts = ["", "two", " \t\u2003", "one", "\n"]
+        assert translate(texts, model, tokenizer, **SHORT) == ["", expected[0], "", expected[1], ""]
+        monkeypatch.setattr(model, "generate", None)
+        assert translate(["", " "], model, tokenizer) == ["", ""]
+        assert translate([], model, tokenizer) == []
+
+    @given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
+    def test_batches_do_not_exceed_the_budget(self, model, tokenizer, lengths, budget, num_beams):
+        pipe = TranslationOptions(max_batch_tokens=budget, num_beams=num_beams).pipeline(model, tokenizer)
+        batches = pipe.batches(lengths, 1, pipe._forward_params)
+        assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+        assert all(len({longest_target(lengths[i], model.config) for i in batch}) == 1 for batch in batches)
+        longest = [max(lengths[i] for i in batch) for batch in batches]
+        assert longest == sorted(longest, reverse=True)
+        for batch, length in zip(batches, longest, strict=True):
+            assert len(batch) * length * num_beams <= budget or len(batch) == 1
+
+    def test_stream_is_read_lazily(self, model, tokenizer):
+        read = []
+
+        def texts():
+            for text in TEXTS:
+                read.append(text)
+                yield text
+
+        stream = translate_stream(texts(), model, tokenizer, chunk_size=10, **SHORT)
+        assert not read
+        for done, _ in enumerate(stream):
+            assert len(read) == 10 * (done // 10 + 1)
+        assert read == TEXTS
+
+    def test_stream_can_be_infinite(self, model, tokenizer):
+        def infinite():
+            while True:
+                yield "the boy"
+
+        stream = translate_stream(infinite(), model, tokenizer, chunk_size=1, **SHORT)
+        assert next(stream) == next(stream)
+
+    def test_training_modes_are_restored(self, tokenizer):
+        model = random_translator(dropout=0.5).train()
+        model.model.encoder.eval()
+        modes = [module.training for module in model.modules()]
+        stream = translate_stream(TEXTS, model, tokenizer, chunk_size=3, **SHORT)
+        first = next(stream)
+        assert not torch.is_inference_mode_enabled()
+        assert torch.is_grad_enabled()
+        assert [first, *stream] == translate(TEXTS, model, tokenizer, **SHORT)
+        assert [module.training for module in model.modules()] == modes
+
+    def test_sampling_is_reproducible_with_a_seed(self, model, tokenizer):
+        sampling = {"do_sample": True, "top_k": 0, "chunk_size": 10, **SHORT}
+        first = translate(TEXTS, model, tokenizer, seed=1, **sampling)
+        assert translate(TEXTS, model, tokenizer, seed=1, **sampling) == first
+        assert translate(TEXTS, model, tokenizer, seed=2, **sampling) != first
+        # Each chunk has its own seed: the sample depends on the position of the text.
+        assert first != translate(TEXTS[20:] + TEXTS[:20], model, tokenizer, seed=1, **sampling)
+
+    def test_custom_stopping_criteria(self, model, tokenizer):
+        def after_two_tokens(input_ids, _scores, **_options):
+            return torch.full((len(input_ids),), input_ids.shape[1] >= 3)
+
+        stopped = translate(TEXTS[:5], model, tokenizer, num_beams=1, stopping_criteria=[after_two_tokens])
+        assert stopped == translate(TEXTS[:5], model, tokenizer, num_beams=1, max_new_tokens=2)
+
+    @pytest.mark.parametrize("kind", ["Marian", "T5"])
+    def test_other_architectures(self, tokenizer, kind):
+        sizes = {"vocab_size": len(tokenizer), "d_model": 16, "decoder_start_token_id": 1, "eos_token_id": EOS}
+        if kind == "Marian":
+            layers = {
+                f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")
+            }
+            widths = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 128}
+            other = MarianMTModel(MarianConfig(**sizes, **layers, **widths, pad_token_id=0, init_std=1.0))
+        else:
+            torch.manual_seed(3)
+            config = T5Config(**sizes, d_kv=8, d_ff=24, num_layers=2, num_heads=2, initializer_factor=20.0)
+            other = T5ForConditionalGeneration(config)
+        assert translate(FEW, other, tokenizer) == one_by_one(FEW, other.eval(), tokenizer)
+
+    def test_saved_length_limits_are_overridden_without_a_warning(self, tokenizer, capsys):
+        model = random_translator()
+        model.generation_config.max_length = 4
+        model.generation_config.max_new_tokens = 3
+        expected = translate(TEXTS[:5], random_translator(), tokenizer)
+        logging.enable_default_handler()
+        assert translate(TEXTS[:5], model, tokenizer) == expected
+        assert "max_" not in capsys.readouterr().err
+
+    def test_progress_bar(self, model, tokenizer, capsys):
+        translate([*TEXTS, ""], model, tokenizer, **SHORT)
+        assert capsys.readouterr().err == ""
+        translate([*TEXTS, ""], model, tokenizer, progress=True, **SHORT)
+        captured = capsys.readouterr()
+        assert "41/41" in captured.err
+        assert captured.out == ""
+
+
+class TestLearnedPositions:
+    @pytest.fixture
+    def limited_model(self):
+        return random_translator(position_embedding="learned", max_position_embeddings=20)
+
+    def test_error_names_the_index_of_a_long_text(self, limited_model, tokenizer):
+        with pytest.raises(
+            ValueError,
+            match=r"at most 20 tokens.*index 2 has 41. To truncate it, set max_source_tokens or, in Python",
+        ):
+            translate(["the", "", "the" * 40], limited_model, tokenizer)
+
+    def test_max_source_tokens_truncates(self, limited_model, tokenizer):
+        cut = translate(["the" * 40, "the" * 19], limited_model, tokenizer, max_source_tokens=20)
+        assert cut[0] == cut[1]
+
+    def test_positions_limit_targets(self, limited_model, tokenizer):
+        """A translation has at most as many tokens as there are positions."""
+        assert longest_target(15, limited_model.config) == 20
+        limited_model.lm_head.bias.data[EOS] = -100.0
+        for options in ({}, {"max_new_tokens": 99}, {"num_beams": 1}):
+            translate(TEXTS[:3], limited_model, tokenizer, max_source_tokens=20, **options)
+        assert longest_target(15, random_translator(max_position_embeddings=20).config) == 66
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_beams": 0}, "num_beams must be a positive integer, got 0."),
+            ({"num_beams": 2.0}, "num_beams must be a positive integer, got 2.0."),
+            ({"max_batch_tokens": -1}, "max_batch_tokens must be a positive integer, got -1."),
+            ({"max_new_tokens": 0}, "max_new_tokens must be None or a positive integer, got 0."),
+            ({"max_source_tokens": True}, "max_source_tokens must be None or a positive integer, got True."),
+            ({"chunk_size": 0}, "chunk_size must be a positive integer, got 0."),
+            ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
+            ({"max_length": 9}, "max_length must not be given, got 9."),
+        ],
+        ids=str,
+    )
+    def test_invalid_option(self, model, tokenizer, options, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            translate_stream(TEXTS, model, tokenizer, **options)  # immediately, not with the first text
+
+    @pytest.mark.parametrize(
+        ("texts", "message"),
+        [
+            ("one text", "texts must be an iterable of strings, got one str"),
+            (["one", 2], "texts must be strings, but the one at index 1 is 2."),
+            (["one", None], "texts must be strings, but the one at index 1 is None."),
+            (["a", "b", "c", "\ud800"], "texts must be Unicode, but the one at index 3 is"),
+        ],
+        ids=["a string", "an integer", "None", "half a character"],
+    )
+    def test_invalid_text(self, model, tokenizer, texts, message):
+        with pytest.raises(ValueError, match=message):
+            translate(texts, model, tokenizer, chunk_size=3, **SHORT)
+
+
+class TestLines:
+    def test_only_a_line_feed_ends_a_line(self):
+        content = "\n".join(ODD_LINES).encode()
+        assert list(read_lines(io.BytesIO(content))) == ODD_LINES
+        assert list(read_lines(io.BytesIO(content.replace(b"\n", b"\r\n") + b"\n"))) == ODD_LINES
+
+    def test_byte_order_mark_is_removed(self):
+        assert list(read_lines(io.BytesIO("\ufeffone\n\ufefftwo".encode()))) == ["one", "\ufefftwo"]
+
+    def test_invalid_utf8_error_names_the_line(self):
+        lines = read_lines(io.BytesIO(b"one\ntwo\nthr\xffee\n"), "my.txt", first=11)
+        assert [next(lines), next(lines)] == ["one", "two"]
+        with pytest.raises(ValueError, match=r"^my.txt must be UTF-8 text, but line 13 is not: .*0xff"):
+            next(lines)
+
+    @given(st.lists(st.text()))
+    def test_each_text_is_one_line(self, texts):
+        written = b"".join(encode_lines(texts))
+        assert written.count(b"\n") == len(texts)
+        assert list(read_lines(io.BytesIO(written), first=2)) == [one_line(text) for text in texts]
+        assert len(list(io.StringIO(written.decode(), newline=None))) == len(texts)  # open()'s universal newlines
+
+    def test_line_breaks_are_replaced_by_spaces(self):
+        assert one_line("a\nb\r\nc\rd\te\u2028f") == "a b c d\te\u2028f"
+
+    def test_write_is_atomic(self, tmp_path):
+        path = tmp_path / "file"
+        write_atomically(path, [b"one\n"])
+        link = tmp_path / "link"
+        link.symlink_to(path)
+        write_atomically(link, [b"one\n", b"two\n"])
+        assert link.is_symlink()
+
+        def interrupted():
+            yield b"half"
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(path, interrupted())
+        assert path.read_bytes() == b"one\ntwo\n"
+        assert sorted(tmp_path.iterdir()) == [path, link]
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "source.txt"
+    path.write_text("\n".join([*TEXTS[:10], *ODD_LINES, *TEXTS[10:20]]), encoding="utf-8", newline="")
+    return path
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "output.txt"
+
+
+@pytest.fixture
+def expected(source, model, tokenizer):
+    with open(source, "rb") as file:
+        return b"".join(encode_lines(translate_stream(read_lines(file), model, tokenizer, **SHORT)))
+
+
+@pytest.mark.usefixtures("_state_on_cpu")
+class TestFiles:
+    @pytest.mark.parametrize("chunk_size", [1, 5, 9, 1000])
+    def test_line_n_is_the_translation_of_line_n(self, source, output, expected, model, tokenizer, chunk_size):
+        translate_file(source, output, model, tokenizer, chunk_size=chunk_size, **SHORT)
+        assert output.read_bytes() == expected
+        assert expected.count(b"\n") == 27
+        assert sorted(output.parent.iterdir()) == [output, source]
+
+    @pytest.mark.parametrize("suffix", [".gz", ".zst"])
+    def test_compressed_files_resume(self, source, output, expected, model, tokenizer, suffix):
+        output = output.with_name(f"output.txt{suffix}")
+        compressed = source.with_name(f"source.txt{suffix}")
+        with create_binary(compressed) as file:
+            file.write(source.read_bytes())
+        run = functools.partial(translate_file, compressed, output, model, tokenizer, chunk_size=3, **SHORT)
+        killed_after(30, run, output.parent)
+        assert not output.exists()
+        run()
+        with open_binary(output) as file:
+            assert file.read() == expected
+
+    @pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"\n", 1), (b"\r\n\n", 2), (b"the", 1), (b"the\n", 1)])
+    def test_short_files(self, tmp_path, output, model, tokenizer, content, lines):
+        source = tmp_path / "source.txt"
+        source.write_bytes(content)
+        translate_file(source, output, model, tokenizer, **SHORT)
+        assert output.read_bytes().count(b"\n") == lines
+
+    def test_multiline_translation_is_one_line(self, source, output, model, tokenizer, monkeypatch):
+        answer = {"generated_text": "one\ntwo\r\nthree\rfour\n"}
+        monkeypatch.setattr(Seq2SeqPipeline, "postprocess", lambda *_, **__: answer)
+        translate_file(source, output, model, tokenizer)
+        lines = output.read_bytes().split(b"\n")[:-1]
+        assert len(lines) == 27
+        assert set(lines) == {b"", b"one two three four "}
+
+    def test_output_is_replaced_and_symbolic_links_are_kept(self, source, output, expected, model, tokenizer):
+        output.write_text("earlier")
+        link = output.with_name("link.txt")
+        link.symlink_to(output)
+        translate_file(source, link, model, tokenizer, **SHORT)
+        assert link.is_symlink()
+        assert output.read_bytes() == expected
+
+    def test_sampling_is_reproducible_after_an_interruption(self, source, output, model, tokenizer):
+        sampling = {"do_sample": True, "top_k": 0, "seed": 5, "chunk_size": 4, **SHORT}
+        with open(source, "rb") as file:
+            expected = b"".join(encode_lines(translate_stream(read_lines(file), model, tokenizer, **sampling)))
+        killed_after(30, lambda: translate_file(source, output, model, tokenizer, **sampling), output.parent)
+        assert not output.exists()
+        translate_file(source, output, model, tokenizer, **sampling)
+        assert output.read_bytes() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_state_on_cpu")
+class TestInterruption:
+    """A process is killed before each of its file operations, and another one resumes."""
+
+    def test_resumed_output_after_a_kill_at_any_file_operation(self, source, output, expected, model, tokenizer):
+        def run():
+            translate_file(source, output, model, tokenizer, chunk_size=9, **SHORT)
+
+        steps = 0
+        while killed_after(steps, run, output.parent):
+            assert not output.exists() or output.read_bytes() == expected, f"incomplete output after {steps} steps"
+            run()
+            assert output.read_bytes() == expected, f"killed after {steps} steps"
+            assert sorted(output.parent.iterdir()) == [output, source], f"killed after {steps} steps"
+            output.unlink()
+            steps += 1
+        assert steps > 25
+
+    def test_repeated_kills_make_progress(self, source, output, expected, model, tokenizer):
+        def run():
+            translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT)
+
+        kills = list(itertools.takewhile(lambda steps: killed_after(steps, run, output.parent), range(10, 99, 5)))
+        assert len(kills) > 3
+        assert output.read_bytes() == expected
+
+    def test_finished_chunks_are_not_repeated(self, source, output, model, tokenizer, monkeypatch):
+        killed_after(20, lambda: translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT), output.parent)
+        finished = {path.name for path in parts_of(output)}
+        chunks = []
+        read_chunk = files.read_chunk
+
+        def recorded(source, job, number):
+            chunks.append(f"{number:08}.txt")
+            return read_chunk(source, job, number)
+
+        monkeypatch.setattr(files, "read_chunk", recorded)
+        translate_file(source, output, model, tokenizer, chunk_size=3, **SHORT)
+        assert finished
+        assert finished | set(chunks) == {f"{number:08}.txt" for number in range(9)}
+        assert not finished & set(chunks)
+
+
+@pytest.mark.usefixtures("_state_on_cpu")
+class TestResume:
+    @pytest.fixture
+    def resume(self, tmp_path, model, tokenizer):
+        """A function that resumes a killed translation, with the same or with other arguments."""
+        source, output = tmp_path / "source.txt", tmp_path / "output.txt"
+        source.write_text("\n".join(TEXTS))
+
+        def resume_translation(model=model, tokenizer=tokenizer, **options):
+            translate_file(source, output, model, tokenizer, **{"chunk_size": 8, **SHORT, **options})
+            return output.read_bytes()
+
+        assert killed_after(20, resume_translation, tmp_path)
+        return resume_translation
+
+    @pytest.mark.parametrize(
+        ("options", "difference"),
+        [
+            ({"num_beams": 2}, "length_penalty, num_beams"),
+            ({"max_new_tokens": 7}, "max_new_tokens"),
+            ({"max_source_tokens": 7}, "max_source_tokens"),
+            ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size"),
+            ({"chunk_size": 9}, "chunk_size"),
+            ({"seed": 1}, "seed"),
+        ],
+        ids=str,
+    )
+    def test_options_must_be_the_same(self, resume, options, difference):
+        with pytest.raises(
+            ValueError,
+            match=rf"output.txt.parts must contain the parts of the same .* differs in {difference}: .*with restart",
+        ):
+            resume(**options)
+
+    def test_input_must_be_the_same(self, resume, tmp_path):
+        (tmp_path / "source.txt").write_text("\n".join(TEXTS).replace("boy", "man"))
+        with pytest.raises(ValueError, match="differs in input:"):
+            resume()
+
+    def test_model_must_be_the_same(self, resume, tokenizer):
+        perturbed = random_translator()
+        perturbed.lm_head.bias.data[7] += 1e-3
+        penalized = random_translator()
+        penalized.generation_config.repetition_penalty = 1.5
+        for other in (
+            perturbed,
+            penalized,
+            random_translator().to(torch.bfloat16),
+            random_translator(scale_embedding=False),
+        ):
+            with pytest.raises(ValueError, match="differs in model:"):
+                resume(model=other)
+        with pytest.raises(ValueError, match="differs in model:"):
+            resume(tokenizer=type(tokenizer).train(TEXTS, vocab_size=320))
+
+    def test_restart_discards_parts(self, resume):
+        again = resume(num_beams=2, restart=True)
+        assert again == resume(num_beams=2)
+
+    def test_model_folder_and_batch_size_may_differ(self, resume, tmp_path, model, tokenizer):
+        model.save_pretrained(tmp_path / "copy")
+        tokenizer(
+            ["a", "longer one"], padding=True, truncation=True, max_length=5
+        )  # changes the state of the tokenizer's backend
+        reloaded = type(model).from_pretrained(tmp_path / "copy")
+        resumed = resume(model=reloaded, max_batch_tokens=50)
+        assert resumed == resume()
+
+    def test_batch_size_must_be_the_same_when_sampling(self, resume, tmp_path):
+        sampling = {"do_sample": True, "seed": 1}
+        assert killed_after(20, functools.partial(resume, **sampling, restart=True), tmp_path)
+        with pytest.raises(ValueError, match="differs in max_batch_tokens:"):
+            resume(**sampling, max_batch_tokens=50)
+
+    def test_options_must_be_serializable(self, resume):
+        with pytest.raises(ValueError, match="stopping_criteria must be a plain value for translate_file"):
+            resume(stopping_criteria=[len], restart=True)
+
+    def test_truncation_may_be_added(self, tmp_path, tokenizer):
+        """Otherwise a text that is too long, late in the file, would require translating from the start."""
+        model = random_translator(position_embedding="learned", max_position_embeddings=30)
+        source, output = tmp_path / "long.txt", tmp_path / "cut.txt"
+        source.write_text("the\n" * 5 + "the" * 40)
+        with pytest.raises(ValueError, match="line 6 has 41"):
+            translate_file(source, output, model, tokenizer, chunk_size=2, **SHORT)
+        assert len(parts_of(output)) == 2
+        translate_file(source, output, model, tokenizer, chunk_size=2, max_source_tokens=30, **SHORT)
+        assert output.read_bytes().count(b"\n") == 6
+
+
+@pytest.mark.usefixtures("_state_on_cpu")
+class TestFileErrors:
+    @pytest.fixture
+    def source(self, tmp_path):
+        path = tmp_path / "source.txt"
+        path.write_text("the boy\n" * 5)
+        return path
+
+    def test_invalid_utf8_is_found_before_translation(self, source, tmp_path, model, tokenizer, monkeypatch):
+        source.write_bytes(b"the boy\n" * 5 + b"the \xff boy\n")
+        monkeypatch.setattr(model, "generate", None)
+        with pytest.raises(ValueError, match=r"source.txt must be UTF-8 text, but line 6 is not"):
+            translate_file(source, tmp_path / "output.txt", model, tokenizer, chunk_size=2)
+        assert list(tmp_path.iterdir()) == [source]
+
+    @pytest.mark.parametrize("output", [".", "missing/output.txt", os.devnull])
+    def test_output_must_be_a_file(self, source, tmp_path, model, tokenizer, output):
+        with pytest.raises(ValueError, match="output_file must be a file, new or not, in a folder that exists, got"):
+            translate_file(source, tmp_path / output, model, tokenizer)
+
+    def test_output_must_differ_from_input(self, source, tmp_path, model, tokenizer):
+        link = tmp_path / "link.txt"
+        link.symlink_to(source)
+        with pytest.raises(ValueError, match="output_file must differ from input_file"):
+            translate_file(source, link, model, tokenizer)
+
+    def test_missing_input(self, tmp_path, model, tokenizer):
+        with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
+            translate_file(tmp_path / "missing.txt", tmp_path / "output.txt", model, tokenizer)
+        assert not list(tmp_path.iterdir())
+
+    def test_foreign_files_are_kept(self, source, tmp_path, model, tokenizer):
+        foreign = tmp_path / "output.txt.parts" / "foreign.txt"
+        foreign.parent.mkdir()
+        foreign.write_text("foreign")
+        for restart in (False, True):
+            with pytest.raises(ValueError, match=r"output.txt.parts must contain only the parts of output.txt"):
+                translate_file(source, tmp_path / "output.txt", model, tokenizer, restart=restart, **SHORT)
+        assert foreign.read_text() == "foreign"
+
+    def test_input_must_not_change(self, source, tmp_path, model, tokenizer, monkeypatch):
+        def shrink(*_, **__):
+            source.write_text("the boy\n")
+            return {"generated_text": "niño"}
+
+        monkeypatch.setattr(Seq2SeqPipeline, "postprocess", shrink)
+        with pytest.raises(ValueError, match=r"source.txt must not change during the translation"):
+            translate_file(source, tmp_path / "output.txt", model, tokenizer, chunk_size=2)
+
+
+def test_modules_do_not_import_accelerate():
+    """Checked in the source, because transformers itself may import it."""
+    for path in Path(files.__file__).parent.glob("*.py"):
+        text = path.read_text()
+        assert not any(line.startswith(("import accelerate", "from accelerate")) for line in text.splitlines())
+
+
+def parts_of(output: Path) -> list[Path]:
+    return sorted(output.with_name(f"{output.name}.parts").glob("0*.txt"))

@@ -1,0 +1,317 @@
+"""The explorer: the data of the page compared with the model, and the page in a browser."""
+
+import base64
+import html
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer.commands import explore
+from modeling_random_transformer.inspection import explorer
+from modeling_random_transformer.inspection.token_text import token_texts
+from tests.helpers.browser import chromium
+from tests.helpers.models import save_translator
+from tutorials import report
+
+SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"
+MEGABYTE = 10**6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    save_translator(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def data(model, tokenizer):
+    return explorer.explore(model, tokenizer, SENTENCE, num_beams=3, max_new_tokens=7)
+
+
+@pytest.fixture(scope="module")
+def outputs(model, tokenizer):
+    """The same beam search without the explorer."""
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 7, "return_dict_in_generate": True}
+    return model.generate(**inputs, **options, output_scores=True)
+
+
+def dequantize(quantized):
+    integers = np.frombuffer(base64.b64decode(quantized["data"]), dtype="<u2").reshape(quantized["shape"])
+    lowest, highest = quantized["lowest"], quantized["highest"]
+    return torch.tensor(lowest + integers / 65535 * (highest - lowest)).float()
+
+
+# Data
+
+
+def test_attention_maps_equal_the_models(data, model, tokenizer, outputs):
+    model.set_attn_implementation("eager")
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    ids = outputs.sequences[:1, :-1]
+    with torch.no_grad():
+        expected_outputs = model(**inputs, decoder_input_ids=ids, output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    for name, weights in (
+        ("encoder", expected_outputs.encoder_attentions),
+        ("decoder", expected_outputs.decoder_attentions),
+        ("cross", expected_outputs.cross_attentions),
+    ):
+        expected = torch.stack([layer[0] for layer in weights])
+        torch.testing.assert_close(dequantize(data["maps"][name]), expected, rtol=0, atol=1e-5)
+
+
+def test_rows_of_the_cross_attention_are_the_predicted_tokens(model, tokenizer, monkeypatch, tmp_path):
+    """The row with the label of a token is the one whose logits predict it."""
+    drawn = {}
+    monkeypatch.setattr(report, "draw_heat_map", lambda weights, **options: drawn.update(options, weights=weights))
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    ids = model.generate(**inputs, do_sample=False, max_new_tokens=7)
+    model.set_attn_implementation("eager")
+    monkeypatch.setattr(model.generation_config, "max_new_tokens", 7)
+    report.draw_attention(model, tokenizer, SENTENCE, tmp_path / "attention.png")
+    data = explorer.explore(model, tokenizer, SENTENCE, num_beams=1, max_new_tokens=7)
+    with torch.no_grad():
+        outputs = model(**inputs, decoder_input_ids=ids[:, :-1], output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    predicted = token_texts(tokenizer, outputs.logits[0].argmax(dim=-1))
+    assert predicted != token_texts(tokenizer, ids[0, :-1])  # the tokens of the decoder's input are others
+    source = token_texts(tokenizer, inputs["input_ids"][0])
+    assert data["labels"]["cross"] == (predicted, source)
+    assert (drawn["rows"], drawn["columns"]) == (predicted, source)
+    means = [layer[0].mean(dim=0) for layer in outputs.cross_attentions]
+    (layer,) = (index for index, mean in enumerate(means) if torch.equal(drawn["weights"], mean))
+    assert f"layer {layer}," in drawn["title"]  # layers count from 0
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_distributions_at_temperatures(data, model, tokenizer, outputs, temperature):
+    """As the page computes them. The histogram of improbable tokens is exact at temperature 1."""
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=outputs.sequences[:1, :-1]).logits[0]
+    for step, row in zip(data["steps"], logits, strict=True):
+        top = [math.exp(logit / temperature) for logit in step["logits"]]
+        others = sum(count * math.exp(logit / temperature) for logit, count in step["others"])
+        ours = torch.tensor(top) / (sum(top) + others)
+        exact = (row / temperature).softmax(-1)
+        assert step["ids"] == row.topk(len(step["ids"])).indices.tolist()
+        assert sum(count for _, count in step["others"]) + len(step["ids"]) == len(row)
+        tolerance = 1e-4 if temperature == 1 else 1e-2
+        torch.testing.assert_close(ours, exact[step["ids"]], rtol=tolerance, atol=1e-5)
+
+
+def test_tree_matches_the_beam_search(data, outputs):
+    nodes = data["tree"]
+    penalty = len(outputs.sequences[0]) - 1
+    finished = sorted((node for node in nodes if node["rank"] is not None), key=lambda node: node["rank"])
+    assert [node["rank"] for node in finished] == [0, 1, 2]
+    for node, score in zip(finished, outputs.sequences_scores.tolist(), strict=True):
+        assert node["score"] / penalty == pytest.approx(score, abs=1e-4)
+    for node in nodes[1:]:
+        parent = nodes[node["parent"]]
+        assert parent["depth"] == node["depth"] - 1
+        assert node["score"] == pytest.approx(parent["score"] + node["log_probability"], abs=1e-4)
+    assert max(sum(node["depth"] == depth for node in nodes) for depth in range(1, 7)) == 3
+    leaves = [node["row"] for node in nodes if node["index"] not in {child["parent"] for child in nodes}]
+    assert len(set(leaves)) == len(leaves)
+
+
+def test_positions_and_statistics(data, model):
+    positions = dequantize(data["positions"])
+    torch.testing.assert_close(positions, model.model.encoder.embed_positions.table[:64], rtol=0, atol=1e-4)
+    names = [row["name"] for row in data["statistics"]]
+    assert len(names) == 2 * 2 + 3 * 3
+    assert names[0] == "encoder.layers.0.self_attn"
+    assert all(row["layer_norm"] == pytest.approx(2, abs=0.01) for row in data["statistics"])  # weights are doubled
+
+
+@pytest.mark.parametrize("overrides", [{"position_embedding": "none"}, {"norm_order": "pre"}, {"d_k": 5, "d_v": 3}])
+def test_other_configurations(overrides, tmp_path, tokenizer):
+    model = save_translator(tmp_path, **overrides)
+    data = explorer.explore(model, tokenizer, "the cat", num_beams=1, max_new_tokens=3)
+    assert (data["positions"] is None) == (overrides.get("position_embedding") == "none")
+    assert len(data["tree"]) == len(data["target"])
+    json.dumps(data, allow_nan=False)
+
+
+def test_padding_after_the_first_end_token_is_trimmed():
+    ends = torch.tensor([2])
+    assert explorer.trim_padding(torch.tensor([1, 5, 2, 0, 0]), ends).tolist() == [1, 5, 2]
+    assert explorer.trim_padding(torch.tensor([2, 5, 6]), ends).tolist() == [2, 5, 6]
+
+
+# Page
+
+
+@pytest.fixture(scope="module")
+def page(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "new" / "explorer.html"
+    arguments = [str(folder), SENTENCE, "--output", str(path), "--num_beams", "3", "--max_new_tokens", "7"]
+    assert explore.main(arguments) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def start_browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        driver.get("about:blank")
+        driver.get_log("performance")  # discard the requests of the browser's start page
+        yield driver
+
+
+@pytest.fixture
+def browser(start_browser, page):
+    start_browser.get(page.as_uri())
+    return start_browser
+
+
+def requests(browser):
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return {
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+        and not message["params"]["request"]["url"].startswith("data:")
+    }
+
+
+def plotted(browser, plot, key="z"):
+    return browser.execute_script(f"return document.getElementById('{plot}').data.at(-1).{key}")
+
+
+def test_page_loads_without_network_and_errors(browser, page):
+    assert requests(browser) == {page.as_uri()}
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    for plot in ("distribution", "attention", "tree", "statistics", "positions"):
+        assert browser.find_elements(By.CSS_SELECTOR, f"#{plot} .main-svg"), plot
+    assert page.stat().st_size < 15 * MEGABYTE
+
+
+def test_sentence_and_tokens_are_not_interpreted_as_html(browser):
+    assert browser.find_element(By.ID, "sentence").text == SENTENCE
+    chips = browser.find_elements(By.CSS_SELECTOR, "#source-tokens .token")
+    text = "".join(chip.get_attribute("textContent") for chip in chips)
+    assert text.replace("␣", " ").removesuffix("</s>") == SENTENCE
+    labels = [
+        label.text
+        for label in browser.find_elements(By.CSS_SELECTOR, "#attention .xtick text, #attention .xtick2 text")
+    ]
+    assert any("<" in label for label in labels)
+    assert not browser.find_elements(By.CSS_SELECTOR, "#attention a, #source-tokens b")
+
+
+def test_selecting_a_head(browser, data):
+    for name, layer, head in (("encoder", 1, 0), ("cross", 2, 1), ("decoder", 0, 1)):
+        Select(browser.find_element(By.ID, "map")).select_by_value(name)
+        Select(browser.find_element(By.ID, "layer")).select_by_value(str(layer))
+        Select(browser.find_element(By.ID, "head")).select_by_value(str(head))
+        shown = torch.tensor(plotted(browser, "attention"))
+        torch.testing.assert_close(shown, dequantize(data["maps"][name])[layer, head], rtol=0, atol=1e-6)
+        ticks = browser.execute_script("return document.getElementById('attention').layout.yaxis.ticktext")
+        assert [html.unescape(tick) for tick in ticks] == data["labels"][name][0]
+    Select(browser.find_element(By.ID, "head")).select_by_value("mean")
+    mean = dequantize(data["maps"]["decoder"])[0].mean(0)
+    torch.testing.assert_close(torch.tensor(plotted(browser, "attention")), mean, rtol=0, atol=1e-6)
+
+
+def slide(browser, name, value):
+    browser.execute_script(
+        "const slider = document.getElementById(arguments[0]); slider.value = arguments[1];"
+        "slider.dispatchEvent(new Event('input'));",
+        name,
+        value,
+    )
+
+
+def test_temperature_changes_the_distribution(browser):
+    bars = {}
+    for temperature in (0, 0.5, 1, 3):
+        slide(browser, "temperature", temperature)
+        bars[temperature] = plotted(browser, "distribution", "y")
+        assert sum(bars[temperature]) == pytest.approx(1, abs=1e-6)
+    assert bars[0][0] == 1
+    assert bars[0.5][0] > bars[1][0] > bars[3][0]
+
+
+def test_stepping_through_the_translation(browser, data):
+    def shown():
+        return browser.find_element(By.ID, "step-value").text, plotted(browser, "distribution", "customdata")[0]
+
+    count = len(data["steps"])
+    assert shown()[0] == f"1 of {count}"
+    browser.find_element(By.ID, "next").click()
+    assert shown()[0] == f"2 of {count}"
+    future = browser.find_elements(By.CSS_SELECTOR, "#target-tokens .future")
+    assert len(future) == count - 2
+    browser.find_elements(By.CSS_SELECTOR, "#target-tokens .token")[-1].click()
+    assert shown()[0] == f"{count} of {count}"
+    browser.find_element(By.ID, "previous").click()
+    assert shown()[0] == f"{count - 1} of {count}"
+
+
+def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
+    """60 tokens, 6 layers, 8 heads and a vocabulary of 37,000."""
+    model = save_translator(tmp_path, encoder_layers=6, decoder_layers=6, num_heads=8, d_model=64, d_k=8)
+    model.resize_token_embeddings(37000)
+    sentence = " ".join(["the cat sees a red car"] * 10)
+    data = explorer.explore(model, tokenizer, sentence, num_beams=4, max_new_tokens=60)
+    assert len(data["source"]) > 55
+    assert len(data["target"]) > 55
+    assert len(explore.render(data).encode()) < 15 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "a"], "FOLDER: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
+        (["FOLDER", " "], "the sentence must not be empty"),
+        (["FOLDER", "a", "--num_beams", "0"], "--num_beams must be a positive integer, got 0"),
+        (["FOLDER", "a", "--output", "."], "--output must be a file, got the folder"),
+        (["FOLDER"], "a folder and a sentence must be given, or --architecture with a folder"),
+        (["--architecture", "FOLDER", "FOLDER", "a"], "--architecture must be used without a sentence"),
+        (["--architecture", "FOLDER", "--output", "a.html"], "--output must be an .svg file with --architecture"),
+        (["--architecture", "nowhere"], "--architecture: must be a folder with a config.json, got 'nowhere'"),
+    ],
+)
+def test_invalid_arguments(arguments, message, folder, capsys):
+    with pytest.raises(SystemExit) as stop:
+        explore.main([str(folder) if argument == "FOLDER" else argument for argument in arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_damaged_and_unsupported_models(tmp_path, capsys):
+    save_translator(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"cut")
+    assert explore.main([str(tmp_path), "a", "--output", str(tmp_path / "page.html")]) == 2
+    assert f"FOLDER must contain a model and its tokenizer, got {tmp_path}" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    with pytest.raises(SystemExit):
+        explore.main([str(tmp_path), "a"])
+    assert "must contain a model of type 'random_transformer'" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_missing_plotly_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ValueError, match=r"requires plotly: pip install 'random-transformer\[explore\]'"):
+        explore.render({})

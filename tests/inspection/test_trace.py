@@ -1,0 +1,444 @@
+"""Traced values against the outputs of PyTorch's functions, against each other, and against the model's output."""
+
+import copy
+from itertools import chain
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from transformers import BertConfig, BertModel
+
+from modeling_random_transformer import (
+    RandomTransformerForCausalLM,
+    RandomTransformerForMaskedLM,
+    RandomTransformerModel,
+)
+from modeling_random_transformer.inspection import Step, Trace, trace
+from modeling_random_transformer.inspection.attention import AttentionHooks
+from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_model
+
+CONFIGS = {
+    "post-norm": {},
+    "pre-norm": {"norm_order": "pre"},
+    "widths": {"d_k": 5, "d_v": 3},
+    "no biases": {"attention_bias": False, "scale_embedding": False},
+    "learned positions": {"position_embedding": "learned"},
+    "no positions": {"position_embedding": "none"},
+    "gelu": {"activation_function": "gelu", "attention_scale": 0.3},
+    "untied": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
+    "one final norm": {"final_layer_norm": True},
+}
+INPUTS = {**padded_batch([6, 4]), "decoder_input_ids": random_ids(2, 3, seed=1)}
+
+
+def traced(model, inputs=INPUTS, **options):
+    with torch.no_grad(), trace(model, **options) as found:
+        outputs = model(**inputs)
+    return found, outputs
+
+
+@pytest.fixture(params=CONFIGS)
+def model(request):
+    return tiny_model(**CONFIGS[request.param]).double()
+
+
+class Calls(TorchFunctionMode):
+    """Records the outputs of selected PyTorch functions."""
+
+    def __init__(self, *functions):
+        super().__init__()
+        self.functions, self.returned = functions, []
+
+    def __torch_function__(self, function, _types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function in self.functions:
+            self.returned.append(result)
+        return result
+
+
+def calls_of(model, *functions):
+    model.set_attn_implementation("eager")
+    with torch.no_grad(), Calls(*functions) as calls:
+        model(**INPUTS)
+    return calls.returned
+
+
+def sublayers(config):
+    """Paths of the sub-layers, in order."""
+    for i in range(config.encoder_layers):
+        yield from (f"encoder.layers.{i}.self_attn", f"encoder.layers.{i}.ffn")
+    for i in range(config.decoder_layers):
+        yield from (f"decoder.layers.{i}.{name}" for name in ("self_attn", "encoder_attn", "ffn"))
+
+
+def attentions(config):
+    return [path for path in sublayers(config) if path.endswith("attn")]
+
+
+def all_heads(found, path, name):
+    heads = range(found.config.num_heads)
+    return torch.cat([found[f"{path}.head.{head}.{name}"] for head in heads], dim=-1)
+
+
+def test_every_linear_output_is_recorded(model):
+    """The output of each call of `linear` is in the trace, in order and bit for bit."""
+    found, _ = traced(model)
+    expected = []
+    for path in sublayers(model.config):
+        if path.endswith("ffn"):
+            expected += [found[f"{path}.inner"], found[f"{path}.output"]]
+        else:
+            expected += [all_heads(found, path, name) for name in ("key", "value", "query")]
+            expected.append(found[f"{path}.output"])
+    expected.append(found["logits"])
+    returned = calls_of(model, torch.nn.functional.linear)
+    for mine, called in zip(expected, returned, strict=True):
+        assert torch.equal(mine, called)
+
+
+def test_softmax_and_layer_norm(model):
+    found, _ = traced(model)
+    weights = [
+        torch.stack([found[f"{path}.head.{head}.weights"] for head in range(model.config.num_heads)], dim=1)
+        for path in attentions(model.config)
+    ]
+    for mine, called in zip(weights, calls_of(model, torch.Tensor.softmax), strict=True):
+        assert torch.equal(mine, called)
+    norms = [value for path, value in found.items() if path.endswith(".layer_norm")]
+    for mine, called in zip(norms, calls_of(model, torch.nn.functional.layer_norm), strict=True):
+        assert torch.equal(mine, called)
+
+
+def test_activations():
+    found, _ = traced(model := tiny_model())
+    inner = [value for path, value in found.items() if path.endswith(".activation")]
+    for mine, called in zip(inner, calls_of(model, torch.nn.functional.relu), strict=True):
+        assert torch.equal(mine, called)
+
+
+def norm_of(model, path):
+    layer = model.get_submodule(f"model.{path.rpartition('.')[0]}")
+    name = path.rpartition(".")[2]
+    return layer.final_layer_norm if name == "ffn" else getattr(layer, f"{name}_layer_norm")
+
+
+def replay(model, found):
+    """Compute every value from earlier ones by its formula; yields path and value."""
+    config, stack = model.config, None
+    for path in sublayers(config):
+        if path.split(".")[0] != stack:
+            stack = path.split(".")[0]
+            yield (
+                f"{stack}.embedding.token",
+                stack_of(model, stack).embed_tokens.weight[found[f"{stack}.embedding.ids"]],
+            )
+            yield f"{stack}.embedding.scaled", found[f"{stack}.embedding.token"] * stack_of(model, stack).embed_scale
+            summed = found[f"{stack}.embedding.scaled"]
+            if config.position_embedding != "none":
+                summed = summed + found[f"{stack}.embedding.position"]
+            yield f"{stack}.embedding.sum", summed
+            states = found[f"{stack}.embedding.sum"]
+        pre = config.norm_order == "pre"
+        inputs = found[f"{path}.layer_norm"] if pre else states
+        yield from chain(
+            replay_ffn(model, found, path, inputs) if path.endswith("ffn") else replay_heads(model, found, path, inputs)
+        )
+        yield f"{path}.residual", states + found[f"{path}.output"]
+        normed, norm = states if pre else found[f"{path}.residual"], norm_of(model, path)
+        yield f"{path}.mean", normed.mean(-1)
+        yield f"{path}.variance", (normed - found[f"{path}.mean"][..., None]).square().mean(-1)
+        centred, deviation = normed - found[f"{path}.mean"][..., None], (found[f"{path}.variance"] + norm.eps).sqrt()
+        yield f"{path}.layer_norm", centred / deviation[..., None] * norm.weight + norm.bias
+        states = found[f"{path}.residual"] if pre else found[f"{path}.layer_norm"]
+    yield "logits", model.lm_head(found["decoder.output"])
+    yield "probabilities", found["logits"].exp() / found["logits"].exp().sum(-1, keepdim=True)
+    yield "choice", found["logits"].argmax(-1)
+
+
+def stack_of(model, name):
+    return getattr(model.model, name)
+
+
+def replay_ffn(model, found, path, inputs):
+    layer = model.get_submodule(f"model.{path.rpartition('.')[0]}")
+    yield f"{path}.inner", inputs @ layer.fc1.weight.T + layer.fc1.bias
+    yield f"{path}.activation", layer.activation_fn(found[f"{path}.inner"])
+    yield f"{path}.output", found[f"{path}.activation"] @ layer.fc2.weight.T + layer.fc2.bias
+
+
+def replay_heads(model, found, path, inputs):
+    attention, config = model.get_submodule(f"model.{path}"), model.config
+    source = found["encoder.output"] if path.endswith("encoder_attn") else inputs
+    for head in range(config.num_heads):
+        at = f"{path}.head.{head}"
+        for name, states in (("query", inputs), ("key", source), ("value", source)):
+            projection = getattr(attention, f"{name[0]}_proj")
+            width = config.d_v if name == "value" else config.d_k
+            own = slice(head * width, (head + 1) * width)
+            yield (
+                f"{at}.{name}",
+                states @ projection.weight[own].T + (0 if projection.bias is None else projection.bias[own]),
+            )
+        yield f"{at}.scores", found[f"{at}.query"] @ found[f"{at}.key"].mT
+        yield f"{at}.scaled_scores", found[f"{at}.scores"] * config.attention_scale
+        weights = (found[f"{at}.scaled_scores"] + found[f"{at}.mask"]).exp()
+        yield f"{at}.weights", weights / weights.sum(-1, keepdim=True)
+        yield f"{at}.output", found[f"{at}.weights"] @ found[f"{at}.value"]
+    yield f"{path}.concatenated", all_heads(found, path, "output")
+    yield f"{path}.output", attention.out_proj(found[f"{path}.concatenated"])
+
+
+@torch.no_grad()
+def test_formulas_recompute_every_value(model):
+    """Each value follows from earlier ones, from the embedding matrix to the output."""
+    found, outputs = traced(model)
+    replayed = dict(replay(model, found))
+    for path, value in replayed.items():
+        torch.testing.assert_close(
+            value, found[path], rtol=1e-10, atol=1e-10, msg=lambda text, path=path: f"{path}: {text}"
+        )
+    given = {
+        path for path in found if path.endswith((".ids", ".position", ".mask", "coder.output")) or ".final." in path
+    }
+    assert set(found) == set(replayed) | given
+    assert torch.equal(found["logits"], outputs.logits)
+
+
+def test_masks():
+    found, _ = traced(tiny_model())
+    least = torch.finfo(torch.float32).min
+    padding = torch.tensor([[0.0] * 6, [0.0] * 4 + [least] * 2])
+    assert torch.equal(found["encoder.layers.0.self_attn.head.1.mask"], padding[:, None].expand(2, 6, 6))
+    assert torch.equal(found["decoder.layers.2.encoder_attn.head.0.mask"], padding[:, None].expand(2, 3, 6))
+    future = torch.full((3, 3), least).triu(1)
+    assert torch.equal(found["decoder.layers.1.self_attn.head.0.mask"], future.expand(2, 3, 3))
+
+
+def test_every_value_is_explained(model):
+    found, _ = traced(model)
+    lines = str(found).splitlines()
+    assert len(lines) == len(found)
+    for (path, value), line in zip(found.items(), lines, strict=True):
+        step = found.explain(path)
+        assert step.path == path
+        assert step.shape == tuple(value.shape)
+        assert step.formula
+        assert step.section.startswith("3.")
+        assert line.split()[0] == path
+        assert line.endswith(f"{step.formula}  (paper {step.section})")
+
+
+def test_explanations_follow_the_configuration():
+    explain = traced(tiny_model())[0].explain
+    assert explain("encoder.layers.0.self_attn.head.1.scores") == Step(
+        "encoder.layers.0.self_attn.head.1.scores", (2, 6, 6), "query · keyᵀ", "3.2.1"
+    )
+    assert explain("encoder.embedding.scaled").formula == "token · √16"
+    assert explain("encoder.layers.0.self_attn.head.0.scaled_scores").formula == "scores / √8"
+    assert explain("decoder.layers.0.encoder_attn.head.0.key").formula == "encoder.output · W_K + b_K"
+    other = traced(tiny_model(attention_scale=0.25, attention_bias=False, norm_order="pre"))[0].explain
+    assert other("encoder.layers.0.self_attn.head.0.scaled_scores").formula == "scores · 0.25"
+    assert other("encoder.layers.0.self_attn.head.0.query").formula == "layer_norm · W_Q"
+    assert other("encoder.final.mean").formula == "mean of the last layer's output x"
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2}], ids=str)
+def test_generation(options):
+    """Every step of `generate()` is recorded, and its tokens are the same as without a trace."""
+    model, batch = tiny_model(spread=2.0).double(), padded_batch([6, 4])
+    options = options | {"max_new_tokens": 5, "eos_token_id": -1}
+    expected = model.generate(**batch, **options)
+    with trace(model) as found:
+        generated = model.generate(**batch, **options)
+    assert torch.equal(generated, expected)
+    rows = len(found["decoder.embedding.ids"])
+    assert rows == len(batch["input_ids"]) * options.get("num_beams", 1)
+    for step in range(5):
+        now = found.step(step)
+        assert now["decoder.embedding.ids"].shape == (rows, 1)
+        assert now["decoder.layers.0.self_attn.head.0.weights"].shape == (rows, 1, step + 1)
+        assert now["decoder.layers.2.encoder_attn.head.1.weights"].shape == (rows, 1, 6)
+        assert now["logits"].shape == (rows, 1, model.config.vocab_size)
+        assert ("encoder.output" in now) == (step == 0)
+    with pytest.raises(KeyError, match=r"step must be one of \[0, 1, 2, 3, 4\], got 5"):
+        found.step(5)
+
+
+def test_greedy_steps_equal_one_pass():
+    model, batch = tiny_model(spread=2.0).double(), padded_batch([6, 4])
+    with trace(model) as found:
+        ids = model.generate(**batch, max_new_tokens=5, eos_token_id=-1)
+    whole, _ = traced(model, {**batch, "decoder_input_ids": ids[:, :-1]})
+    for path in ("decoder.layers.1.encoder_attn.head.0.weights", "decoder.layers.2.ffn.residual", "logits"):
+        for step in range(5):
+            torch.testing.assert_close(found.step(step)[path][:, 0], whole[path][:, step])
+        assert torch.equal(found.step(3)["choice"][:, 0], ids[:, 4])
+
+
+def test_selection():
+    model = tiny_model()
+    everything, _ = traced(model)
+    chosen, _ = traced(model, layers=[1], heads=[0])
+    expected = [
+        path
+        for path in everything
+        if (".layers." not in path or ".layers.1." in path) and (".head." not in path or ".head.0." in path)
+    ]
+    assert list(chosen) == expected
+    assert all(torch.equal(chosen[path], everything[path]) for path in expected)
+    assert list(everything.select("*.encoder_attn.head.1.weights")) == [
+        f"decoder.layers.{i}.encoder_attn.head.1.weights" for i in range(3)
+    ]
+
+
+def test_chosen_steps():
+    with trace(model := tiny_model(), steps=[2]) as found:
+        model.generate(**padded_batch([5]), max_new_tokens=4, eos_token_id=-1)
+    assert found
+    assert all(path.startswith("step.2.decoder.") or path.count(".") == 2 for path in found)
+    assert len(found.step(2)) == len(found)
+
+
+def test_consecutive_calls_are_steps():
+    model = tiny_model()
+    with torch.no_grad(), trace(model) as found:
+        model(**INPUTS)
+        model(**INPUTS)
+    assert len(found) == 2 * len(found.step(0))
+    assert all(torch.equal(value, found[f"step.1.{path}"]) for path, value in found.step(0).items())
+
+
+def test_memory_is_bounded():
+    everything, _ = traced(tiny_model())
+    with pytest.warns(UserWarning, match="max_memory=4096 bytes"):
+        some, _ = traced(tiny_model(), max_memory=4096)
+    assert some.left_out == len(everything) - len(some) > 0
+    assert sum(value.numel() * value.element_size() for value in some.values()) <= 4096
+    assert everything.left_out == 0
+    assert list(traced(tiny_model(), max_memory="1MB")[0]) == list(everything)
+
+
+def state(model):
+    """The state that hooks and replaced methods change."""
+    return [
+        (set(vars(module)), len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()
+    ]
+
+
+def test_hooks_are_removed_after_a_trace():
+    model = tiny_model()
+    before = state(model)
+    with pytest.raises(ValueError, match="decoder_input_ids"):
+        traced(model, padded_batch([3]))
+    assert state(model) == before
+    assert model.config._attn_implementation == "sdpa"
+    assert not AttentionHooks.active
+    assert model.fallback_reason() is None
+
+
+def test_a_copy_inside_a_trace_uses_its_own_weights():
+    """It computes what it computes outside, and does not change the trace."""
+    model = tiny_model()
+    expected = tiny_model(seed=1)(**INPUTS).logits
+    with trace(model) as found:
+        copied = copy.deepcopy(model)
+        copied.load_state_dict(tiny_model(seed=1).state_dict())
+        inside = copied(**INPUTS).logits
+        assert not found
+        model(**INPUTS)
+    assert_near(inside, expected, 1e-5)
+    assert_near(copied(**INPUTS).logits, expected, 1e-5)
+    assert found.keys() == traced(model)[0].keys()
+
+
+def test_values_are_copies():
+    found, _ = traced(model := tiny_model())
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    assert found["encoder.embedding.token"].any()
+    with trace(model) as with_gradients:
+        model(**INPUTS)
+    assert not any(value.requires_grad for value in with_gradients.values())
+
+
+def test_half_precision_and_embeddings_as_inputs():
+    model = tiny_model().to(torch.bfloat16)
+    inputs = {"inputs_embeds": torch.randn(1, 4, 16, dtype=torch.bfloat16), "decoder_input_ids": random_ids(1, 2)}
+    found, _ = traced(model, inputs)
+    assert "encoder.embedding.ids" not in found
+    assert found["encoder.layers.0.self_attn.variance"].dtype == torch.float32
+    assert found["probabilities"].sum(-1).allclose(torch.ones(1, 2))
+
+
+def test_model_without_output_layer():
+    model = RandomTransformerModel(tiny_model().config).eval()
+    found, outputs = traced(model)
+    assert torch.equal(found["decoder.output"], outputs.last_hidden_state)
+    assert "logits" not in found
+    with torch.no_grad(), trace(model.encoder) as alone:
+        model.encoder(INPUTS["input_ids"], INPUTS["attention_mask"])
+    assert list(alone) == [path for path in found if path.startswith("encoder.")]
+
+
+def test_tuples():
+    found, outputs = traced(tiny_model(), INPUTS | {"return_dict": False})
+    assert torch.equal(found["logits"], outputs[0])
+
+
+def bert():
+    return BertModel(
+        BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
+    )
+
+
+def compiled():
+    model = tiny_model()
+    model.model.decoder.compile()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (bert, {}, "model must be a Random Transformer, got BertModel"),
+        (compiled, {}, "model must not be compiled"),
+        (tiny_model, {"layers": [0, 3]}, r"layers must be from 0 to 2, got \[0, 3\]"),
+        (tiny_model, {"heads": [-1]}, r"heads must be from 0 to 1, got \[-1\]"),
+        (tiny_model, {"steps": [-1]}, r"steps must be 0 or more, got \[-1\]"),
+        (tiny_model, {"max_memory": "much"}, "much"),
+    ],
+)
+def test_invalid_arguments_raise(make, options, message):
+    with pytest.raises(ValueError, match=message), trace(make(), **options):
+        pytest.fail("the block must not be entered")
+
+
+def test_nested_trace_raises():
+    model = tiny_model()
+    with trace(model) as outer:
+        with pytest.raises(ValueError, match="traced already"), trace(model):
+            pytest.fail("the block must not be entered")
+        model(**INPUTS)
+    assert "logits" in outer
+
+
+def test_missing_paths_raise():
+    found, _ = traced(tiny_model())
+    with pytest.raises(KeyError, match=r"encoder\.layers\.0\.self_attn\.head\.1\.scores"):
+        found["encoder.layers.0.self_attn.head.1.score"]
+    with pytest.raises(KeyError, match="no value was recorded at 'nothing'"):
+        Trace(found.config)["nothing"]
+    assert repr(found) == f"<Trace of {len(found)} values>"
+
+
+@pytest.mark.parametrize(
+    ("model_class", "stack"), [(RandomTransformerForCausalLM, "decoder"), (RandomTransformerForMaskedLM, "encoder")]
+)
+def test_models_with_one_stack(model_class, stack):
+    model = model_class(tiny_model().config).eval()
+    with torch.no_grad(), trace(model) as found:
+        for _ in range(2):
+            logits = model(INPUTS["input_ids"]).logits
+    paths = [path.removeprefix("step.1.") for path in found]
+    assert {path.partition(".")[0] for path in paths} == {stack, "logits", "probabilities", "choice"}
+    assert torch.equal(found["step.1.logits"], logits)
