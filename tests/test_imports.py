@@ -20,6 +20,7 @@ LAYERS = (
     "pipeline_random_transformer",
     "pipeline_aliases_random_transformer",
     "utils",
+    "jobs",
     "conversion",
     "data",
     "inference",

@@ -1,0 +1,158 @@
+"""The record of work that can be finished or resumed: for each stage its inputs, its options and the files it wrote.
+
+The record is one JSON file. A stage that is begun again with the same inputs continues, or is skipped if its files are
+as it left them; with other inputs, it is an error that lists the differences.
+
+    job = Job(folder / "job.json")
+    stage = job.begin("translate", {"input": file_digest(source), "num_beams": 4})
+    if not stage.is_finished:
+        translate_file(source, output, model, tokenizer)
+        stage.finish([output], lines=120)
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .utils.atomic_files import write_atomically
+from .utils.digests import file_digest
+
+DAMAGED = "the record is damaged: delete it, or use restart, to start again."
+
+
+@dataclass
+class StageRecord:
+    """What the record contains of a stage, as values of JSON.
+
+    Attributes:
+        inputs: what determines the files of the stage, by name. Digests represent files and weights.
+        files: the digest of each file of the finished stage, by its path relative to the record.
+        facts: what the stage has recorded about its progress or its result.
+        is_finished: whether the files are complete.
+    """
+
+    inputs: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    is_finished: bool = False
+
+
+class Job:
+    """The record of a job, which is read when the object is made. Only one process may write it: see `exclusive`.
+
+    Args:
+        path: the JSON file, which is created when the first stage begins.
+
+    Raises:
+        ValueError: the file is not a record of a job.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.stages: dict[str, StageRecord] = read_record(path) if path.exists() else {}
+
+    def begin(
+        self,
+        name: str,
+        inputs: dict[str, Any],
+        *,
+        restart: bool = False,
+        may_change: Callable[[str, Any, Any], bool] = lambda *_: False,
+    ) -> "Stage":
+        """Begin a stage, or continue that of an earlier call.
+
+        Args:
+            name: the name of the stage.
+            inputs: what determines the files of the stage, by name, as values of JSON.
+            restart: forget the stage of an earlier call.
+            may_change: whether the stage may continue with a changed input, from its name, its earlier and its current
+                value.
+
+        Raises:
+            ValueError: inputs have changed; the message lists them.
+        """
+        current = json.loads(json.dumps(inputs))  # compared as they are read
+        record = None if restart else self.stages.get(name)
+        if record is None:
+            record = self.stages[name] = StageRecord(current)
+        differences = changes(record.inputs, current)
+        other = {key: pair for key, pair in differences.items() if not may_change(key, *pair)}
+        if other:
+            listed = "; ".join(f"{key} was {was}, now {now}" for key, (was, now) in other.items())
+            raise ValueError(
+                f"{self.path.parent} must contain an earlier attempt with the same inputs and options, got one with other "
+                f"values ({listed}): use another output, or discard the earlier work with restart."
+            )
+        stage = Stage(self, record)
+        if differences:
+            record.inputs, record.is_finished = current, False
+        elif record.is_finished and stage.changed_files():
+            record.is_finished = False
+        self.write()
+        return stage
+
+    def write(self) -> None:
+        """Write the record atomically."""
+        content = {name: asdict(record) for name, record in self.stages.items()}
+        write_atomically(self.path, [json.dumps(content, indent=1).encode()])
+
+
+@dataclass
+class Stage:
+    """A stage of a job; see `Job.begin`."""
+
+    job: Job
+    record: StageRecord
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the files of the stage exist as it left them."""
+        return self.record.is_finished
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the stage has recorded."""
+        return self.record.facts
+
+    def note(self, **facts: Any) -> None:
+        """Record facts about the progress."""
+        self.record.facts.update(facts)
+        self.job.write()
+
+    def finish(self, files: Iterable[Path] = (), **facts: Any) -> None:
+        """Record that the stage is finished, and the digests of its files."""
+        folder = self.job.path.parent
+        self.record.files = {os.path.relpath(path, folder): file_digest(path) for path in files}
+        self.record.is_finished = True
+        self.note(**facts)
+
+    def changed_files(self) -> list[Path]:
+        """The files of the finished stage that are missing or differ."""
+        paths = {self.job.path.parent / name: digest for name, digest in self.record.files.items()}
+        return [path for path, digest in paths.items() if not path.is_file() or file_digest(path) != digest]
+
+
+def changes(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The earlier and the current value of each input that differs; `None` for one that is missing."""
+    pairs = {name: (earlier.get(name), current.get(name)) for name in sorted({*earlier, *current})}
+    return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
+
+
+def read_record(path: Path) -> dict[str, StageRecord]:
+    """Read the stages of a record.
+
+    Raises:
+        ValueError: the file is not a record of a job.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        stages = {name: StageRecord(**record) for name, record in content.items()}
+        types = {type(getattr(stage, name)) for stage in stages.values() for name in ("inputs", "files", "facts")}
+        if not types <= {dict}:
+            raise TypeError("inputs, files and facts must be objects")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} must be the record of a job, got {type(error).__name__}: {DAMAGED}") from error
+    return stages
