@@ -83,8 +83,8 @@ class Job:
         if other:
             listed = "; ".join(f"{key} was {was}, now {now}" for key, (was, now) in other.items())
             raise ValueError(
-                f"{self.path.parent} must contain an earlier attempt with the same inputs and options, got one with other "
-                f"values ({listed}): use another output, or discard the earlier work with restart."
+                f"{self.path.parent} must contain an earlier attempt with the same inputs and options, got one with "
+                f"other values ({listed}): use another output, or discard the earlier work with restart."
             )
         stage = Stage(self, record)
         if differences:
