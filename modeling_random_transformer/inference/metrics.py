@@ -6,7 +6,7 @@ import evaluate
 import sacrebleu
 from datasets import Features, Sequence, Value
 
-from .evaluation import check_texts, corpus_score, make_scorers
+from .scores import check_texts, corpus_score, make_scorers
 
 
 class CorpusMetric(evaluate.Metric):

@@ -1,7 +1,6 @@
 """BLEU and chrF++: the scores of sacrebleu's command line, and the interface of `evaluate`."""
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,9 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-import modeling_random_transformer.inference.evaluation as evaluation_package
 from modeling_random_transformer.inference.evaluation import METRICS, load_metric, score
 from tests.helpers.texts import BOTH_REFERENCES, PREDICTIONS, REFERENCES, SECOND_REFERENCES
 
-FOLDER = Path(evaluation_package.__file__).parent
 DIGITS = 10
 
 # Options, and the same options of sacrebleu's command line.
@@ -172,28 +169,6 @@ def test_metrics_can_be_combined():
     result = both.compute(predictions=PREDICTIONS, references=REFERENCES)
     separate = score(PREDICTIONS, REFERENCES)
     assert (result["bleu_score"], result["chrf_score"]) == (separate["bleu"]["score"], separate["chrf"]["score"])
-
-
-@pytest.fixture(scope="module")
-def caches(tmp_path_factory):
-    """The cache of evaluate.load; one for the complete file, since Python imports from the first one only."""
-    return tmp_path_factory.mktemp("caches")
-
-
-@pytest.mark.parametrize("spelling", ["{folder}/{name}", "{folder}/{name}/{name}.py"])
-@pytest.mark.parametrize("name", METRICS)
-def test_evaluate_loads_metrics_by_path_without_network(name, spelling, caches, monkeypatch):
-    def block(*_):
-        raise OSError("network access is blocked")
-
-    monkeypatch.setattr(socket.socket, "connect", block)
-    monkeypatch.setattr(socket, "getaddrinfo", block)
-    monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", caches / "modules")
-    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", caches / "metrics")
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    metric = evaluate.load(spelling.format(folder=FOLDER, name=name), module_type="metric")
-    result = metric.compute(predictions=PREDICTIONS, references=REFERENCES, lowercase=True)
-    assert result == score(PREDICTIONS, REFERENCES, name, lowercase=True)[name]
 
 
 # Invalid arguments
