@@ -1,25 +1,28 @@
 """Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformers.hf_argparser import HfArg
+
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..data.mixing import CorpusSpec
+from ..data.mixing import CorpusSpec, set_names
 from ..data.sources import Corpus, DatasetText, Languages, ParallelText, load_split
 from ..tokenization_random_transformer import LANGUAGE_CODE
 from ..utils.compressed_files import check_readable
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
-DEPRECATED_ON_INVALID = {"refuse": "error", "drop": "skip"}
 FILES = (
     *("source_file", "target_file", "train_file"),
     *("validation_source_file", "validation_target_file", "validation_file"),
     *("test_source_file", "test_target_file", "test_file"),
 )
-LANGUAGES = tuple(f"{prefix}{side}_lang" for prefix in ("", "validation_", "test_") for side in ("source", "target"))
+PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split
+LANGUAGES = tuple(f"{prefix}{side}_lang" for prefix in PREFIXES.values() for side in ("source", "target"))
+NEW_MODEL = ("tokenizer", "vocab_size", "special_tokens", "preset")  # what a saved model has
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
@@ -29,83 +32,64 @@ class DataArguments:
 
     The training, validation and test sets are each given as two aligned text files, as one .tsv, .jsonl or .parquet
     file, or as a split of a dataset for `datasets.load_dataset`. Text, .tsv and .jsonl files may be compressed (.gz,
-    .zst). Several files are several corpora of the set; in Python, a single file may also be given as a string.
+    .zst). Several files are several corpora of the set: first those of two aligned files, then those of one file. In
+    Python, a single file may also be given as a string.
     """
 
-    source_file: list[str] | None = field(
-        default=None, metadata={"help": "Training sources: UTF-8 text, one per line; one or several files."}
+    source_file: list[str] | None = HfArg(
+        default=None, help="Training sources: UTF-8 text, one per line; one or several files."
     )
-    target_file: list[str] | None = field(
-        default=None, metadata={"help": "Training targets, aligned with source_file by line."}
+    target_file: list[str] | None = HfArg(default=None, help="Training targets, aligned with source_file by line.")
+    train_file: list[str] | None = HfArg(
+        default=None, help="Training pairs in .tsv, .jsonl or .parquet files, also beside source_file."
     )
-    train_file: list[str] | None = field(
-        default=None, metadata={"help": "Training pairs in .tsv, .jsonl or .parquet files; one or several."}
+    train_weights: list[float] | None = HfArg(
+        default=None, help="How often each pair is seen per epoch, one number per training corpus: 2 for twice."
     )
-    train_weights: list[float] | None = field(
-        default=None,
-        metadata={"help": "How often each pair is seen per epoch, one number per training corpus: 2 for twice."},
+    train_temperature: float | None = HfArg(
+        default=None, help="Weights of (size / largest size)^(1 / temperature - 1); 5 favors small corpora."
     )
-    train_temperature: float | None = field(
-        default=None,
-        metadata={"help": "Weights of (size / largest size)^(1 / temperature - 1); 5 favors small corpora."},
+    validation_source_file: list[str] | None = HfArg(default=None, help="Validation sources.")
+    validation_target_file: list[str] | None = HfArg(default=None, help="Validation targets.")
+    validation_file: list[str] | None = HfArg(default=None, help="Validation pairs in .tsv, .jsonl or .parquet files.")
+    test_source_file: list[str] | None = HfArg(default=None, help="Test sources.")
+    test_target_file: list[str] | None = HfArg(default=None, help="Test targets.")
+    test_file: list[str] | None = HfArg(default=None, help="Test pairs in .tsv, .jsonl or .parquet files.")
+    source_lang: list[str] | None = HfArg(
+        default=None, help="Languages of the training sources, one for all corpora or one each: adds language tags."
     )
-    validation_source_file: list[str] | None = field(default=None, metadata={"help": "Validation sources."})
-    validation_target_file: list[str] | None = field(default=None, metadata={"help": "Validation targets."})
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "Validation pairs in .tsv, .jsonl or .parquet files."}
+    target_lang: list[str] | None = HfArg(default=None, help="Languages of the training targets.")
+    validation_source_lang: list[str] | None = HfArg(
+        default=None, help="Languages of the validation sources; default: those of the training corpora."
     )
-    test_source_file: list[str] | None = field(default=None, metadata={"help": "Test sources."})
-    test_target_file: list[str] | None = field(default=None, metadata={"help": "Test targets."})
-    test_file: list[str] | None = field(
-        default=None, metadata={"help": "Test pairs in .tsv, .jsonl or .parquet files."}
+    validation_target_lang: list[str] | None = HfArg(default=None, help="Languages of the validation targets.")
+    test_source_lang: list[str] | None = HfArg(
+        default=None, help="Languages of the test sources; default: those of the training corpora."
     )
-    source_lang: list[str] | None = field(
-        default=None,
-        metadata={"help": "Languages of the training sources, one for all corpora or one each: adds language tags."},
+    test_target_lang: list[str] | None = HfArg(default=None, help="Languages of the test targets.")
+    dataset_name: str | None = HfArg(default=None, help="Dataset name or folder for `datasets.load_dataset`.")
+    dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
+    dataset_revision: str | None = HfArg(
+        default=None, help="Branch, tag or commit of the dataset, such as 'refs/convert/parquet'."
     )
-    target_lang: list[str] | None = field(default=None, metadata={"help": "Languages of the training targets."})
-    validation_source_lang: list[str] | None = field(
-        default=None, metadata={"help": "Languages of the validation sources; default: those of the training corpora."}
+    train_split: str | None = HfArg(default="train", help="Split of the dataset to train on.")
+    validation_split: str | None = HfArg(default=None, help="Split of the dataset to validate on.")
+    test_split: str | None = HfArg(default=None, help="Split of the dataset to test on.")
+    source_key: str = HfArg(default="source", help="Column of the source: a name, or a number from 1.")
+    target_key: str = HfArg(default="target", help="Column of the target: a name, or a number from 1.")
+    streaming: bool = HfArg(default=False, help="Stream the training set instead of caching it on disk.")
+    buffer_pairs: int = HfArg(default=100_000, help="Shuffle buffer of a stream, in pairs.")
+    on_invalid: str = HfArg(default="error", help="Treatment of invalid lines: 'error' or 'skip'.")
+    max_source_length: int = HfArg(default=256, help="Skip training pairs with a longer source, in tokens.")
+    max_target_length: int = HfArg(default=256, help="Skip training pairs with a longer target, in tokens.")
+    max_length_ratio: float | None = HfArg(
+        default=None, help="Skip training pairs whose longer side has more than this many times the other's tokens."
     )
-    validation_target_lang: list[str] | None = field(
-        default=None, metadata={"help": "Languages of the validation targets."}
-    )
-    test_source_lang: list[str] | None = field(
-        default=None, metadata={"help": "Languages of the test sources; default: those of the training corpora."}
-    )
-    test_target_lang: list[str] | None = field(default=None, metadata={"help": "Languages of the test targets."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Dataset name or folder for `datasets.load_dataset`."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
-    dataset_revision: str | None = field(
-        default=None, metadata={"help": "Branch, tag or commit of the dataset, such as 'refs/convert/parquet'."}
-    )
-    train_split: str | None = field(default="train", metadata={"help": "Split of the dataset to train on."})
-    validation_split: str | None = field(default=None, metadata={"help": "Split of the dataset to validate on."})
-    test_split: str | None = field(default=None, metadata={"help": "Split of the dataset to test on."})
-    source_key: str = field(default="source", metadata={"help": "Column of the source: a name, or a number from 1."})
-    target_key: str = field(default="target", metadata={"help": "Column of the target: a name, or a number from 1."})
-    streaming: bool = field(default=False, metadata={"help": "Stream the training set instead of caching it on disk."})
-    buffer_pairs: int = field(default=100_000, metadata={"help": "Shuffle buffer of a stream, in pairs."})
-    on_invalid: str = field(default="error", metadata={"help": "Treatment of invalid lines: 'error' or 'skip'."})
-    on_broken: str | None = field(default=None, metadata={"help": "Deprecated: use on_invalid."})
-    max_source_length: int = field(
-        default=256, metadata={"help": "Skip training pairs with a longer source, in tokens."}
-    )
-    max_target_length: int = field(
-        default=256, metadata={"help": "Skip training pairs with a longer target, in tokens."}
-    )
-    max_length_ratio: float | None = field(
-        default=None,
-        metadata={"help": "Skip training pairs whose longer side has more than this many times the other's tokens."},
-    )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Number of tokenization processes."})
+    preprocessing_num_workers: int | None = HfArg(default=None, help="Number of tokenization processes.")
 
     requires_train: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._replace_deprecated()
         for name in (*FILES, *LANGUAGES):
             value = getattr(self, name)
             if isinstance(value, str | Path):
@@ -115,40 +99,40 @@ class DataArguments:
                 raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
         if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
             raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
-        if self.requires_train and not self.has("train"):
+        texts = self._file_texts("train")
+        if self.requires_train and not texts and self._dataset_split("train") is None:
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )
-        self._check_weights()
-        self._languages("train", max(1, len(self._file_texts("train"))))
+        self._check_weights(max(1, len(texts)))
+        self._languages("train", max(1, len(texts)))
 
-    def _replace_deprecated(self) -> None:
-        """Translate `on_broken` and its values `"refuse"` and `"drop"` into `on_invalid`."""
-        if self.on_broken is not None:
-            self.on_invalid = self.on_broken
-        if self.on_broken is not None or self.on_invalid in DEPRECATED_ON_INVALID:
-            self.on_invalid = DEPRECATED_ON_INVALID.get(self.on_invalid, self.on_invalid)
-            warnings.warn(
-                f"on_broken and its values 'refuse' and 'drop' are deprecated: use on_invalid={self.on_invalid!r}.",
-                FutureWarning,
-                stacklevel=4,
-            )
-            self.on_broken = None
-
-    def _check_weights(self) -> None:
-        weights, count = self.train_weights, max(1, len(self._file_texts("train")))
+    def _check_weights(self, count: int) -> None:
+        weights, temperature = self.train_weights, self.train_temperature
         if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
             raise ValueError(f"train_weights must be {count} positive numbers, one per training corpus, got {weights}.")
-        if self.train_temperature is None:
-            return
-        if not 0 < self.train_temperature < float("inf"):
-            raise ValueError(f"train_temperature must be a positive number, got {self.train_temperature}.")
-        if weights is not None:
+        if temperature is not None and not 0 < temperature < float("inf"):
+            raise ValueError(f"train_temperature must be a positive number, got {temperature}.")
+        if temperature is not None and weights is not None:
             raise ValueError(f"train_weights must be unset with train_temperature, got {weights}.")
 
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
         return bool(self._file_texts(split)) or self._dataset_split(split) is not None
+
+    def sets(self) -> dict[str, list[CorpusSpec]]:
+        """The corpora by name of the set. Training corpora are one set, validation and test corpora one set each.
+
+        The names are `"train"`, and such as `"test"`, or `"test en-de"` if there are several or languages.
+
+        Raises:
+            ValueError: see `corpora`.
+        """
+        sets = {"train": self.corpora("train")}
+        for split in ("validation", "test"):
+            corpora = self.corpora(split)
+            sets |= zip(set_names(split, corpora), ([corpus] for corpus in corpora), strict=True)
+        return sets
 
     def corpora(self, split: str) -> list[CorpusSpec]:
         """The corpora of the split `"train"`, `"validation"` or `"test"`; empty if it is not given.
@@ -167,7 +151,7 @@ class DataArguments:
 
     def _languages(self, split: str, count: int) -> Sequence[Languages | None]:
         """The languages of each of `count` corpora of a split; by default those of the training corpora."""
-        own = [f"{_prefix(split)}{side}_lang" for side in ("source", "target")]
+        own = [f"{PREFIXES[split]}{side}_lang" for side in ("source", "target")]
         names = own if any(getattr(self, name) for name in own) else ["source_lang", "target_lang"]
         source, target = (self._codes(name, count, split, inherited=names != own) for name in names)
         if (source is None) != (target is None):
@@ -194,28 +178,19 @@ class DataArguments:
         return codes
 
     def _file_texts(self, split: str) -> list[ParallelText]:
-        prefix = _prefix(split)
-        sources, targets = getattr(self, f"{prefix}source_file"), getattr(self, f"{prefix}target_file")
-        single = getattr(self, f"{split}_file")
-        if single is not None and (sources or targets):
-            raise ValueError(f"{split}_file must be unset with {prefix}source_file and {prefix}target_file, got both.")
-        if (sources is None) != (targets is None):
-            raise ValueError(f"{prefix}source_file and {prefix}target_file must be given together, got one of them.")
-        sources, targets = sources or [], targets or []
+        names = [f"{PREFIXES[split]}{side}_file" for side in ("source", "target")]
+        sources, targets, single = (getattr(self, name) or [] for name in (*names, f"{split}_file"))
+        if bool(sources) != bool(targets):
+            raise ValueError(f"{names[0]} and {names[1]} must be given together, got one of them.")
         if len(sources) != len(targets):
             raise ValueError(
-                f"{prefix}source_file and {prefix}target_file must have the same number of files, got {len(sources)} "
-                f"and {len(targets)}."
+                f"{names[0]} and {names[1]} must have the same number of files, got {len(sources)} and {len(targets)}."
             )
-        for name in (f"{split}_file", f"{prefix}source_file", f"{prefix}target_file"):
+        for name in (*names, f"{split}_file"):
             for path in getattr(self, name) or ():
                 check_readable(name, path)
-        if single is not None:
-            return [ParallelText(Path(path), None, self.source_key, self.target_key) for path in single]
-        return [
-            ParallelText(Path(source), Path(target), self.source_key, self.target_key)
-            for source, target in zip(sources, targets, strict=True)
-        ]
+        files = [*zip(map(Path, sources), map(Path, targets), strict=True), *((Path(path), None) for path in single)]
+        return [ParallelText(source, target, self.source_key, self.target_key) for source, target in files]
 
     def _dataset_split(self, split: str) -> str | None:
         return None if self.dataset_name is None else getattr(self, f"{split}_split")
@@ -237,64 +212,51 @@ class DataArguments:
 class ModelArguments:
     """The tokenizer and the architecture for training from scratch, or the model to fine-tune."""
 
-    tokenizer: str | None = field(
-        default=None, metadata={"help": "Saved tokenizer or SentencePiece model (.model, .spm); default: train one."}
+    tokenizer: str | None = HfArg(
+        default=None, help="Saved tokenizer or SentencePiece model (.model, .spm); default: train one."
     )
-    vocab_size: int | None = field(
-        default=None, metadata={"help": f"Vocabulary size of a tokenizer that is trained; default: {VOCAB_SIZE}."}
+    vocab_size: int | None = HfArg(
+        default=None, help=f"Vocabulary size of a tokenizer that is trained; default: {VOCAB_SIZE}."
     )
-    special_tokens: list[str] | None = field(
-        default=None, metadata={"help": "More special tokens of the tokenizer, such as '<bt>'."}
+    special_tokens: list[str] | None = HfArg(default=None, help="More special tokens of the tokenizer, such as '<bt>'.")
+    preset: str | None = HfArg(default=None, help=f"Preset of RandomTransformerConfig; default: {PRESET}.")
+    config_overrides: str = HfArg(
+        default="", help='Configuration fields that override the preset: "d_model=256,dropout=0.2".'
     )
-    preset: str | None = field(
-        default=None, metadata={"help": f"Preset of RandomTransformerConfig; default: {PRESET}."}
+    model_name_or_path: str | None = HfArg(default=None, help="Saved model to fine-tune.")
+    lora_rank: int | None = HfArg(default=None, help="LoRA rank; the base model is frozen.")
+    lora_alpha: int | None = HfArg(
+        default=None, help="LoRA scaling: the update is multiplied by alpha / rank; default: 2 · rank."
     )
-    config_overrides: str = field(
-        default="", metadata={"help": 'Configuration fields that override the preset: "d_model=256,dropout=0.2".'}
-    )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Saved model to fine-tune."})
-    lora_rank: int | None = field(default=None, metadata={"help": "LoRA rank; the base model is frozen."})
-    lora_alpha: int | None = field(
-        default=None, metadata={"help": "LoRA scaling: the update is multiplied by alpha / rank; default: 2 · rank."}
-    )
-    lora_dropout: float = field(default=0.0, metadata={"help": "Dropout rate on the input of the LoRA layers."})
-    lora_target_modules: str = field(
-        default="", metadata={"help": 'Modules to adapt, such as "q_proj,v_proj,fc1"; default: those of peft.'}
+    lora_dropout: float = HfArg(default=0.0, help="Dropout rate on the input of the LoRA layers.")
+    lora_target_modules: str = HfArg(
+        default="", help='Modules to adapt, such as "q_proj,v_proj,fc1"; default: those of peft.'
     )
 
     def __post_init__(self) -> None:
         if self.model_name_or_path is not None:
-            self._check_fine_tuning()
+            self._check_unset("with model_name_or_path (the saved one is used)", *NEW_MODEL)
+            fixed = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
+            if fixed:  # a saved model has an architecture
+                raise ValueError(
+                    f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(fixed)}."
+                )
         elif self.lora_rank is not None:
             raise ValueError(
                 f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} without it."
             )
         if self.lora_rank is None:
-            self._check_no_lora_options()
+            self._check_unset("without lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
         for name in ("lora_rank", "lora_alpha"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
 
-    def _check_no_lora_options(self) -> None:
-        for name in ("lora_alpha", "lora_dropout", "lora_target_modules"):
+    def _check_unset(self, reason: str, *names: str) -> None:
+        for name in names:
             value = getattr(self, name)
             if value != getattr(type(self), name):
-                raise ValueError(f"{name} must be unset without lora_rank, got {value!r}.")
-
-    def _check_fine_tuning(self) -> None:
-        """Check that only dropout rates are overridden: a saved model has a tokenizer and an architecture."""
-        for name in ("tokenizer", "vocab_size", "special_tokens", "preset"):
-            value = getattr(self, name)
-            if value is not None:
-                raise ValueError(
-                    f"{name} must be unset with model_name_or_path (the saved one is used), got {value!r}."
-                )
-        fixed = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
-        if fixed:
-            raise ValueError(
-                f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(fixed)}."
-            )
+                raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
 
     @property
     def lora_targets(self) -> list[str] | None:
@@ -311,11 +273,6 @@ class ModelArguments:
         return RandomTransformerConfig.from_preset(
             self.preset or PRESET, **{"vocab_size": vocab_size, **special_ids, **overrides}
         )
-
-
-def _prefix(split: str) -> str:
-    """What the names of the arguments of a split begin with."""
-    return "" if split == "train" else f"{split}_"
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
@@ -340,8 +297,6 @@ def _parse_value(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(text)
-        except ValueError:
-            continue
     return text

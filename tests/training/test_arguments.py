@@ -19,15 +19,16 @@ def test_aligned_files_and_a_single_file(files):
     assert data.corpora("validation") == []
 
 
+def test_corpora_of_different_formats(files):
+    data = DataArguments(source_file=files["a.en"], target_file=files["a.es"], train_file=files["a.tsv"])
+    assert [str(corpus) for corpus in data.corpora("train")] == [f"{files['a.en']} and {files['a.es']}", files["a.tsv"]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({}, "source_file and target_file, train_file, or dataset_name must be given"),
         ({"source_file": "a.en"}, "source_file and target_file must be given together"),
-        (
-            {"train_file": "a.tsv", "source_file": "a.en", "target_file": "a.es"},
-            "train_file must be unset with",
-        ),
         ({"train_file": "missing.tsv"}, r"train_file must be a file, got 'missing\.tsv'\."),
         ({"source_file": "a.en", "target_file": "missing"}, r"^target_file must be a file, got 'missing'\."),
         ({"train_file": "a.tsv", "max_target_length": 1}, "max_target_length must be at least 2"),
@@ -74,18 +75,3 @@ def test_none_is_a_string_in_string_fields():
     overrides = parse_overrides("position_embedding=none, activation_function=relu, d_k=none, final_layer_norm=True")
     expected = {"position_embedding": "none", "activation_function": "relu", "d_k": None, "final_layer_norm": True}
     assert overrides == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"on_broken": "refuse"}, "error"),
-        ({"on_broken": "drop"}, "skip"),
-        ({"on_broken": "skip"}, "skip"),
-        ({"on_invalid": "drop"}, "skip"),
-    ],
-)
-def test_the_deprecated_names_of_on_invalid_warn(options, expected, files):
-    with pytest.warns(FutureWarning, match=f"deprecated: use on_invalid='{expected}'"):
-        data = DataArguments(train_file=files["a.tsv"], **options)
-    assert (data.on_invalid, data.on_broken) == (expected, None)

@@ -75,11 +75,3 @@ def test_a_signal_determines_the_exit_status(number, code, tmp_path, monkeypatch
         run_script(lambda: command.main(flags(tmp_path)))
     assert exit_.value.code == code
     assert len(capsys.readouterr().err.splitlines()) == (number == signal.SIGINT)
-
-
-def test_a_recipe_may_use_the_deprecated_names_of_on_invalid(tmp_path):
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text("on_broken: drop\n")
-    with pytest.warns(FutureWarning, match="on_broken"):
-        data_args, *_ = command.parse_arguments([str(tmp_path / "recipe.yaml"), *flags(tmp_path)])
-    assert data_args.on_invalid == "skip"
