@@ -124,7 +124,7 @@ target = sys.argv[1]
 sys.path.insert(0, target)
 import modeling_random_transformer
 assert modeling_random_transformer.__file__.startswith(target), modeling_random_transformer.__file__
-for verb in ([], ["translate"], ["explore "]):
+for verb in ([], ["translate"], ["explore"]):
     sys.argv[1:] = [*verb, "--help"]
     try:
         runpy.run_module("modeling_random_transformer", run_name="__main__")

@@ -17,6 +17,8 @@
 # "Attention Is All You Need" (Vaswani et al. 2017). Section numbers refer to that paper.
 
 # %%
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -27,6 +29,8 @@ from modeling_random_transformer.inspection import trace
 from modeling_random_transformer.inspection.architecture import describe
 from modeling_random_transformer.inspection.architecture_drawing import draw
 from modeling_random_transformer.modeling_random_transformer import sinusoids
+
+sys.path.append("..")  # the folder of `tutorials`
 from tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
 from tutorials.walkthrough_blog import (
     DECODER,
@@ -366,6 +370,6 @@ assert 60e6 < base.num_parameters() < 65e6  # "65 · 10⁶" in the paper's Table
 # %% [markdown]
 # ## What next
 #
-# - `random-transformer walkthrough` prints the same steps in the terminal, also for a saved model and in Chinese.
+# - `python examples/walkthrough.py` prints the same steps in the terminal, also for a saved model and in Chinese.
 # - `python examples/exercises.py` answers the eight questions at the end of the post by experiments.
 # - The next notebook trains such a model until it translates.

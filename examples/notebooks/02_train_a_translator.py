@@ -11,6 +11,7 @@
 
 # %%
 import math
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.inspection.token_text import cross_attention_labels, token_texts
+
+sys.path.append("..")  # the folder of `tutorials`
 from tutorials.report import minimum_loss
 from tutorials.sample_data import greetings, held_out_sample
 from tutorials.training_helpers import (

@@ -8,6 +8,7 @@
 # The model is the English-Spanish translator that the previous notebook has trained and saved. Run that one first.
 
 # %%
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,6 +18,8 @@ import torch
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.inspection.token_text import token_texts
+
+sys.path.append("..")  # the folder of `tutorials`
 from tutorials.sample_data import held_out_sample
 from tutorials.training_helpers import configure_libraries, translate
 

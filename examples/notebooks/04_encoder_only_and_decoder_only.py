@@ -16,6 +16,7 @@
 # %%
 import math
 import random
+import sys
 import tempfile
 
 import matplotlib.pyplot as plt
@@ -31,6 +32,8 @@ from modeling_random_transformer import (
     RandomTransformerForSequenceClassification,
     RandomTransformerTokenizer,
 )
+
+sys.path.append("..")  # the folder of `tutorials`
 from tutorials.sample_data import NOUNS, entries
 from tutorials.training_helpers import configure_libraries, short_training_arguments
 

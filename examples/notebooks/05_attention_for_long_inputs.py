@@ -6,10 +6,14 @@
 # the same weights, and shows what is lost.
 
 # %%
+import sys
+
 import matplotlib.pyplot as plt
 import torch
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
+
+sys.path.append("..")  # the folder of `tutorials`
 from tutorials import long_attention
 from tutorials.exercises import long_inputs
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nltk import Tree
 
 from tests.helpers.models import tiny_model
-from tutorials import parsing_command, sample_data
+from tutorials import sample_data
 from tutorials.parsing_decoding import (
     TreeLogitsProcessor,
     max_constituents,
@@ -355,7 +355,7 @@ def test_command_trains_and_parses(files, tmp_path, capsys):
 
 @pytest.mark.parametrize(("f1", "sample", "status"), [(94.9, True, 1), (95.0, True, 0), (10.0, False, 0)])
 def test_exit_status(f1, sample, status):
-    assert parsing_command.exit_status(f1, sample) == status
+    assert parse_sentences.exit_status(f1, sample) == status
 
 
 @pytest.mark.parametrize(

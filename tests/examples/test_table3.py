@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+import table3
 
 from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.training.arguments import parse_overrides
 from tests.helpers.training import arguments, run, write_corpus
-from tutorials.table3_command import main
 from tutorials.table3_report import Table3, write_report
 from tutorials.table3_rows import ROWS, scaled_overrides
 from tutorials.table3_runs import Result
@@ -35,7 +35,7 @@ def flags(folder, rows, **changes):
 
 def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
-    assert main(flags(tmp_path, ["D-0.0", "base"])) == 0
+    assert table3.main(flags(tmp_path, ["D-0.0", "base"])) == 0
     text = (tmp_path / "out" / "table3.md").read_text()
     for flags_of_all_rows in (
         "`--source_file train.a --target_file train.b ",
@@ -56,7 +56,7 @@ def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatc
     trained = []
     train = TranslationTrainer.train
     monkeypatch.setattr(TranslationTrainer, "train", lambda self, **kw: trained.append(self.args) or train(self, **kw))
-    assert main(flags(tmp_path, ["base", "D-0.0", "D-smoothing-0.2"])) == 0
+    assert table3.main(flags(tmp_path, ["base", "D-0.0", "D-smoothing-0.2"])) == 0
     assert [(args.seed, args.label_smoothing_factor) for args in trained] == [(1, 0.2), (2, 0.2)]
     assert len((tmp_path / "out" / "table3.md").read_text().splitlines()) == len(lines) + 1
     assert "D-smoothing-0.2, seed 2: perplexity" in capsys.readouterr().out
@@ -73,27 +73,27 @@ def result(folder):
 
 def test_a_row_is_scored_again_after_a_change_of_the_validation_set_or_the_search(tmp_path, monkeypatch):
     write_corpus(tmp_path)
-    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert table3.main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
     first = result(tmp_path)
     monkeypatch.setattr(TranslationTrainer, "train", None)  # not called again
 
     set_result(tmp_path, perplexity=1.0)
-    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert table3.main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
     assert result(tmp_path)["perplexity"] == 1.0  # not scored again without a change
 
-    assert main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
+    assert table3.main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
     assert result(tmp_path)["perplexity"] == pytest.approx(first["perplexity"], rel=1e-6)
 
     for side in "ab":
         (tmp_path / f"test.{side}").write_text("abc\ndef\n")
-    assert main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
+    assert table3.main([*flags(tmp_path, ["base"], num_beams=2), "--seeds=1"]) == 0
     assert result(tmp_path)["perplexity"] != pytest.approx(first["perplexity"], rel=1e-6)
 
 
 def test_the_tokenizer_is_that_of_a_run(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)  # of 120
-    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert table3.main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
     run(tmp_path, "run", max_steps=1)
     of_run, of_rows = ((tmp_path / name / "tokenizer.json").read_text() for name in ("run", "out/base/seed-1"))
     assert of_rows == of_run
@@ -101,12 +101,12 @@ def test_the_tokenizer_is_that_of_a_run(tmp_path, monkeypatch):
 
 def test_a_changed_vocabulary_or_training_set_is_an_error(tmp_path, capsys):
     write_corpus(tmp_path)
-    assert main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
-    assert main([*flags(tmp_path, ["A-4"], vocab_size=270), "--seeds=1"]) == 2
+    assert table3.main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert table3.main([*flags(tmp_path, ["A-4"], vocab_size=270), "--seeds=1"]) == 2
     assert "vocab_size must be 280, that of the tokenizer in" in capsys.readouterr().err
     for side in "ab":
         (tmp_path / f"train.{side}").write_text("abc\ndef\n")
-    assert main([*flags(tmp_path, ["A-4"]), "--seeds=1"]) == 2
+    assert table3.main([*flags(tmp_path, ["A-4"]), "--seeds=1"]) == 2
     assert "training set must be" in capsys.readouterr().err
 
 
@@ -120,12 +120,12 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
         return train(self, **options)
 
     monkeypatch.setattr(TranslationTrainer, "train", diverge)
-    assert main(flags(tmp_path, ["D-0.0", "D-0.2"])) == 0
+    assert table3.main(flags(tmp_path, ["D-0.0", "D-0.2"])) == 0
     assert "D-0.0, seed 1: diverged: the loss is not finite" in capsys.readouterr().out
     diverged, other = (tmp_path / "out" / "table3.md").read_text().splitlines()[-2:]
     assert diverged.startswith("| D-0.0 | P_drop = 0.0 | – | 0, 2 diverged | diverged | – | 5.77 | +0.85 | diverged |")
     assert other.startswith("| D-0.2 | P_drop = 0.2 | ")
-    assert main(flags(tmp_path, ["D-0.0"])) == 1
+    assert table3.main(flags(tmp_path, ["D-0.0"])) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,13 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
 )
 def test_invalid_arguments(changes, message, tmp_path, capsys):
     write_corpus(tmp_path)
-    assert main(flags(tmp_path, ["base"], **changes)) == 2
+    assert table3.main(flags(tmp_path, ["base"], **changes)) == 2
     assert message in capsys.readouterr().err
 
 
 def test_unknown_row(tmp_path, capsys):
     write_corpus(tmp_path)
-    assert main(flags(tmp_path, ["F"])) == 2
+    assert table3.main(flags(tmp_path, ["F"])) == 2
     assert "got F." in capsys.readouterr().err
 
 

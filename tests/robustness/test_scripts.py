@@ -57,7 +57,7 @@ class TestNonFiniteWeights:
         assert run(module, arguments) == 1
         shown = capsys.readouterr()
         assert shown.out == ""
-        message = f"{script}: error: the model's weights must be finite, but {name} contains NaN or infinity.\n"
+        message = f": error: the model's weights must be finite, but {name} contains NaN or infinity.\n"
         assert shown.err.endswith(message)
         assert not (tmp_path / "out").exists()
 
