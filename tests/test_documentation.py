@@ -259,8 +259,8 @@ def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     modules += ["classify_text", "language_model", "parse_sentences"]
     modules.remove(COMMANDS["convert"])
     known = set(OTHER_FLAGS)
-    for checkpoint in ("marian", "marian-npz", "torch", "fairseq"):
-        known |= parser_of(COMMANDS["convert"], [checkpoint], monkeypatch)._option_string_actions.keys()
+    for format_ in ("marian", "marian-npz", "torch", "fairseq"):
+        known |= parser_of(COMMANDS["convert"], [format_], monkeypatch)._option_string_actions.keys()
     for module in modules:
         known |= parser_of(module, [], monkeypatch)._option_string_actions.keys()
     for benchmark in ("generate", "memory"):
