@@ -69,15 +69,15 @@ def quantized(model: Any) -> Any:
 
 
 @torch.inference_mode()
-def generate(model: Any, ids: Tensor, num_beams: int, **options: Any) -> Tensor:
-    """Generate exactly `NEW_TOKENS` tokens per source, with more options of `model.generate()`."""
+def generate(model: Any, ids: Tensor, num_beams: int, tokens: int = NEW_TOKENS, **options: Any) -> Tensor:
+    """Generate exactly this number of tokens per source, with more options of `model.generate()`."""
     return model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         num_beams=num_beams,
         do_sample=False,
-        min_new_tokens=NEW_TOKENS,
-        max_new_tokens=NEW_TOKENS,
+        min_new_tokens=tokens,
+        max_new_tokens=tokens,
         decoder_start_token_id=START,
         **options,
     )

@@ -80,9 +80,8 @@ def speed_of(step: Callable[[], object], dtype: torch.dtype, tokens: int) -> dic
     }
 
 
-def matmul_flops(dtype: torch.dtype) -> float:
+def matmul_flops(dtype: torch.dtype, width: int = 8192 if DEVICE == "cuda" else 1024) -> float:
     """FLOP/s of one large matrix product in this dtype: the peak that utilization refers to."""
-    width = 8192 if DEVICE == "cuda" else 1024
     factor = torch.randn(width, width, device=DEVICE, dtype=dtype)
     product = partial(torch.mm, factor, factor)
     product()

@@ -12,6 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,22 +49,30 @@ def measure(options: argparse.Namespace) -> list[float]:
     model = ours(SIZES[options.size], DROPOUT)
     blocks = PlainBlocks(training_step(ours(SIZES[options.size], DROPOUT), DTYPES[options.dtype], True), options.steps)
     with tempfile.TemporaryDirectory() as folder:
-        args = TranslationTrainingArguments(
-            output_dir=folder,
+        trainer = translation_trainer(
+            model,
+            folder,
+            callbacks=[blocks],
             max_steps=(options.blocks + 1) * options.steps,
             max_tokens_per_batch=options.max_tokens_per_batch,
             bf16=options.dtype == "bf16",
-            use_cpu=DEVICE == "cpu",
-            save_strategy="no",
             logging_steps=options.steps,
-            report_to="none",
-        )
-        trainer = TranslationTrainer(
-            model, args, train_dataset=random_pairs(), processing_class=empty_tokenizer(), callbacks=[blocks]
         )
         blocks.collator, trainer.data_collator = trainer.data_collator, blocks.collate
         trainer.train()
     return blocks.ratios[1:]  # the first block includes the warm-up
+
+
+def translation_trainer(
+    model: Any, folder: str, callbacks: Sequence[TrainerCallback] = (), pairs: int = 20_000, **options: Any
+) -> TranslationTrainer:
+    """A trainer on random pairs; `options` are those of `TranslationTrainingArguments`."""
+    args = TranslationTrainingArguments(
+        folder, use_cpu=DEVICE == "cpu", save_strategy="no", report_to="none", **options
+    )
+    return TranslationTrainer(
+        model, args, train_dataset=random_pairs(pairs), processing_class=empty_tokenizer(), callbacks=list(callbacks)
+    )
 
 
 class PlainBlocks(TrainerCallback):
@@ -97,7 +106,7 @@ class PlainBlocks(TrainerCallback):
         self.start = time.perf_counter()
 
 
-def random_pairs(count: int = 20_000) -> Dataset:
+def random_pairs(count: int) -> Dataset:
     """Pairs of random tokens."""
     generator = np.random.default_rng(0)
     lengths = generator.integers(*LENGTHS, size=(count, 2), endpoint=True)

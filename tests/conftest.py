@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "space"))
 if kind := os.environ.get("SIMULATED_DEVICE"):
     from tests.device import simulated_device
 
-    if simulated_device.unavailable() is None:
+    if simulated_device.library is None and simulated_device.unavailable() is None:
         simulated_device.install(kind, count=2)
 
 import pytest

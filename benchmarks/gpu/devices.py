@@ -43,6 +43,8 @@ def measure(kind: str, settings: Settings) -> Figures:
     count = settings.processes or torch.cuda.device_count()
     if count < 2:
         raise SkipTest("one device")
+    if DEVICE == "cuda" and not dist.is_nccl_available():
+        raise SkipTest("this build of torch has no NCCL")
     with tempfile.TemporaryDirectory() as folder:
         start_processes(train_one_rank, (kind, count, settings, folder), count, settings)
         figures: Figures = json.loads(Path(folder, "figures.json").read_text())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..generate import DEVICE, DTYPES, NEW_TOKENS, SOURCE_LEN, Generate
+from ..generate import DEVICE, DTYPES, SOURCE_LEN, Generate
 from ..generate import generate as generate_tokens
 from ..models import END, START, VOCAB_SIZE, PlainTorch, Size, marian, ours
 from .parts import PAIRED_COLUMNS, Rows, compare, static_cache
@@ -38,18 +38,22 @@ def rows(settings: Settings) -> Rows:
 def candidates(size: Size, dtype: torch.dtype, settings: Settings) -> tuple[Generate, dict[str, Generate]]:
     torch.manual_seed(0)
     mine, theirs, plain = (make(size).to(DEVICE, dtype).eval() for make in (ours, marian, PlainTorch))
-    static = partial(generate_tokens, mine, **static_cache(settings))
-    peers = {"Marian": partial(generate_tokens, theirs), "nn.Transformer": partial(decode_without_cache, plain)}
-    return partial(generate_tokens, mine), {**peers, "the static cache": static}
+    tokens = settings.new_tokens
+    peers: dict[str, Generate] = {
+        "Marian": partial(generate_tokens, theirs, tokens=tokens),
+        "nn.Transformer": partial(decode_without_cache, plain, tokens=tokens),
+        "the static cache": partial(generate_tokens, mine, tokens=tokens, **static_cache(settings)),
+    }
+    return partial(generate_tokens, mine, tokens=tokens), peers
 
 
 @torch.inference_mode()
-def decode_without_cache(model: Any, ids: Tensor, num_beams: int) -> Tensor:
+def decode_without_cache(model: Any, ids: Tensor, num_beams: int, tokens: int) -> Tensor:
     """Greedy search with a `PlainTorch`; `num_beams` is 1."""
     assert num_beams == 1
     encoded = model.transformer.encoder(model.embed_with_positions(ids))
     target = torch.full((len(ids), 1), START, device=ids.device)
-    for length in range(1, NEW_TOKENS + 1):
+    for length in range(1, tokens + 1):
         states = model.embed_with_positions(target)
         mask = nn.Transformer.generate_square_subsequent_mask(length, device=ids.device, dtype=states.dtype)
         states = model.transformer.decoder(states, encoded, tgt_mask=mask, tgt_is_causal=True)

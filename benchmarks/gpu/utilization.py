@@ -31,7 +31,7 @@ COLUMNS = {
 
 
 def rows(settings: Settings) -> Rows:
-    peak = matmul_flops(DTYPES[settings.utilization_dtype])
+    peak = matmul_flops(DTYPES[settings.utilization_dtype], settings.matmul_width)
     for (preset, overrides), compiled in product(settings.presets.items(), (False, True)):
         label = f"{preset} {settings.utilization_dtype}{', torch.compile' if compiled else ''}"
         yield label, partial(measure, preset, overrides, compiled, peak, settings)

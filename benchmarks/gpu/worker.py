@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -28,48 +29,72 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_part(module: str, settings: Settings, path: Path, limit: float) -> dict[str, Any]:
-    """Measure the part `module` in a new process, for at most `limit` seconds.
+    """Measure the part `module` for at most `limit` seconds: in a new process, and after a crash in another one.
 
     Returns the content of the JSON file `path`: the environment, the rows that were measured, and an error or `None`.
     """
-    path.unlink(missing_ok=True)
-    context: Any = multiprocessing.get_context(settings.start_method)
-    process = context.Process(target=measure, args=(module, settings, path))
+    for file in (path, path.with_suffix(".log")):
+        file.unlink(missing_ok=True)
     begin = time.monotonic()
-    process.start()
-    try:
-        process.join(limit)
-        error = None if process.exitcode == 0 else f"the process ended with status {process.exitcode}"
-        if process.exitcode is None:
+    report: dict[str, Any] = {"environment": {}, "rows": []}
+    while True:
+        done = len(report["rows"])
+        status = run_process((module, settings, path), begin + limit - time.monotonic(), settings.start_method)
+        report = json.loads(path.read_text()) if path.exists() else report
+        if status == 0:
+            error = None
+        elif status is None:
             error = f"the time limit of {limit:g} s was reached"
-    finally:  # also after Ctrl-C
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
-        process.kill()
-        process.join()
-    report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"environment": {}, "rows": []}
+        else:
+            error = f"the process ended with status {status}"
+        if error and report["rows"] and report["rows"][-1].keys() == {"label"}:  # it was not finished
+            report["rows"][-1]["error"] = error
+        if not status or len(report["rows"]) == done:
+            break
+        write_report(path, report)
     report |= {"seconds": round(time.monotonic() - begin), "error": error}
     write_report(path, report)
     return report
 
 
+def run_process(arguments: tuple[str, Settings, Path], limit: float, start_method: str) -> int | None:
+    """Run `measure` in a new process. Returns its status, `None` after `limit` seconds."""
+    context: Any = multiprocessing.get_context(start_method)
+    process = context.Process(target=measure, args=arguments)
+    process.start()
+    try:
+        process.join(max(limit, 0))
+        status: int | None = process.exitcode
+    finally:  # also after Ctrl-C
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
+        process.kill()
+        process.join()
+    return status
+
+
 def measure(module: str, settings: Settings, path: Path) -> None:
-    """Measure every row of a part. The file is written after each row, so that a crash loses only one."""
-    os.setsid()  # a process group, which `run_part` kills as a whole
-    with path.with_suffix(".log").open("w") as log:
+    """Measure the rows of a part that the file does not have. It is written before and after each row."""
+    os.setsid()  # a process group, which `run_process` kills as a whole
+    with path.with_suffix(".log").open("a") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
     if settings.threads:
         torch.set_num_threads(settings.threads)
     part = importlib.import_module(module)
     report: dict[str, Any] = {"environment": environment(), "rows": []}
+    report = json.loads(path.read_text()) if path.exists() else report
     write_report(path, report)
-    for label, function in part.rows(settings):
-        row = {"label": label, **outcome(function, part.COLUMNS)}
+    for label, function in islice(part.rows(settings), len(report["rows"]), None):
+        row: dict[str, Any] = {"label": label}
         report["rows"].append(row)
+        write_report(path, report)
+        row |= outcome(function, part.COLUMNS)
         write_report(path, report)
         texts = [f"{column} {cell}" for column, cell in row.get("cells", {}).items()]
         texts += [row[key] for key in ("skipped", "error") if row.get(key)]
         print(f"  {label}: {', '.join(texts)}", flush=True)
+        if (row.get("error") or "").startswith(torch.AcceleratorError.__name__):
+            sys.exit(1)  # the process cannot use the device any more
         torch.cuda.empty_cache()
 
 

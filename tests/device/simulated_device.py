@@ -17,7 +17,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import types
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,7 @@ GIGABYTE = 2**30
 
 library: Any = None
 _counters: list[Counter] = []
+_debug_mode = "default"  # of torch.cuda.set_sync_debug_mode
 
 
 def unavailable() -> str | None:
@@ -110,7 +113,14 @@ def synchronizations() -> Iterator[Counter]:
         _counters.remove(counter)
 
 
-def _count(kind: str, operator: str) -> None:  # noqa: ARG001
+def _set_debug_mode(mode: str) -> None:
+    global _debug_mode
+    _debug_mode = mode
+
+
+def _count(kind: str, operator: str) -> None:
+    if _debug_mode == "warn" and kind != "pageable" and operator not in ("event", "device"):  # CUDA's exceptions
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
     if not _counters:
         return
     line = _line()
@@ -156,7 +166,9 @@ class _Stream:
 
 class _Event:
     def __init__(self, *_: Any, **__: Any) -> None: ...
-    def record(self, stream: Any = None) -> None: ...
+    def record(self, stream: Any = None) -> None:  # noqa: ARG002
+        self.time = time.perf_counter()
+
     def wait(self, stream: Any = None) -> None: ...
     def query(self) -> bool:
         return True
@@ -164,8 +176,8 @@ class _Event:
     def synchronize(self) -> None:
         _count("synchronize", "event")
 
-    def elapsed_time(self, other: Any) -> float:  # noqa: ARG002
-        return 1.0
+    def elapsed_time(self, other: Any) -> float:
+        return (other.time - self.time) * 1000
 
 
 class _Device:
@@ -245,6 +257,7 @@ def _complete_cuda() -> None:
         "get_device_capability": lambda device=None: (properties.major, properties.minor),  # noqa: ARG005
         "is_bf16_supported": lambda including_emulation=True: True,  # noqa: ARG005
         "is_current_stream_capturing": lambda: False,
+        "set_sync_debug_mode": _set_debug_mode,
         "Stream": _Stream,
         "Event": _Event,
         "current_stream": _Stream,
