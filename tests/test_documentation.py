@@ -263,7 +263,7 @@ def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         known |= parser_of(COMMANDS["convert"], [format_], monkeypatch)._option_string_actions.keys()
     for module in modules:
         known |= parser_of(module, [], monkeypatch)._option_string_actions.keys()
-    for benchmark in ("generate", "memory"):
+    for benchmark in ("generate", "memory", "gpu"):
         parser = argparse.ArgumentParser()
         importlib.import_module(f"benchmarks.{benchmark}").add_arguments(parser)
         known |= parser._option_string_actions.keys()
