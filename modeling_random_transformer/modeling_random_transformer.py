@@ -114,7 +114,7 @@ class SinusoidalPositions(nn.Module):
 
         All positions are below `end`, which is `None` if it is only known on the device.
         """
-        if end is not None and end <= self.table.shape[0]:
+        if end is not None and not is_transformed() and end <= self.table.shape[0]:  # it would specialize the graph
             return slice_positions(self.table, start, length)
         indices = start + torch.arange(length, device=self.table.device)
         return self.encode(indices) if self.table.is_cpu else self.look_up(indices)
@@ -517,7 +517,6 @@ class RandomTransformerEncoder(RandomTransformerStack):
         self.layer_norm = norm if config.final_layer_norm else nn.Identity()
         self.post_init()
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,

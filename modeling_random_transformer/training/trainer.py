@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
-from accelerate.utils import recursively_apply
+from accelerate.utils import is_compiled_module, recursively_apply
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
@@ -362,6 +362,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             inputs = {name: value if name == "labels" else value.repeat(2, 1) for name, value in inputs.items()}
         if self.word_dropout is not None and model.training:
             inputs = inputs | {name: self.word_dropout(inputs[name]) for name in ("input_ids", "decoder_input_ids")}
+        if is_compiled_module(model):  # otherwise, it would be compiled for the sizes of the first batches too
+            for value in inputs.values():
+                torch._dynamo.maybe_mark_dynamic(value, (0, 1))
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
@@ -387,7 +390,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         It converts the logits to float32, which the loss does in smaller parts, and in `generate()` it converts the
         weights at every step.
         """
-        module = self.accelerator.unwrap_model(model)
+        module = self.accelerator.unwrap_model(model, keep_torch_compile=False)
         original = vars(module).pop("_original_forward", None)
         if original is not None:
             module.forward = original
