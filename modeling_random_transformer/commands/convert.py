@@ -21,16 +21,17 @@ import transformers
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
-from ..conversion.archives import convert_archive
-from ..conversion.fairseq import convert_fairseq
-from ..conversion.logits import Logits, largest_difference
-from ..conversion.marian import convert_marian
-from ..conversion.marian_npz import convert_marian_npz
-from ..conversion.pytorch import TOKEN_IDS, convert_torch_transformer
-from ..conversion.pytorch_checkpoint import TorchReference, read_torch_checkpoint
-from ..conversion.pytorch_options import TorchOptions
-from ..conversion.report import ConversionReport
-from ..conversion.report_tables import report_tables
+from ..conversion import (
+    ConversionReport,
+    convert_archive,
+    convert_fairseq,
+    convert_marian,
+    convert_marian_npz,
+    convert_torch_transformer,
+    largest_difference,
+)
+from ..conversion.pytorch import TOKEN_IDS, TorchReference, read_torch_checkpoint
+from ..conversion.report import Logits, report_tables
 from ..utils.command_line import Parser, format_error, print_error
 
 COMMAND = "random-transformer convert"
@@ -195,7 +196,7 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
 
     def compare() -> float:
         checkpoint = read_torch_checkpoint(args.checkpoint, **names)
-        original = TorchReference(checkpoint, TorchOptions(**options), args.scale_embedding)
+        original = TorchReference(checkpoint, options, args.scale_embedding)
         return logit_difference(args.output, original, original.vocabularies)
 
     return convert_and_report(program, convert, compare, args.tolerance)

@@ -15,13 +15,12 @@ No code in a checkpoint is executed.
 from .archives import convert_archive
 from .fairseq import convert_fairseq, from_fairseq
 from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
-from .logits import largest_difference
 from .marian import convert_marian, from_marian
 from .marian_npz import convert_marian_npz, from_marian_npz
 from .pytorch import convert_torch_transformer, from_torch_transformer
-from .report import ConversionReport, DerivedField, MappedWeight
-from .safe_loading import read_checkpoint
+from .report import ConversionReport, DerivedField, MappedWeight, largest_difference
 from .sentencepiece import from_sentencepiece
+from .untrusted import read_checkpoint
 
 __all__ = [
     "ConversionReport",

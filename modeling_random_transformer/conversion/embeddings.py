@@ -1,11 +1,15 @@
-"""Conversion of token embeddings and output layer. Vocabularies of different sizes are padded to one size."""
+"""Conversion of embeddings, output layer and positions. Vocabularies of different sizes are padded to one size."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .state_dict_mapper import StateDictMapper
+from ..modeling_random_transformer import sinusoids
+from ..utils.vocabulary import fits_embedding
+from .weights import STACKS, StateDictMapper
 
 SHARED = "model.shared.weight"
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
@@ -16,6 +20,7 @@ NEVER = -1e4
 # The bias of additional ids that represent the unknown token, relative to that token. It is too low to change a
 # probability in float32, and the loss of such a label increases by 30 nats instead of 10000.
 UNLIKELY = -30.0
+TOLERANCE = 1e-6  # between sinusoids of one formula, evaluated in different orders
 
 Rows = tuple[Sequence[int], Sequence[int]]
 
@@ -49,13 +54,20 @@ def map_embeddings(
     """
     source_table = mapper.pop(source, dims=2)
     target_table = source_table if target is None else mapper.pop(target, dims=2)
-    source_rows, target_rows = rows or identity_rows(mapper, len(source_table), len(target_table))
+    sizes = len(source_table), len(target_table)
+    if rows is None and sizes[0] != sizes[1]:
+        never = f", and ids of at least {sizes[1]} have a probability of 0" if sizes[1] < sizes[0] else ""
+        mapper.report.notes.append(
+            f"The vocabularies have {sizes[0]} source and {sizes[1]} target tokens. The smaller one is padded with "
+            f"rows of zeros{never}."
+        )
+    source_rows, target_rows = rows or pad_rows(*sizes)
     set_rows(mapper, source, SHARED if target is None else SOURCE, source_table, source_rows)
     if target is not None:
         set_rows(mapper, target, TARGET, target_table, target_rows)
     if output is not None:
         table = mapper.pop(output, dims=2)
-        check_row_count(mapper, output, table, len(target_table))
+        check_row_count(mapper, output, table, sizes[1])
         set_rows(mapper, output, "lm_head.weight", table, target_rows)
     set_output_bias(mapper, output_bias, target_table, target_rows, unk_token_id)
     origin = "the tokenizer's vocabulary" if rows else f"the rows of {source}" + (f" and {target}" if target else "")
@@ -63,15 +75,9 @@ def map_embeddings(
     mapper.derive_config("the embedding matrices", share_embeddings=target is None, tie_word_embeddings=output is None)
 
 
-def identity_rows(mapper: StateDictMapper, source: int, target: int) -> Rows:
-    """Map each id to the row with this index in tables of these sizes; ids beyond a table have no row."""
-    if source != target:
-        never = f", and ids of at least {target} have a probability of 0" if target < source else ""
-        mapper.report.notes.append(
-            f"The vocabularies have {source} source and {target} target tokens. The smaller one is padded with rows of "
-            f"zeros{never}."
-        )
-    size = max(source, target)
+def pad_rows(source: int, target: int, more: int = 0) -> Rows:
+    """Map each id to the row with this index in tables of these sizes. Ids beyond a table, and `more`, have none."""
+    size = max(source, target) + more
     first, second = ([*range(rows), *[NO_ROW] * (size - rows)] for rows in (source, target))
     return first, second
 
@@ -113,3 +119,98 @@ def check_row_count(mapper: StateDictMapper, name: str, weight: Tensor, tokens: 
             f"{name} of {mapper.origin} must have as many rows as the decoder's vocabulary has tokens, {tokens}, "
             f"got {len(weight)}."
         )
+
+
+def check_ids(path: Path, ids: Collection[int], rows: int) -> None:
+    """Raise a `ValueError` unless a vocabulary with these ids has a token for each row of an embedding."""
+    if not fits_embedding(len(ids), rows):
+        raise ValueError(f"{path} must have a token for each of {rows} rows of the embedding, got {len(ids)}.")
+    numbers = [i for i in ids if isinstance(i, int)]
+    if len(numbers) < len(ids) or min(numbers) < 0 or max(numbers) >= rows:
+        raise ValueError(f"{path} must have ids from 0 to {rows - 1}, got {max(numbers, default=None)}.")
+
+
+def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> None:
+    """Map position tables, `[length, d_model]`, to computed sinusoids if equal, otherwise to learned positions.
+
+    Both names may refer to one table that the stacks share.
+
+    Raises:
+        ValueError: a table is missing.
+    """
+    tables = [mapper.peek(name, dims=2) for name in (encoder, decoder)]
+    for layout in ("interleaved", "concatenated"):
+        if all(are_sinusoids(table, layout) for table in tables):
+            origin = f"the tables {encoder} and {decoder}, recomputed"
+            mapper.derive_config(origin, position_embedding="sinusoidal", sinusoid_layout=layout)
+            mapper.derive_config("their length", max_position_embeddings=max(map(len, tables)))
+            mapper.ignore([encoder, decoder], "sinusoids, which are computed")
+            return
+    learn_positions(mapper, (encoder, decoder))
+
+
+def learn_positions(
+    mapper: StateDictMapper,
+    names: tuple[str | None, str | None],
+    length: int = 0,
+    offset: int = 0,
+    origin: str = "the original",
+) -> None:
+    """Map positions to tables of learned positions. `None` stands for a table of the original's sinusoids.
+
+    Args:
+        mapper: contains the tables with these names, `[offset + length, d_model]`. A name may occur twice.
+        names: the tables of the encoder and the decoder.
+        length: number of positions if there is no table. The shorter of two tables determines the number for both.
+        offset: the first position; the rows before are never used.
+        origin: the original's name.
+
+    Raises:
+        ValueError: a table is missing, or there are fewer than two frequencies.
+    """
+    tables = {name: mapper.pop(name, dims=2) for name in dict.fromkeys(names) if name is not None}
+    rows = min(map(len, tables.values()), default=length + offset)
+    for stack, name in zip(STACKS, names, strict=True):
+        if name is not None:
+            mapper.set(f"model.{stack}.embed_positions.weight", tables[name][:rows], name)
+        else:
+            table = tensor2tensor_sinusoids(rows, mapper.config_fields["d_model"])
+            mapper.default(f"model.{stack}.embed_positions.weight", table, f"{origin}'s sinusoids")
+    mapper.derive_config("the positions of both stacks", position_embedding="learned", position_offset=offset)
+    mapper.derive_config("their number", max_position_embeddings=rows - offset)
+    if None in names:
+        mapper.report.notes.append(
+            f"{origin}'s sinusoids differ from this model's (their frequencies are spaced by d_model / 2 - 1). Their "
+            "values became a table of learned positions, which training updates."
+        )
+    mapper.report.notes.append(f"Texts can have at most {rows - offset} tokens, the number of positions.")
+
+
+def are_sinusoids(table: Tensor, layout: str) -> bool:
+    """Whether a position table, `[length, d_model]`, contains this model's sinusoids."""
+    length, d_model = table.shape
+    if d_model % 2:
+        return False
+    expected = sinusoids(torch.arange(length), d_model, layout).to(table.dtype)
+    return torch.allclose(expected.float(), table.float().cpu(), rtol=0, atol=TOLERANCE)
+
+
+def tensor2tensor_sinusoids(rows: int, d_model: int) -> Tensor:
+    """sin(p · 10000^(-i / (d_model / 2 - 1))), then the cosines, `[rows, d_model]`, in float32 as in the originals.
+
+    tensor2tensor, fairseq and Marian space the frequencies by `d_model / 2 - 1`, the paper by `d_model / 2`.
+
+    Args:
+        rows: number of positions, from 0.
+        d_model: width.
+
+    Raises:
+        ValueError: there are fewer than two frequencies.
+    """
+    frequencies = d_model // 2
+    if frequencies < 2:
+        raise ValueError(f"d_model must be at least 4 for sinusoids, got {d_model}.")
+    step = -math.log(10000) / (frequencies - 1)
+    angles = torch.arange(rows, dtype=torch.float)[:, None] * torch.exp(torch.arange(frequencies).float() * step)
+    odd = torch.zeros(rows, d_model % 2)
+    return torch.cat([angles.sin(), angles.cos(), odd], dim=1)

@@ -1,6 +1,8 @@
 """Converts fairseq's `transformer` checkpoints, with their dictionaries and BPE codes."""
 
-from collections.abc import Mapping
+import re
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +11,101 @@ from torch import Tensor
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.atomic_files import new_folder
-from .embeddings import Rows, map_embeddings
-from .fairseq_options import ACTIVATIONS, EOS, PAD, UNK, FairseqOptions, read_options
-from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
-from .positions import tensor2tensor_sinusoids
+from ..utils.errors import format_names, printable
+from .embeddings import Rows, learn_positions, map_embeddings
+from .fairseq_tokenizer import UNK, FairseqTokenizer, fairseq_tokenizer
+from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, Kind, Option, one_of, read_options
 from .report import ConversionReport
-from .safe_loading import read_checkpoint
-from .state_dict_mapper import NameTable, StateDictMapper
+from .untrusted import is_hidden, is_state_dict, read_checkpoint
+from .weights import STACKS, NameTable, StateDictMapper, projections
 
-STACKS = ("encoder", "decoder")
+PAD, EOS = 1, 2  # fairseq's <pad> and </s>; <s> is 0
 FIRST_POSITION = PAD + 1
+DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
 NAMES: NameTable = {
     "{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
     "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
     # Old checkpoints: one matrix for queries, keys and values, and numbered norms.
-    "{stack}.layers.{i}.{attention}.in_proj_{p}": (
-        "model.{stack}.layers.{i}.{attention}.q_proj.{p}",
-        "model.{stack}.layers.{i}.{attention}.k_proj.{p}",
-        "model.{stack}.layers.{i}.{attention}.v_proj.{p}",
-    ),
+    "{stack}.layers.{i}.{attention}.in_proj_{p}": projections("model.{stack}.layers.{i}.{attention}"),
     "{stack}.layers.{i}.layer_norms.0.{p}": "model.{stack}.layers.{i}.self_attn_layer_norm.{p}",
     "encoder.layers.{i}.layer_norms.1.{p}": "model.encoder.layers.{i}.final_layer_norm.{p}",
     "decoder.layers.{i}.layer_norms.1.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
     "decoder.layers.{i}.layer_norms.2.{p}": "model.decoder.layers.{i}.final_layer_norm.{p}",
 }
+# fairseq's architectures with the same computation. Others, such as transformer_unidirectional, may have equal weights.
+ARCHITECTURES = (
+    "transformer",
+    "transformer_tiny",
+    "transformer_iwslt_de_en",
+    "transformer_wmt_en_de",
+    "transformer_wmt_en_de_big",
+    "transformer_wmt_en_de_big_t2t",
+    "transformer_vaswani_wmt_en_de_big",
+    "transformer_vaswani_wmt_en_fr_big",
+    "transformer_align",
+    "transformer_wmt_en_de_big_align",
+)
+HINT = "(store 'transformer' if it only sets options of fairseq's transformer)"
+ARCH = Kind(f"one of {', '.join(ARCHITECTURES)} {HINT}", lambda name: name in ARCHITECTURES)
+# fairseq's activation names and transformers'.
+ACTIVATIONS = {
+    "relu": "relu",
+    "relu_squared": "relu2",
+    "gelu": "gelu",
+    "gelu_accurate": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "swish": "silu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+# Options that change the computation and have no counterpart in this model; all are off by default.
+STACK_OPTIONS = ("add_adapters", "recurrent_stacking", "factorized_embed_dim", "layers_to_keep", "xformers_att_config")
+UNSUPPORTED = (
+    "layernorm_embedding",
+    "adaptive_input",
+    "adaptive_softmax_cutoff",
+    "character_embeddings",
+    "char_inputs",
+    "cross_self_attention",
+    "no_cross_attention",
+    "no_decoder_final_norm",
+    "quant_noise_pq",
+    "quant_noise_scalar",
+    "use_factorized_embedding",
+    "merge_src_tgt_embed",
+    "base_layers",
+    "scale_attn",
+    "scale_heads",
+    "scale_fc",
+    "scale_resids",
+    *(f"{stack}_{name}" for stack in STACKS for name in STACK_OPTIONS),
+)
+HEADS = Kind("given as a positive integer if encoder_attention_heads is not stored", SIZE.accepts)
+OPTIONS = (
+    Option("arch", ARCH, "transformer"),
+    *(Option(name, OFF, None) for name in UNSUPPORTED),
+    Option("num_heads", HEADS, fields=("num_heads",)),
+    Option("activation_fn", one_of(ACTIVATIONS), "relu", ("activation_function",)),
+    Option("encoder_normalize_before", PRE_NORM, False, ("norm_order",)),
+    Option("no_scale_embedding", NEGATED, False, ("scale_embedding",)),
+    Option("dropout", RATE, 0.1, ("dropout",)),
+    Option("attention_dropout", RATE, 0.0, ("attention_dropout",)),
+    Option("activation_dropout", RATE, 0.0, ("activation_dropout",)),
+    Option("max_source_positions", SIZE, DEFAULT_POSITIONS),
+    Option("max_target_positions", SIZE, DEFAULT_POSITIONS),
+)
+EQUAL_IN_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before")
+SAME = (
+    ("num_heads", "encoder_attention_heads"),
+    *((f"decoder_{name}", f"encoder_{name}") for name in EQUAL_IN_STACKS),
+    ("decoder_input_dim", "decoder_embed_dim"),
+    ("decoder_output_dim", "decoder_embed_dim"),
+)
+DICTIONARY = re.compile(r"dict\.(?P<language>.+)\.txt")
+CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
+FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # all that `convert_fairseq_folder` reads
+
+Languages = tuple[str, str]  # of the source and the target
 
 
 def from_fairseq(
@@ -62,8 +135,7 @@ def from_fairseq(
     """
     origin = "the fairseq checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
     content = checkpoint if isinstance(checkpoint, Mapping) else read_checkpoint(checkpoint)
-    options = read_options(content, origin)
-    return convert_weights(content["model"], options, origin, num_heads, fairseq_ids)
+    return convert_weights(content, read_stored(content, origin, num_heads), origin, fairseq_ids)
 
 
 def convert_fairseq(
@@ -94,65 +166,106 @@ def convert_fairseq(
         ValueError: see `from_fairseq` and `fairseq_tokenizer`; or a dictionary and its embedding differ in size.
             In this case, nothing is written.
     """
-    if source_dict is None and (target_dict or source_codes or target_codes):
+    codes = {"source_codes": source_codes, "target_codes": target_codes}
+    if source_dict is None and (target_dict or any(codes.values())):
         raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
-    return convert_content(
-        read_checkpoint(checkpoint),
-        str(checkpoint),
-        output,
-        source_dict=source_dict,
-        target_dict=target_dict,
-        source_codes=source_codes,
-        target_codes=target_codes,
-        num_heads=num_heads,
-    )
+    files = {} if source_dict is None else {"source_dict": source_dict, "target_dict": target_dict, **codes}
+    return convert_checkpoint(Path(checkpoint), output, lambda _: files, num_heads)
 
 
-def convert_content(
-    content: Any,
-    origin: str,
-    output: str | Path,
-    *,
-    source_dict: str | Path | None = None,
-    target_dict: str | Path | None = None,
-    source_codes: str | Path | None = None,
-    target_codes: str | Path | None = None,
-    num_heads: int | None = None,
+def convert_fairseq_folder(checkpoint: str | Path, output: str | Path) -> ConversionReport:
+    """Convert a checkpoint with the files next to it: `dict.<language>.txt`, and BPE codes such as `bpecodes`.
+
+    The languages are those that the checkpoint stores.
+
+    Args:
+        checkpoint: a `.pt` file.
+        output: a new or empty folder.
+
+    Raises:
+        ValueError: see `convert_fairseq`; or it is ambiguous which files to use.
+    """
+    path = Path(checkpoint)
+    return convert_checkpoint(path, output, lambda content: find_files(path.parent, read_languages(content)))
+
+
+def convert_checkpoint(
+    checkpoint: Path, output: str | Path, find: Callable[[Any], dict[str, Any]], num_heads: int | None = None
 ) -> ConversionReport:
-    """Convert the content of a checkpoint; `origin` is its name in errors. The rest is as in `convert_fairseq`."""
-    options = read_options(content, origin)
-    tokenizer, ids = None, None
-    if source_dict is not None:
-        tokenizer = fairseq_tokenizer(
-            source_dict,
-            source_codes,
-            options.max_positions[0],
-            target_dictionary=target_dict,
-            target_codes=target_codes,
-        )
-        ids = tokenizer.source_ids, tokenizer.target_ids
-        dictionaries = (source_dict, target_dict or source_dict)
-        for stack, dictionary, tokens in zip(STACKS, dictionaries, tokenizer.sizes, strict=True):
-            check_dictionary(content["model"], stack, dictionary, tokens)
+    """Convert a checkpoint to a folder; `find` returns its dictionaries and codes. Errors: see `convert_fairseq`."""
+    content = read_checkpoint(checkpoint)
+    options = read_stored(content, str(checkpoint), num_heads)
+    files = find(content)
+    made = build_tokenizer(files, content["model"], options) if files else None
     with new_folder(output) as temporary:
-        model, report = convert_weights(content["model"], options, origin, num_heads, ids)
+        ids = (made.source_ids, made.target_ids) if made else None
+        model, report = convert_weights(content, options, str(checkpoint), ids)
         model.save_pretrained(temporary)
-        if tokenizer is None:
+        if made is None:
             report.notes.append("No dictionary was given, so the folder has no tokenizer.")
         else:
-            save_tokenizer(tokenizer, temporary, report)
+            made.tokenizer.save_pretrained(temporary)
+            note_tokenizer(made, report)
     return report
 
 
+def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str, Any]:
+    """Read and check the options of a checkpoint, in any of the three layouts that fairseq has used.
+
+    Raises:
+        ValueError: this is not a fairseq checkpoint, or an option has a value that this model does not support.
+    """
+    if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("model"), Mapping):
+        raise ValueError(f"{origin} must be a fairseq checkpoint with 'args' or 'cfg' and 'model', got none.")
+    if not is_state_dict(checkpoint["model"]):
+        raise ValueError(f"'model' of {origin} must be a state dict of named tensors.")
+    options = dict(as_mapping(checkpoint.get("args")) or as_mapping(as_mapping(checkpoint.get("cfg")).get("model")))
+    if not options:
+        raise ValueError(f"{origin} must contain the model's options as 'args' or in 'cfg', got neither.")
+    for part in (*STACKS, "quant_noise"):  # nested, in the newest layout
+        options |= {f"{part}_{name}": value for name, value in as_mapping(options.pop(part, None)).items()}
+    for name, value in options.items():
+        if isinstance(value, Tensor):
+            shape = list(value.shape)
+            raise ValueError(f"{printable(str(name))} must be a plain value, got a tensor of shape {shape}.")
+    options["arch"] = options.get("arch") or options.get("_name")
+    options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
+    options["num_heads"] = options.get("encoder_attention_heads") if num_heads is None else num_heads
+    return read_options(options, OPTIONS, SAME)
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Namespace):
+        return vars(value)
+    return value if isinstance(value, Mapping) else {}
+
+
 def convert_weights(
-    weights: Mapping[str, Tensor], options: FairseqOptions, origin: str, num_heads: int | None, ids: Rows | None
+    content: Mapping[str, Any], options: Mapping[str, Any], origin: str, ids: Rows | None
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
-    mapper = StateDictMapper(origin, weights, title="fairseq transformer")
-    derive_config(mapper, options, num_heads)
+    mapper = StateDictMapper(origin, content["model"], title="fairseq transformer")
+    # Only pre-norm models have final norms, except old ones.
+    mapper.derive_sizes("fc1", "layer_norm" if options["encoder_normalize_before"] == "pre" else None)
+    mapper.derive_options(OPTIONS, options)
+    mapper.derive_config("fairseq", layer_norm_eps=1e-5)
+    special = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "decoder_start_token_id": EOS}
+    mapper.derive_config("fairseq's dictionary; its decoder starts from </s>", **special)
+    for stack in STACKS:
+        if rate := options.get(f"{stack}_layerdrop"):
+            mapper.report.notes.append(f"{stack}_layerdrop={rate} affects training only and was dropped.")
+        buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
+        mapper.ignore(buffers, "buffers of sinusoids, which are computed")
+        mapper.ignore([f"{stack}.version"], "format version")
     map_shared_embeddings(mapper, options, ids)
-    map_positions(mapper, options)
-    mapper.ignore([f"{stack}.version" for stack in STACKS], "format version")
+    if options.get("no_token_positional_embeddings"):
+        mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
+    else:
+        tables = [
+            f"{stack}.embed_positions.weight" if options.get(f"{stack}_learned_pos") else None for stack in STACKS
+        ]
+        length = max(options["max_source_positions"], options["max_target_positions"])
+        learn_positions(mapper, (tables[0], tables[1]), length, FIRST_POSITION, "fairseq")
     mapper.rename(NAMES)
     model = mapper.finish()
     # fairseq's search generates neither padding nor an end token at the first step.
@@ -162,39 +275,7 @@ def convert_weights(
     return model, mapper.report
 
 
-def derive_config(mapper: StateDictMapper, options: FairseqOptions, num_heads: int | None) -> None:
-    """Derive all config fields except those of embeddings and positions.
-
-    Raises:
-        ValueError: the number of heads is neither stored nor given, the given one is different, or a weight is missing.
-    """
-    stored = options.num_heads
-    if None not in (stored, num_heads) and stored != num_heads:
-        raise ValueError(f"num_heads must be encoder_attention_heads={stored}, got {num_heads}.")
-    if stored is None and num_heads is None:
-        raise ValueError("num_heads must be given if encoder_attention_heads is not stored, got None.")
-    mapper.derive_config("encoder_attention_heads" if stored else "argument", num_heads=stored or num_heads)
-    for stack in STACKS:
-        layers = mapper.count_layers(stack)
-        mapper.derive_config(f"the layers under {stack}.layers", **{f"{stack}_layers": layers})
-    inner, width = mapper.peek("encoder.layers.0.fc1.weight", dims=2).shape
-    mapper.derive_config("the shape of encoder.layers.0.fc1.weight", d_ff=inner, d_model=width)
-    mapper.derive_config(f"activation_fn={options.activation}", activation_function=ACTIVATIONS[options.activation])
-    norm_order = "pre" if options.pre_norm else "post"
-    mapper.derive_config(f"encoder_normalize_before={options.pre_norm}", norm_order=norm_order, layer_norm_eps=1e-5)
-    # Only pre-norm models have final norms, except old ones.
-    final = options.pre_norm and mapper.has_final_norms("encoder.layer_norm", "decoder.layer_norm")
-    mapper.derive_config("encoder.layer_norm and decoder.layer_norm", final_layer_norm=final)
-    mapper.derive_config("no_scale_embedding", scale_embedding=options.scale_embedding)
-    for name in ("dropout", "attention_dropout", "activation_dropout"):
-        mapper.derive_config(name, **{name: getattr(options, name)})
-    ids = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-    mapper.derive_config("fairseq's dictionary; its decoder starts from </s>", **ids)
-    for name, value in options.layerdrop.items():
-        mapper.report.notes.append(f"{name}={value} affects training only and was dropped.")
-
-
-def map_shared_embeddings(mapper: StateDictMapper, options: FairseqOptions, ids: Rows | None) -> None:
+def map_shared_embeddings(mapper: StateDictMapper, options: Mapping[str, Any], ids: Rows | None) -> None:
     """Share and tie the embeddings according to the options.
 
     Raises:
@@ -203,87 +284,105 @@ def map_shared_embeddings(mapper: StateDictMapper, options: FairseqOptions, ids:
     source, target = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
     old_output = "decoder.embed_out"  # which is a parameter, not a module
     output = old_output if old_output in mapper.remaining else "decoder.output_projection.weight"
-    if options.share_all_embeddings:
-        check_equal(mapper, "share_all_embeddings", source, target)
-        mapper.ignore([target], "shared with the encoder's")
+    shared = options.get("share_all_embeddings")
+    tied = shared or options.get("share_decoder_input_output_embed")
+    if shared:
+        drop_equal(mapper, "share_all_embeddings", source, target)
         if ids and list(ids[0]) != list(ids[1]):
             raise ValueError("the two dictionaries must be equal if share_all_embeddings is on, but they differ.")
-    if options.tie_output and output in mapper.remaining:
-        embedding = source if options.share_all_embeddings else target
-        check_equal(mapper, "share_decoder_input_output_embed", embedding, output)
-        mapper.ignore([output], "tied to the decoder's embedding")
-    names = (source, None if options.share_all_embeddings else target, None if options.tie_output else output)
+    if tied:
+        drop_equal(mapper, "share_decoder_input_output_embed", source if shared else target, output)
+    names = (source, None if shared else target, None if tied else output)
     map_embeddings(mapper, *names, rows=ids, unk_token_id=UNK)
 
 
-def check_equal(mapper: StateDictMapper, option: str, first: str, second: str) -> None:
+def drop_equal(mapper: StateDictMapper, option: str, first: str, second: str) -> None:
+    """Drop the second weight, if it is stored. Raise a `ValueError` unless it equals the first."""
     if second in mapper.remaining and not torch.equal(mapper.peek(first), mapper.peek(second)):
         raise ValueError(f"{first} and {second} must be equal if {option} is on, but they differ.")
+    mapper.ignore([second], f"equal to {first}")
 
 
-def map_positions(mapper: StateDictMapper, options: FairseqOptions) -> None:
-    """Map positions to tables of learned or sinusoidal positions. The first `FIRST_POSITION` rows are never used."""
-    for stack in STACKS:
-        buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
-        mapper.ignore(buffers, "buffers of sinusoids, which are computed")
-    if not options.positions:
-        return mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
-    length = table_length(mapper, options)
-    for stack, learned in zip(STACKS, options.learned_positions, strict=True):
-        name, rows = f"{stack}.embed_positions.weight", length + FIRST_POSITION
-        if learned:
-            mapper.set(f"model.{name}", mapper.pop(name)[:rows], name)
-        else:
-            table = tensor2tensor_sinusoids(rows, mapper.config_fields["d_model"], "encoder_embed_dim")
-            mapper.default(f"model.{name}", table, "fairseq's sinusoids")
-    mapper.derive_config(
-        f"positions start after <pad>={PAD}", position_embedding="learned", position_offset=FIRST_POSITION
+def build_tokenizer(
+    files: Mapping[str, Any], weights: Mapping[str, Tensor], options: Mapping[str, Any]
+) -> FairseqTokenizer:
+    """Build the tokenizer. Raise a `ValueError` unless a dictionary has a token for each row of its embedding."""
+    source, target = files["source_dict"], files["target_dict"]
+    codes = files.get("source_codes")
+    made = fairseq_tokenizer(
+        source,
+        codes,
+        options["max_source_positions"],
+        target_dictionary=target,
+        target_codes=files.get("target_codes"),
     )
-    mapper.derive_config("the positions of both stacks", max_position_embeddings=length)
-    notes = mapper.report.notes
-    if not all(options.learned_positions):
-        notes.append(
-            "fairseq's sinusoids differ from this model's (their frequencies are spaced by d_model / 2 - 1). Their "
-            "values became a table of learned positions, which training updates."
-        )
-    notes.append(f"Texts can have at most {length} tokens, the number of positions.")
-    return None
+    for stack, dictionary, tokens in zip(STACKS, (source, target or source), made.sizes, strict=True):
+        table = weights.get(f"{stack}.embed_tokens.weight")
+        if table is not None and table.dim() and len(table) != tokens:
+            raise ValueError(
+                f"{dictionary} must have a token for each row of the {stack}'s embedding, {len(table)}, "
+                f"got {tokens} with the 4 special tokens."
+            )
+    return made
 
 
-def table_length(mapper: StateDictMapper, options: FairseqOptions) -> int:
-    """The number of positions: the length of the shorter learned table or, without one, the larger option.
-
-    Sinusoids can be computed to the length of the other stack's learned table.
-    """
-    learned = [
-        len(mapper.peek(f"{stack}.embed_positions.weight", dims=2)) - FIRST_POSITION
-        for stack, is_learned in zip(STACKS, options.learned_positions, strict=True)
-        if is_learned
-    ]
-    return min(learned) if learned else max(options.max_positions)
-
-
-def check_dictionary(weights: Mapping[str, Tensor], stack: str, dictionary: str | Path, tokens: int) -> None:
-    """Raise a `ValueError` unless a dictionary has a token for each row of its embedding."""
-    table = weights.get(f"{stack}.embed_tokens.weight")
-    if table is not None and table.dim() and len(table) != tokens:
-        raise ValueError(
-            f"{dictionary} must have a token for each row of the {stack}'s embedding, {len(table)}, "
-            f"got {tokens} with the 4 special tokens."
-        )
-
-
-def save_tokenizer(tokenizers: FairseqTokenizer, folder: Path, report: ConversionReport) -> None:
-    """Save the tokenizer."""
-    tokenizers.tokenizer.save_pretrained(folder)
-    if "target_merges" in tokenizers.tokenizer.init_kwargs:
+def note_tokenizer(made: FairseqTokenizer, report: ConversionReport) -> None:
+    """Add notes about the tokenizer."""
+    if "target_merges" in made.tokenizer.init_kwargs:
         report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
-    source, target = tokenizers.sizes
+    source, target = made.sizes
     report.notes.append(
-        f"The vocabulary of {len(tokenizers.source_ids)} ids contains {source} tokens of the source dictionary, "
+        f"The vocabulary of {len(made.source_ids)} ids contains {source} tokens of the source dictionary, "
         f"{target} of the target dictionary and intermediate BPE pieces. A token that is missing from a dictionary has "
         "the embedding of <unk> there, and a lower logit than <unk>."
     )
     report.notes.append("The tokenizer splits at spaces: separate punctuation as in the training data.")
-    if not tokenizers.segments:
+    if not made.segments:
         report.notes.append("Without codes, texts must already be segmented (hel@@ lo).")
+
+
+def read_languages(content: Mapping[str, Any]) -> Languages | None:
+    """The languages in a checkpoint; `None` if it does not store them."""
+    config = as_mapping(content.get("cfg"))
+    for part in (content.get("args"), config.get("task"), config.get("model")):
+        source, target = (as_mapping(part).get(f"{side}_lang") for side in ("source", "target"))
+        if isinstance(source, str) and isinstance(target, str):
+            return source, target
+    return None
+
+
+def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
+    """The arguments of `convert_fairseq` for the files in a folder; none if there is no dictionary.
+
+    Raises:
+        ValueError: it is ambiguous which dictionary or which codes to use.
+    """
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
+    dictionaries = {match["language"]: path for path in files if (match := DICTIONARY.fullmatch(path.name))}
+    if not dictionaries:
+        return {}
+    chosen = choose(folder, "dict.<language>.txt", dictionaries, languages)
+    codes = {path.name: path for path in files if CODES.fullmatch(path.name)}
+    if not codes:
+        return {"source_dict": chosen[0], "target_dict": chosen[1]}
+    if languages and len(codes) > 1:  # such as bpecodes.de, or de.codes
+        codes = {
+            language: path
+            for language in languages
+            for name, path in codes.items()
+            if language in re.split(r"[._-]", name)
+        }
+    split = choose(folder, "BPE codes", codes, languages)
+    return {"source_dict": chosen[0], "target_dict": chosen[1], "source_codes": split[0], "target_codes": split[1]}
+
+
+def choose(folder: Path, kind: str, files: Mapping[str, Path], languages: Languages | None) -> tuple[Path, Path]:
+    """The source's and the target's file: one for both, or those of the languages."""
+    if len(files) == 1:
+        (file,) = files.values()
+        return file, file
+    if languages and all(language in files for language in languages):
+        return files[languages[0]], files[languages[1]]
+    expected = " and ".join(languages) if languages else "the source and the target, which the checkpoint must store"
+    found = format_names(path.name for path in files.values()) or "none"
+    raise ValueError(f"{folder} must contain one file of {kind}, or those of {expected}, got {found}.")

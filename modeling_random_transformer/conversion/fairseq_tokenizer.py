@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..utils.errors import format_value
 from ..utils.text import read_lines
-from .fairseq_options import UNK
 
+UNK = 3
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 CONTINUED = "@@"  # suffix of a piece that does not end its word
 END = "</w>"  # suffix of the last piece of a word, in the codes

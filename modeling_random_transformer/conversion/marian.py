@@ -1,7 +1,12 @@
-"""Converts MarianMT models, such as those of OPUS-MT."""
+"""Converts MarianMT models, such as those of OPUS-MT: the model, and a folder with the tokenizer's files."""
 
 import copy
-from pathlib import Path
+import json
+import pickle
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any
 
 from torch import equal
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
@@ -9,23 +14,55 @@ from transformers.activations import ACT2FN
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.atomic_files import new_folder
-from .embeddings import map_embeddings
-from .marian_folder import copy_tokenizer, load_marian
-from .positions import map_position_tables
+from ..utils.errors import first_line, format_names, format_value
+from .embeddings import check_ids, map_embeddings, map_position_tables
+from .options import OFF, SIZE, Kind, Option, read_options
 from .report import ConversionReport
-from .state_dict_mapper import NameTable, StateDictMapper
+from .untrusted import pickle_error
+from .weights import NameTable, StateDictMapper
 
 NAMES: NameTable = {"model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}"}
-EQUAL_IN_STACKS = {"encoder_attention_heads": "decoder_attention_heads", "encoder_ffn_dim": "decoder_ffn_dim"}
-# Options of related models. MarianMTModel does not compute them, but a config.json may contain them.
-UNSUPPORTED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+OPTIONS = (
+    # Of related models. MarianMTModel does not compute them, but a config.json may contain them.
+    *(Option(name, OFF, None) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")),
+    Option(
+        "activation_function", Kind("a name in ACT2FN", lambda name: name in ACT2FN), fields=("activation_function",)
+    ),
+    Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
+    Option("encoder_ffn_dim", SIZE, fields=("d_ff",)),
+)
+SAME = (
+    ("decoder_attention_heads", "encoder_attention_heads"),
+    ("decoder_ffn_dim", "encoder_ffn_dim"),
+    ("decoder_vocab_size", "vocab_size"),
+)
 # Fields with the same name in both configs.
 COMMON_FIELDS = (
-    *("d_model", "encoder_layers", "decoder_layers", "activation_function", "scale_embedding"),
+    *("d_model", "encoder_layers", "decoder_layers", "scale_embedding"),
     *("dropout", "attention_dropout", "activation_dropout"),
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
-EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+# MarianTokenizer's files, including one that transformers 4 wrote.
+TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+# Keys copied from tokenizer_config.json. Other keys, such as auto_map, may name code or files.
+SPECIAL_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "additional_special_tokens",
+    "extra_special_tokens",
+)
+SETTINGS = (
+    *SPECIAL_TOKENS,
+    *("source_lang", "target_lang", "separate_vocabs", "model_max_length"),
+    *("padding_side", "truncation_side", "clean_up_tokenization_spaces", "split_special_tokens"),
+    *("added_tokens_decoder", "sp_model_kwargs"),
+)
+SENTENCEPIECE_OPTIONS = ("enable_sampling", "nbest_size", "alpha")
+SHARD_INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def from_marian(
@@ -48,17 +85,24 @@ def from_marian(
         marian = load_marian(Path(marian))
     if not isinstance(marian, MarianMTModel):
         raise ValueError(f"marian must be a folder or a MarianMTModel, got {type(marian).__name__}.")
-    check_options(marian.config)
+    config = marian.config
+    options = read_options(config.to_dict(), OPTIONS, SAME)
     mapper = StateDictMapper("the Marian model", marian.state_dict(), title="MarianMTModel")
-    derive_config(mapper, marian.config)
-    map_shared_embeddings(mapper, marian.config)
+    mapper.derive_options(OPTIONS, options)
+    for name in COMMON_FIELDS:
+        mapper.derive_config(name, **{name: getattr(config, name)})
+    mapper.derive_config("MarianMTModel", norm_order="post", layer_norm_eps=1e-5)
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if getattr(config, name):
+            mapper.report.notes.append(f"{name}={getattr(config, name)} affects training only and was dropped.")
+    map_shared_embeddings(mapper, config)
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
     model = mapper.finish()
-    options = known_options(marian.generation_config)
-    if options.max_length is None and options.max_new_tokens is None:
-        options.max_length = model.generation_config.max_length
-    model.generation_config = options
+    search = known_options(marian.generation_config)
+    if search.max_length is None and search.max_new_tokens is None:
+        search.max_length = model.generation_config.max_length
+    model.generation_config = search
     mapper.report.notes.append("The generation config of Marian was copied, including suppressed tokens and num_beams.")
     return model, mapper.report
 
@@ -91,35 +135,6 @@ def known_options(config: GenerationConfig) -> GenerationConfig:
     return GenerationConfig.from_dict(options)
 
 
-def check_options(config: MarianConfig) -> None:
-    """Raise a `ValueError` that names the first unsupported option."""
-    for name in UNSUPPORTED:
-        if getattr(config, name, False):
-            raise ValueError(f"{name} must be False, got {getattr(config, name)!r}.")
-    for encoder, decoder in EQUAL_IN_STACKS.items():
-        if getattr(config, encoder) != getattr(config, decoder):
-            values = f"{getattr(config, encoder)} and {getattr(config, decoder)}"
-            raise ValueError(f"{encoder} and {decoder} must be equal, got {values}.")
-    if config.decoder_vocab_size not in (None, config.vocab_size):
-        raise ValueError(
-            f"decoder_vocab_size must be None or vocab_size={config.vocab_size}, got {config.decoder_vocab_size}."
-        )
-    if config.activation_function not in ACT2FN:
-        raise ValueError(f"activation_function must be a name in ACT2FN, got {config.activation_function!r}.")
-
-
-def derive_config(mapper: StateDictMapper, config: MarianConfig) -> None:
-    """Derive all config fields except those of embeddings and positions."""
-    for name in COMMON_FIELDS:
-        mapper.derive_config(name, **{name: getattr(config, name)})
-    mapper.derive_config("encoder_attention_heads, decoder_attention_heads", num_heads=config.encoder_attention_heads)
-    mapper.derive_config("encoder_ffn_dim, decoder_ffn_dim", d_ff=config.encoder_ffn_dim)
-    mapper.derive_config("MarianMTModel", norm_order="post", layer_norm_eps=1e-5)
-    for name in ("encoder_layerdrop", "decoder_layerdrop"):
-        if getattr(config, name):
-            mapper.report.notes.append(f"{name}={getattr(config, name)} affects training only and was dropped.")
-
-
 def map_shared_embeddings(mapper: StateDictMapper, config: MarianConfig) -> None:
     """Share and tie embeddings that are shared and tied both in Marian's config and in value."""
     weights = mapper.remaining
@@ -133,3 +148,136 @@ def map_shared_embeddings(mapper: StateDictMapper, config: MarianConfig) -> None
     mapper.ignore(EMBEDDINGS, "shared")
     mapper.ignore(["model.shared.weight"], "not used by the stacks, which have separate embeddings")
     mapper.ignore(["lm_head.weight"], "tied to the embedding")
+
+
+def load_marian(folder: Path) -> MarianMTModel:
+    """Load the model in a folder, in evaluation mode.
+
+    Raises:
+        ValueError: the folder contains a different model, or weights are missing or have wrong shapes.
+    """
+    check_files(folder)
+    try:
+        model, loading = MarianMTModel.from_pretrained(
+            folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
+        )
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"the weights in {folder} were not read: {pickle_error(str(error))}") from error
+    except Exception as error:  # the exception type depends on where a file is damaged
+        raise ValueError(f"folder must contain a complete Marian model, got {folder}: {first_line(error)}") from error
+    check_loaded(folder, loading)
+    return model.eval()
+
+
+def check_files(folder: Path) -> None:
+    """Raise a `ValueError` unless a folder contains a Marian model and refers to no file outside the folder.
+
+    Called before weights are read.
+    """
+    if folder.suffix == ".npz" or (not (folder / "config.json").exists() and any(folder.glob("*.npz"))):
+        raise ValueError(
+            f"folder must contain a MarianMT model, got a .npz file of Marian in {folder}, which requires "
+            "convert_marian_npz or `random-transformer convert marian-npz`."
+        )
+    config = read_json(folder / "config.json")
+    model_type = config.get("model_type")
+    if model_type != MarianConfig.model_type:
+        raise ValueError(
+            f"folder must contain a Marian model (model_type 'marian'), got {format_value(model_type)} in {folder}."
+        )
+    if config.get("transformers_weights") is not None:
+        found = config["transformers_weights"]
+        raise ValueError(f"transformers_weights in {folder / 'config.json'} must be null, got {format_value(found)}.")
+    if (folder / "adapter_config.json").exists():
+        raise ValueError(f"folder must contain a full model, got {folder} with an adapter, which must be merged first.")
+    for path in (folder / name for name in SHARD_INDICES):
+        if path.is_file():
+            check_shards(path)
+
+
+def check_shards(index: Path) -> None:
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ValueError(f"weight_map in {index} must be an object, got {type(shards).__name__}.")
+    for name in shards.values():
+        if not isinstance(name, str) or name in ("", ".", "..") or PureWindowsPath(name).name != name:
+            raise ValueError(f"weight_map in {index} must name files in the same folder, got {format_value(name)}.")
+
+
+def check_loaded(folder: Path, loading: dict[str, Any]) -> None:
+    mismatched = [
+        f"{name!r} of shape {list(shape)}, not {list(expected)}" for name, shape, expected in loading["mismatched_keys"]
+    ]
+    if mismatched:
+        raise ValueError(f"the weights in {folder} must have the shapes of config.json, got {mismatched[0]}.")
+    if loading["unexpected_keys"]:
+        names = format_names(sorted(loading["unexpected_keys"]))
+        raise ValueError(f"the weights in {folder} must be those of a Marian model only, got {names}.")
+    if loading["missing_keys"]:
+        raise ValueError(
+            f"the weights in {folder} must be complete, but lack {format_names(sorted(loading['missing_keys']))}."
+        )
+
+
+def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionReport) -> None:
+    """Copy the tokenizer's files and set its class, which AutoTokenizer cannot derive from this model's config.
+
+    Only known settings are copied, since others may refer to code, which would run for users who trust this package.
+
+    Raises:
+        ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
+    """
+    present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if "vocab.json" not in present:
+        report.notes.append("The folder has no vocab.json, so no tokenizer was copied.")
+        return
+    settings_file = folder / "tokenizer_config.json"
+    saved_settings = read_json(settings_file) if settings_file.is_file() else {}
+    vocabularies = ["vocab.json", *(["target_vocab.json"] if saved_settings.get("separate_vocabs") else [])]
+    missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
+    if missing:
+        raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
+    for name in vocabularies:
+        check_vocabulary(folder / name, config)
+    for name in present:
+        shutil.copyfile(folder / name, output / name)
+    settings = {name: value for name, value in saved_settings.items() if name in SETTINGS}
+    if isinstance(settings.get("sp_model_kwargs"), dict):
+        options = settings["sp_model_kwargs"].items()
+        settings["sp_model_kwargs"] = {name: value for name, value in options if name in SENTENCEPIECE_OPTIONS}
+    write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": "MarianTokenizer"})
+    if (folder / SPECIAL_TOKENS_MAP).is_file():
+        tokens = read_json(folder / SPECIAL_TOKENS_MAP)
+        write_json(output / SPECIAL_TOKENS_MAP, {name: tokens[name] for name in tokens if name in SPECIAL_TOKENS})
+    dropped = saved_settings.keys() - settings.keys() - {"tokenizer_class"}
+    if dropped:
+        report.notes.append(f"Not copied, as MarianTokenizer does not use it: {format_names(sorted(dropped))}.")
+    report.notes.append(f"Copied for MarianTokenizer, which requires sentencepiece: {', '.join(present)}.")
+
+
+def check_vocabulary(path: Path, config: Any) -> None:
+    vocabulary = read_json(path)
+    check_ids(path, vocabulary.values(), config.vocab_size)
+    for token, name in (("<pad>", "pad_token_id"), ("</s>", "eos_token_id")):
+        if vocabulary.get(token) != getattr(config, name):
+            expected, found = getattr(config, name), vocabulary.get(token)
+            raise ValueError(f"{path} must map {token} to {name} of config.json, {expected}, got {found}.")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file.
+
+    Raises:
+        ValueError: the file is missing or damaged, or does not contain an object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -1,33 +1,90 @@
 """Converts Marian's own model files, as published by OPUS-MT and for Firefox Translations."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_value
-from .embeddings import NO_ROW, Rows, map_embeddings
-from .marian_npz_files import NpzFiles, find_files, find_model
-from .marian_npz_npz import read_npz
-from .marian_npz_options import NpzOptions, parse_options
-from .marian_npz_vocabularies import Vocabularies, check_vocabulary, read_vocabularies, save_tokenizer
-from .positions import tensor2tensor_sinusoids
+from .embeddings import check_ids, learn_positions, map_embeddings, pad_rows
+from .marian_npz_files import find_files, find_model, read_vocabularies, save_tokenizer
+from .options import FLAG, RATE, SIZE, Kind, Option, equal, is_number, is_size, one_of, read_options
 from .report import ConversionReport
-from .state_dict_mapper import StateDictMapper
+from .untrusted import parse_yaml, read_arrays, read_yaml
+from .weights import StateDictMapper
 
+STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
 POSITIONS = 1024  # of computed sinusoids; marian-decoder reads at most 1000 tokens by default
 EPSILON = 1e-6
 MAX_BEAMS = 1000
-SHARED, SOURCE, TARGET, POSITION_TABLE = "Wemb", "encoder_Wemb", "decoder_Wemb", "Wpos"
 OUTPUT = "decoder_ff_logit_out"
 # Sublayers in Marian and their modules here, by stack.
 ATTENTIONS = {"encoder": {"self": "self_attn"}, "decoder": {"self": "self_attn", "context": "encoder_attn"}}
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
+PARAMETERS = (("W", "weight"), ("b", "bias"))
+NORM_PARAMETERS = (("ln_scale", "weight"), ("ln_bias", "bias"))
+IS_MATRIX = re.compile(r".*_W[qkvo12]")
+# Marian's activation names and transformers'. Up to version 1.12.0, gelu is swish with the factor 1.702.
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+APPROXIMATE_GELU, LAST_APPROXIMATE_GELU = "quick_gelu", (1, 12, 0)
+VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+# Operations before and after a sublayer: `a` is the residual connection and `n` a layer norm. `d` is dropout, which is
+# removed, as it affects training only.
+NORM_ORDERS = {("", "an"): "post", ("n", "a"): "pre"}
+OPERATIONS = Kind("a string of operations", lambda value: isinstance(value, str), lambda value: value.replace("d", ""))
+NO_OPERATIONS = Kind("'d' or ''", lambda value: value in ("d", ""))
+TOP = Kind("'' or 'n'", lambda value: str(value).replace("d", "") in ("", "n"), lambda value: "n" in value)
+SEQUENCES = Kind(
+    "'sequence' for each input", lambda value: isinstance(value, list) and all(kind == "sequence" for kind in value)
+)
+TWO_SIZES = Kind(
+    "the sizes of one source and one target vocabulary", lambda value: isinstance(value, list) and len(value) == 2
+)
+OPTIONS = (
+    Option("type", equal("transformer")),
+    Option("transformer-decoder-autoreg", equal("self-attention"), "self-attention"),
+    Option("transformer-ffn-depth", equal(2), 2),
+    Option("transformer-no-projection", equal(False), False),
+    Option("transformer-pool", equal(False), False),
+    Option("transformer-tied-layers", equal([]), []),
+    Option("right-left", equal(False), False),
+    Option("ulr", equal(False), False),
+    Option("lemma-dim-emb", equal(0), 0),
+    Option("input-types", SEQUENCES, []),
+    Option("dim-vocabs", TWO_SIZES, None),
+    Option("dim-emb", SIZE, fields=("d_model",)),
+    Option("transformer-dim-ffn", SIZE, fields=("d_ff",)),
+    Option("transformer-heads", SIZE, fields=("num_heads",)),
+    Option("enc-depth", SIZE, fields=("encoder_layers",)),
+    Option("dec-depth", SIZE, fields=("decoder_layers",)),
+    Option("transformer-ffn-activation", one_of(ACTIVATIONS), "swish", ("activation_function",)),
+    Option("transformer-preprocess", OPERATIONS, ""),
+    Option("transformer-postprocess", OPERATIONS, "dan"),
+    Option("transformer-postprocess-emb", NO_OPERATIONS, ""),
+    Option("transformer-postprocess-top", TOP, "", ("final_layer_norm",)),
+    Option("transformer-train-position-embeddings", FLAG, False),
+    Option("transformer-train-positions", FLAG, False),  # an older name
+    Option("tied-embeddings-all", FLAG, False),
+    Option("tied-embeddings-src", FLAG, False),
+    Option("tied-embeddings", FLAG, False),
+    Option("output-omit-bias", FLAG, False),
+    Option("transformer-dropout", RATE, None, ("dropout",)),
+    Option("transformer-dropout-attention", RATE, None, ("attention_dropout",)),
+    Option("transformer-dropout-ffn", RATE, None, ("activation_dropout",)),
+)
+# Options of the decoder's feed-forward network in recent versions; 0 stands for the value of the encoder's.
+SAME = (
+    ("transformer-decoder-dim-ffn", "transformer-dim-ffn"),
+    ("transformer-decoder-ffn-depth", "transformer-ffn-depth"),
+)
 
 
 def from_marian_npz(
@@ -53,7 +110,7 @@ def from_marian_npz(
     """
     path = find_model(Path(model))
     weights, options = read_npz(path)
-    return convert_weights(weights, parse_options(options), str(path), eos_token_id, unk_token_id)
+    return convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
 
 
 def convert_marian_npz(
@@ -81,11 +138,13 @@ def convert_marian_npz(
     """
     path = find_model(Path(model))
     files = find_files(path, [Path(file) for file in vocabs], [Path(file) for file in spm])
-    weights, stored = read_npz(path)
-    options = parse_options(stored)
+    weights, options = read_npz(path)
     vocabularies = read_vocabularies(files)
-    if vocabularies is not None:
-        check_vocabularies(vocabularies, files, weights, options)
+    if vocabularies is not None and files.vocabs is not None:
+        names = embedding_names(options)
+        for path_of_ids, ids, name in zip(files.vocabs, (vocabularies.source, vocabularies.target), names, strict=True):
+            if name in weights and weights[name].dim():
+                check_ids(path_of_ids, ids.values(), len(weights[name]))
     with new_folder(output) as temporary:
         eos, unk = (vocabularies.eos_token_id, vocabularies.unk_token_id) if vocabularies else (0, 1)
         converted, report = convert_weights(weights, options, str(path), eos, unk)
@@ -95,132 +154,131 @@ def convert_marian_npz(
     return report
 
 
+def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the weights and the options of a model. No code in the file is executed.
+
+    Options that the file does not contain are read from `<path>.yml`, where Marian writes those of the training.
+
+    Returns:
+        The weights by their names in Marian, and the options by their names on Marian's command line.
+
+    Raises:
+        ValueError: the file is missing or damaged, or contains no options or unsupported ones; or an array is not of
+            floats.
+    """
+    arrays = read_arrays(path)
+    training = Path(f"{path}.yml")
+    stored = read_yaml(training) if training.is_file() else {}
+    if STORED_OPTIONS in arrays:
+        text = arrays.pop(STORED_OPTIONS).tobytes().split(b"\0", 1)[0]
+        stored |= parse_yaml(text, f"{STORED_OPTIONS} of {path}")
+    elif not stored:
+        raise ValueError(f"{path} must contain the model's options as {STORED_OPTIONS}, or {training.name} must exist.")
+    return {name: as_tensor(name, array, path) for name, array in arrays.items()}, parse_options(stored)
+
+
+def as_tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise ValueError(
+            f"{name} of {path} must be an array of floats, got {array.dtype}: quantized models are not supported."
+        )
+    return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+
+
+def parse_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the options and convert their values.
+
+    Raises:
+        ValueError: an option is missing, or has a value that this model does not support. The message names both.
+    """
+    zeros = [name for name, _ in SAME if stored.get(name) == 0]
+    options = read_options({name: stored[name] for name in stored if name not in zeros}, OPTIONS, SAME)
+    version = VERSION.match(str(options.get("version", "")))
+    is_recent = version is not None and tuple(map(int, version.groups())) > LAST_APPROXIMATE_GELU
+    if options["transformer-ffn-activation"] == "gelu" and not is_recent:
+        options["transformer-ffn-activation"] = APPROXIMATE_GELU
+    sublayer = ("transformer-preprocess", "transformer-postprocess")
+    order = NORM_ORDERS.get((options[sublayer[0]], options[sublayer[1]]))
+    if order is None:
+        found = " and ".join(format_value(stored.get(name, "")) for name in sublayer)
+        allowed = "'' and 'dan' (post-norm) or 'n' and 'da' (pre-norm)"
+        raise ValueError(f"{' and '.join(sublayer)} must be {allowed}, got {found}.")
+    if order == "pre" and "transformer-postprocess-top" not in stored:
+        raise ValueError(
+            "transformer-postprocess-top must be stored with transformer-preprocess='n', but it is missing: before "
+            "version 1.10, Marian did not normalize the keys and values of pre-norm models."
+        )
+    return {**options, "norm_order": order}
+
+
 def convert_weights(
-    weights: Mapping[str, Tensor], options: NpzOptions, origin: str, eos_token_id: int, unk_token_id: int
+    weights: Mapping[str, Tensor], options: Mapping[str, Any], origin: str, eos_token_id: int, unk_token_id: int
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights, title="Marian transformer")
-    derive_config(mapper, options)
+    mapper.derive_options(OPTIONS, options)
+    mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options["norm_order"])
+    mapper.derive_config("Marian", layer_norm_eps=EPSILON)
     map_vocabulary(mapper, options, eos_token_id)
-    map_positions(mapper, options)
-    for stack, layers in (("encoder", options.encoder_layers), ("decoder", options.decoder_layers)):
-        for i in range(layers):
-            map_layer(mapper, options, stack, i)
-        if options.final_norm:
-            map_norm(mapper, f"{stack}_top", "", f"model.{stack}.layer_norm")
+    # Both stacks share the positions. Marian adds trained ones to embeddings that are not scaled.
+    learned = options["transformer-train-position-embeddings"] or options["transformer-train-positions"]
+    mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not learned)
+    learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), POSITIONS, origin="Marian")
+    mapper.rename(weight_names(options), adapt)
     model = mapper.finish()
     model.generation_config.suppress_tokens = [unk_token_id]
     return model, mapper.report
 
 
-def derive_config(mapper: StateDictMapper, options: NpzOptions) -> None:
-    """Derive all config fields except those of embeddings and positions."""
-    mapper.derive_config("dim-emb", d_model=options.d_model)
-    mapper.derive_config("transformer-dim-ffn", d_ff=options.d_ff)
-    mapper.derive_config("transformer-heads", num_heads=options.num_heads)
-    mapper.derive_config("enc-depth", encoder_layers=options.encoder_layers)
-    mapper.derive_config("dec-depth", decoder_layers=options.decoder_layers)
-    mapper.derive_config("transformer-ffn-activation, version", activation_function=options.activation)
-    mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options.norm_order)
-    mapper.derive_config("transformer-postprocess-top", final_layer_norm=options.final_norm)
-    mapper.derive_config("Marian", layer_norm_eps=EPSILON)
-    for name, rate in options.dropout.items():
-        mapper.derive_config("the options of the training", **{name: rate})
+def embedding_names(options: Mapping[str, Any]) -> tuple[str, str]:
+    shared = options["tied-embeddings-all"] or options["tied-embeddings-src"]
+    return ("Wemb", "Wemb") if shared else ("encoder_Wemb", "decoder_Wemb")
 
 
-def map_vocabulary(mapper: StateDictMapper, options: NpzOptions, eos_token_id: int) -> None:
-    """Map the embeddings and the output layer, with one more id for padding."""
-    source, target = (SHARED, None) if options.share_embeddings else (SOURCE, TARGET)
-    legacy = f"{OUTPUT}_W"  # of old versions, transposed
-    output = f"{OUTPUT}_Wt"
-    if legacy in mapper.remaining and not options.tie_output:
+def map_vocabulary(mapper: StateDictMapper, options: Mapping[str, Any], eos_token_id: int) -> None:
+    """Map the embeddings and the output layer, with one more id for padding, whose embedding is zero."""
+    source, target = embedding_names(options)
+    tied = options["tied-embeddings-all"] or options["tied-embeddings"]
+    legacy, output = f"{OUTPUT}_W", f"{OUTPUT}_Wt"
+    if legacy in mapper.remaining and not tied:  # of old versions, transposed
         output = legacy
         mapper.remaining[legacy] = mapper.peek(legacy, dims=2).T
-    rows = rows_with_padding(*(len(mapper.peek(name, dims=2)) for name in (source, target or source)))
+    sizes = [len(mapper.peek(name, dims=2)) for name in (source, target)]
+    rows = pad_rows(sizes[0], sizes[1], more=1)
+    bias = None if options["output-omit-bias"] else f"{OUTPUT}_b"
+    map_embeddings(mapper, source, None if source == target else target, None if tied else output, bias, rows)
     pad = len(rows[0]) - 1
-    map_embeddings(
-        mapper,
-        source,
-        target,
-        None if options.tie_output else output,
-        f"{OUTPUT}_b" if options.output_bias else None,
-        rows=rows,
-    )
     ids = {"pad_token_id": pad, "decoder_start_token_id": pad}
     mapper.derive_config("the added id, whose embedding is zero as Marian's first decoder input", **ids)
     mapper.derive_config("</s> of the vocabulary", eos_token_id=eos_token_id)
     mapper.derive_config("Marian, which has no <s>", bos_token_id=None)
 
 
-def rows_with_padding(source: int, target: int) -> Rows:
-    """The row of each id in tables of these sizes. One more id, the last, has no row: its embedding is zero."""
-    size = max(source, target) + 1
-    first, second = ([*range(rows), *[NO_ROW] * (size - rows)] for rows in (source, target))
-    return first, second
+def weight_names(options: Mapping[str, Any]) -> dict[str, str]:
+    """Marian's names of the weights of all layers, which it counts from 1, and the parameters."""
+    suffix = "_pre" if options["norm_order"] == "pre" else ""
+    names: dict[str, str] = {}
+    for stack, depth in (("encoder", "enc-depth"), ("decoder", "dec-depth")):
+        linears = {f"ffn_{{}}{number}": f"fc{number}" for number in "12"}
+        norms = {"ffn_ffn": "final_layer_norm"}
+        for sublayer, module in ATTENTIONS[stack].items():
+            linears |= {f"{sublayer}_{{}}{letter}": f"{module}.{name}" for letter, name in PROJECTIONS.items()}
+            norms[f"{sublayer}_Wo"] = f"{module}_layer_norm"
+        for i in range(options[depth]):
+            source, target = f"{stack}_l{i + 1}", f"model.{stack}.layers.{i}"
+            for kind, parameter in PARAMETERS:
+                names |= {f"{source}_{name.format(kind)}": f"{target}.{linears[name]}.{parameter}" for name in linears}
+            for kind, parameter in NORM_PARAMETERS:
+                names |= {f"{source}_{name}_{kind}{suffix}": f"{target}.{norms[name]}.{parameter}" for name in norms}
+        for kind, parameter in NORM_PARAMETERS if options["transformer-postprocess-top"] else ():
+            names[f"{stack}_top_{kind}"] = f"model.{stack}.layer_norm.{parameter}"
+    return names
 
 
-def map_positions(mapper: StateDictMapper, options: NpzOptions) -> None:
-    """Map positions to a table of learned or sinusoidal positions, which both stacks share in Marian.
-
-    Marian adds trained positions to embeddings that are not scaled.
-    """
-    notes = mapper.report.notes
-    mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not options.learned_positions)
-    if options.learned_positions:
-        table = mapper.pop(POSITION_TABLE, dims=2)
-    else:
-        table = tensor2tensor_sinusoids(POSITIONS, options.d_model, "dim-emb")
-        notes.append(
-            "Marian's sinusoids differ from this model's (their frequencies are spaced by d_model / 2 - 1). Their "
-            "values became a table of learned positions, which training updates."
-        )
-    for stack in ATTENTIONS:
-        name = f"model.{stack}.embed_positions.weight"
-        if options.learned_positions:
-            mapper.set(name, table, POSITION_TABLE)
-        else:
-            mapper.default(name, table.clone(), "Marian's sinusoids")
-    mapper.derive_config("the positions of both stacks", position_embedding="learned")
-    mapper.derive_config("their number", max_position_embeddings=len(table))
-    notes.append(f"Texts can have at most {len(table)} tokens, the number of positions.")
-
-
-def map_layer(mapper: StateDictMapper, options: NpzOptions, stack: str, i: int) -> None:
-    """Map the weights of layer `i`, counted from 0; Marian counts from 1."""
-    source, target = f"{stack}_l{i + 1}", f"model.{stack}.layers.{i}"
-    suffix = "_pre" if options.norm_order == "pre" else ""
-    for sublayer, module in ATTENTIONS[stack].items():
-        for letter, projection in PROJECTIONS.items():
-            map_linear(mapper, f"{source}_{sublayer}", letter, f"{target}.{module}.{projection}")
-        map_norm(mapper, f"{source}_{sublayer}_Wo", suffix, f"{target}.{module}_layer_norm")
-    for number in "12":
-        map_linear(mapper, f"{source}_ffn", number, f"{target}.fc{number}")
-    map_norm(mapper, f"{source}_ffn_ffn", suffix, f"{target}.final_layer_norm")
-
-
-def map_linear(mapper: StateDictMapper, prefix: str, suffix: str, target: str) -> None:
-    """Map a linear layer: Marian's matrices are `[in, out]`, its biases `[1, out]`."""
-    weight, bias = f"{prefix}_W{suffix}", f"{prefix}_b{suffix}"
-    mapper.set(f"{target}.weight", mapper.pop(weight, dims=2).T, weight, "transposed")
-    mapper.set(f"{target}.bias", mapper.pop(bias).flatten(), bias)
-
-
-def map_norm(mapper: StateDictMapper, prefix: str, suffix: str, target: str) -> None:
-    """Map a layer norm, whose parameters are `[1, d_model]`."""
-    for name, parameter in (("scale", "weight"), ("bias", "bias")):
-        source = f"{prefix}_ln_{name}{suffix}"
-        mapper.set(f"{target}.{parameter}", mapper.pop(source).flatten(), source)
-
-
-def check_vocabularies(
-    vocabularies: Vocabularies, files: NpzFiles, weights: Mapping[str, Tensor], options: NpzOptions
-) -> None:
-    """Raise a `ValueError` unless each vocabulary matches its embedding."""
-    names = (SHARED, SHARED) if options.share_embeddings else (SOURCE, TARGET)
-    sides = zip((vocabularies.source, vocabularies.target), names, files.vocabs or (), strict=True)
-    for ids, name, path in sides:
-        if name in weights and weights[name].dim():
-            check_vocabulary(ids, len(weights[name]), path)
+def adapt(name: str, weight: Tensor) -> tuple[Tensor, str]:
+    """Marian's matrices are `[in, out]`; its biases and the parameters of its norms are `[1, width]`."""
+    is_matrix = IS_MATRIX.fullmatch(name) and weight.dim() == 2
+    return (weight.T, "transposed") if is_matrix else (weight.flatten(), "copied")
 
 
 def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], report: ConversionReport) -> None:
@@ -229,14 +287,14 @@ def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], rep
     `length_penalty` requires more than one beam. Without `beam-size`, Marian would use 12 beams; this model has one.
     """
     beams, normalize = decoder.get("beam-size"), decoder.get("normalize")
-    if is_number(beams) and isinstance(beams, int) and 0 < beams <= MAX_BEAMS:
+    if is_size(beams, MAX_BEAMS):
         config.num_beams = beams
         report.notes.append(f"num_beams={beams} is beam-size of the options of the search.")
     elif beams is not None:
         report.notes.append(
             f"beam-size={format_value(beams)} of the search was dropped: it must be an integer from 1 to {MAX_BEAMS}."
         )
-    if is_number(normalize) and (config.num_beams or 1) > 1:
+    if is_number(normalize) and abs(normalize) <= sys.float_info.max and (config.num_beams or 1) > 1:
         config.length_penalty = float(normalize)
         report.notes.append(f"length_penalty={config.length_penalty} is normalize of the options of the search.")
     elif normalize is not None:
@@ -251,8 +309,3 @@ def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], rep
         report.notes.append("As in Marian, generate() never returns <unk>.")
     if decoder.get("word-penalty"):
         report.notes.append(f"word-penalty={format_value(decoder['word-penalty'])} of the search was dropped.")
-
-
-def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value of YAML is a finite number. In Python, true and false are integers."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,21 +1,32 @@
-"""Finds the files next to a model: vocabularies, SentencePiece models and the options of the search."""
+"""Files next to a model of Marian: vocabularies, SentencePiece models and the options of the search.
+
+Vocabularies are `.yml` files of tokens and ids, or SentencePiece models. They are written for `MarianTokenizer`.
+"""
 
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from ..utils.errors import format_names
-from .hidden_files import is_hidden
-from .marian_npz_npz import check_format
-from .untrusted import read_yaml
+import yaml
+
+from ..utils.errors import first_line, format_names, format_value
+from ..utils.text import read_lines
+from .marian import write_json
+from .report import ConversionReport
+from .untrusted import is_hidden, read_yaml
 
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
 FILES = re.compile(r".*\.(yml|yaml|spm)")  # all that `convert_marian_npz` reads besides the model
 IS_VOCABULARY = re.compile(r"vocab", re.IGNORECASE)
 # As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
 SIDES = (re.compile(r"(?<![a-z])(src|source)", re.I), re.compile(r"(?<![a-z])(trg|tgt|target)", re.I))
+
+EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
+ENTRY = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\'|[^"\'].*?): *(\d+) *')
+LONG_KEY, LONG_VALUE = "? ", ": "  # a key longer than 1024 characters, or of several lines, and its value
 
 Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
 
@@ -136,3 +147,156 @@ def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
         f"vocabs must be given if a folder contains several vocabularies, got {names}. To convert an archive, extract "
         "it and run `random-transformer convert marian-npz --vocabs`."
     )
+
+
+def check_format(path: Path) -> None:
+    """Raise a `ValueError` unless this is an existing file with the suffix of unquantized models."""
+    if path.suffix == ".bin":
+        raise ValueError(
+            f"the model must be a .npz file, got {path.name}: binary models of marian-conv, which are packed or have 8 "
+            "or 16 bit integers, are not supported."
+        )
+    if path.suffix != ".npz":
+        raise ValueError(f"the model must be a .npz file of Marian, got {path.name!r}.")
+    if not path.is_file():
+        raise ValueError(f"the model must be an existing .npz file, got {str(path)!r}.")
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The ids of the source's and of the target's tokens, and the SentencePiece models that split texts into tokens."""
+
+    source: dict[str, int]
+    target: dict[str, int]
+    spm: Pair | None
+
+    @property
+    def eos_token_id(self) -> int:
+        return self.target[EOS]
+
+    @property
+    def unk_token_id(self) -> int:
+        return self.target[UNK]
+
+
+def read_vocabularies(files: NpzFiles) -> Vocabularies | None:
+    """Read the vocabularies; `None` if there are none.
+
+    Raises:
+        ValueError: a file is damaged or lacks a special token, or the package sentencepiece is not installed.
+    """
+    if files.vocabs is None:
+        return None
+    for path in files.spm or ():
+        load_sentencepiece(path)
+    first, second = files.vocabs
+    source = read_vocabulary(first)
+    return Vocabularies(source, source if second == first else read_vocabulary(second), files.spm)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """The ids of a vocabulary's tokens.
+
+    Raises:
+        ValueError: the file is damaged, an id or a token is repeated, or `</s>` or `<unk>` is missing.
+    """
+    entries = list(read_pieces(path) if path.suffix == ".spm" else read_entries(path))
+    ids = dict(entries)
+    if len(ids) < len(entries) or len(set(ids.values())) < len(ids):
+        raise ValueError(f"{path} must have each token and each id once, but one is repeated.")
+    missing = [token for token in (EOS, UNK) if token not in ids]
+    if missing:
+        raise ValueError(f"{path} must contain the tokens {EOS} and {UNK}, but lacks {format_names(missing)}.")
+    return ids
+
+
+def read_entries(path: Path) -> Iterator[tuple[str, int]]:
+    """The tokens and ids in a `.yml` file, one per line.
+
+    The lines are not parsed as YAML, which takes seconds for a real vocabulary, treats U+0085 and U+2028 in a token as
+    line breaks, and reads the tokens `no` and `1` as a boolean and a number.
+
+    Raises:
+        ValueError: a line has another format.
+    """
+    key = None
+    with path.open("rb") as file:
+        for number, line in enumerate(read_lines(file, str(path)), start=1):
+            if key is None and line.startswith(LONG_KEY):
+                key = line.removeprefix(LONG_KEY)
+                continue
+            if key is not None:
+                line, key = f"{key}{LONG_VALUE}{line.removeprefix(LONG_VALUE)}", None
+            if not line.strip() or line in ("---", "...") or line.startswith("#"):
+                continue
+            match = ENTRY.fullmatch(line)
+            if match is None:
+                raise ValueError(
+                    f"{path} must have a token and its id on each line, got {format_value(line)} on line {number}."
+                )
+            yield unquote(match[1], path, number), int(match[2])
+
+
+def unquote(token: str, path: Path, number: int) -> str:
+    """The value of a YAML scalar: plain, or in single or double quotes."""
+    if token[0] == "'":
+        return token[1:-1].replace("''", "'")
+    if token[0] != '"':
+        return token
+    if "\\" not in token:
+        return token[1:-1]
+    try:
+        return str(yaml.safe_load(token))
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(
+            f"{path} must have a token and its id on each line, got {format_value(token)} on line {number}."
+        ) from error
+
+
+def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
+    """The pieces and ids of a SentencePiece model, with Marian's names of the special tokens.
+
+    Raises:
+        ValueError: this is not a SentencePiece model, or it has no end of sequence.
+    """
+    model = load_sentencepiece(path)
+    names = {model.unk_id(): UNK, model.eos_id(): EOS}
+    for i in range(len(model)):
+        yield names.get(i) or model.id_to_piece(i), i
+
+
+def load_sentencepiece(path: Path) -> Any:
+    """The `SentencePieceProcessor` of a file.
+
+    Raises:
+        ValueError: the package sentencepiece is not installed, or this is not a SentencePiece model.
+    """
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError as error:
+        raise ValueError(f"{path} requires sentencepiece: pip install 'random-transformer[marian]'.") from error
+    content = path.read_bytes()
+    try:
+        if not content:  # which SentencePieceProcessor accepts
+            raise RuntimeError("the file is empty")
+        return SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise ValueError(f"{path} must be a SentencePiece model, got an error: {first_line(error)}.") from error
+
+
+def save_tokenizer(vocabularies: Vocabularies | None, folder: Path, config: Any, report: ConversionReport) -> None:
+    """Write the files of a `MarianTokenizer`, with `<pad>` as the last token."""
+    if vocabularies is None or vocabularies.spm is None:
+        missing = "vocabulary" if vocabularies is None else "SentencePiece models, such as source.spm and target.spm"
+        report.notes.append(f"The folder has no tokenizer, as there is no {missing} next to the model.")
+        return
+    for name, path in zip(("source.spm", "target.spm"), vocabularies.spm, strict=True):
+        shutil.copyfile(path, folder / name)
+    separate = vocabularies.source != vocabularies.target
+    write_json(folder / "vocab.json", {**vocabularies.source, PAD: config.pad_token_id})
+    if separate:
+        write_json(folder / "target_vocab.json", {**vocabularies.target, PAD: config.pad_token_id})
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    length = {"model_max_length": config.max_position_embeddings}
+    write_json(folder / "tokenizer_config.json", {**settings, **length})
+    report.notes.append("The tokenizer is a MarianTokenizer, which requires sentencepiece.")

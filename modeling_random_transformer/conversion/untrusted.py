@@ -1,17 +1,23 @@
-"""Limits for what files from other tools contain: a few bytes can describe values that take any time or memory."""
+"""Reads files of other tools, which may be damaged or malicious: `.pt`, `.safetensors`, `.npz` and YAML.
 
+No code in a file is executed. There are limits, because a few bytes can describe values that take any time or memory.
+"""
+
+import argparse
 import io
 import pickle
 import pickletools
+import re
 import zipfile
-from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 
+import numpy as np
 import torch
 import yaml
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ..utils.errors import first_line, format_value
@@ -26,6 +32,114 @@ LEGACY_PICKLES = 5  # before the weights in the format of PyTorch before 1.6
 TAG = "tag:yaml.org,2002:"
 NUMBERS = (f"{TAG}int", f"{TAG}float")
 PLAIN = (str, int, float, bytes, type(None))  # contain no other values
+MAX_ARRAY_BYTES = 2**34  # of all arrays of a `.npz` file; the largest published models have 2 GiB
+ARRAY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class IgnoredObject:
+    """Placeholder for objects in a checkpoint that are not needed for the conversion."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "IgnoredObject":  # noqa: ARG004  (arguments of the replaced object)
+        return super().__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        """Discard the state."""
+
+
+# Old fairseq checkpoints store options in a Namespace, and statistics and numpy scalars next to the weights.
+METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter", "MetersDict", "SumMeter")
+IGNORED_CLASSES = [
+    *(f"{module}.{meter}" for module in ("fairseq.meters", "fairseq.logging.meters") for meter in METERS),
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
+    "numpy.dtype",
+    "numpy.ndarray",
+]
+ALLOWED = [argparse.Namespace, *((IgnoredObject, name) for name in IGNORED_CLASSES)]
+
+
+def is_hidden(path: PurePath) -> bool:
+    """Whether a file is hidden, such as the AppleDouble files `._<name>` that macOS adds to archives."""
+    return path.name.startswith(".")
+
+
+def is_state_dict(value: Any) -> bool:
+    """Whether this is a non-empty dictionary of named tensors."""
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in value.items())
+    )
+
+
+def read_checkpoint(path: str | Path) -> Any:
+    """Read a `.pt` or `.safetensors` file. From a pickle, only tensors, plain containers and options are loaded.
+
+    Raises:
+        ValueError: the file is missing or damaged, or contains other objects.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"checkpoint must be an existing file, got {str(path)!r}.")
+    name, kind = f"checkpoint {path}", "file of weights"
+    with errors_of_reading(name, kind):
+        size = expanded_size(path)
+    check_expansion(path, size)
+    with errors_of_reading(name, kind):
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        check_calls(path)
+        with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    check_objects(content, path)
+    return content
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a `.npz` file.
+
+    Raises:
+        ValueError: the file is damaged or too large.
+    """
+    with errors_of_reading(str(path), ".npz file"):
+        size = expanded_size(path)
+    check_expansion(path, size)
+    if size > MAX_ARRAY_BYTES:
+        raise ValueError(f"the arrays of {path} must have at most {MAX_ARRAY_BYTES} bytes, got {size}.")
+    with errors_of_reading(str(path), ".npz file"), zipfile.ZipFile(path) as archive:
+        return {name.removesuffix(".npy"): parse_array(archive.read(name)) for name in archive.namelist()}
+
+
+def parse_array(content: bytes) -> np.ndarray:
+    """The array of a `.npy` file. Unlike `np.load`, this allocates no memory for data that the file does not have."""
+    file = io.BytesIO(content)
+    shape, fortran_order, dtype = ARRAY_HEADERS[np.lib.format.read_magic(file)](file)
+    # Of a bytearray, as torch warns about arrays that are not writable.
+    values = np.frombuffer(bytearray(content), dtype, offset=file.tell())
+    return values.reshape(shape, order="F" if fortran_order else "C")
+
+
+@contextmanager
+def errors_of_reading(name: str, kind: str) -> Iterator[None]:
+    """Convert the errors of reading a damaged file, whose types depend on where it is damaged."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{name} was not read: {pickle_error(str(error))}") from error
+    except Exception as error:
+        raise ValueError(f"{name} must be a complete {kind}, but it cannot be read.") from error
+
+
+def pickle_error(message: str) -> str:
+    """The reason in PyTorch's message, in one sentence."""
+    match = re.search(r"GLOBAL (.+?) (?:was not|whose)|(?:class|function|type) `?([\w.]+\.[\w.]+)", message)
+    if match is None:
+        return "it is damaged, or not a file of weights."
+    name = match[1] or match[2]
+    name = name if "." in name else f"builtins.{name}"  # PyTorch omits the module
+    return (
+        f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: only tensors, plain containers and options are "
+        "loaded, and no code is executed."
+    )
 
 
 def check_nesting(root: Any, children: Callable[[Any], Collection[Any]], limit: int, origin: str) -> None:
@@ -133,7 +247,7 @@ def check_objects(root: Any, path: Path) -> None:
             return [*value.keys(), *value.values()]
         if isinstance(value, list | tuple | set | frozenset):
             return value
-        return vars(value).values() if isinstance(value, Namespace) else ()
+        return vars(value).values() if isinstance(value, argparse.Namespace) else ()
 
     check_nesting(root, children, MAX_OBJECTS, str(path))
     check_expansion(path, sum(storages.values()))

@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.commands import convert as command
 from modeling_random_transformer.conversion import convert_archive, convert_fairseq, convert_marian_npz
-from modeling_random_transformer.conversion.fairseq_folder import convert_fairseq_folder
+from modeling_random_transformer.conversion.fairseq import convert_fairseq_folder
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, words, write_dictionary
 from tests.helpers.marian_npz import opus_folder, spm_folder
 

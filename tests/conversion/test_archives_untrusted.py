@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from modeling_random_transformer.conversion import archive_members as members
+from modeling_random_transformer.conversion import archives as members
 from modeling_random_transformer.conversion import convert_archive
 from tests.helpers.marian_npz import save_npz
 

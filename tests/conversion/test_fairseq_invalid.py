@@ -17,7 +17,7 @@ def test_checkpoint_of_another_format(content):
         from_fairseq(content)
 
 
-@pytest.mark.parametrize("value", [["relu"], {"relu": 1}, None, 3], ids=repr)
+@pytest.mark.parametrize("value", [["relu"], {"relu": 1}, 3], ids=repr)
 def test_activation_of_wrong_type(value):
     content = checkpoint()
     content["args"].activation_fn = value

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
+from modeling_random_transformer.conversion.weights import StateDictMapper
 
 NAMES = {
     "{stack}.layers.{i}.{attention}.in_proj_{p}": (

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.conversion import archives, convert_archive, convert_fairseq, convert_marian_npz
-from modeling_random_transformer.conversion.safe_loading import read_checkpoint
-from modeling_random_transformer.conversion.untrusted import parse_yaml
+from modeling_random_transformer.conversion.untrusted import parse_yaml, read_checkpoint
 from modeling_random_transformer.utils.command_line import print_error
 from modeling_random_transformer.utils.errors import format_names, format_value, printable
 from tests.helpers.fairseq import checkpoint

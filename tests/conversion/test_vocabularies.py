@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from modeling_random_transformer.conversion import convert_marian_npz
-from modeling_random_transformer.conversion.marian_npz_files import find_files
-from modeling_random_transformer.conversion.marian_npz_vocabularies import read_vocabulary
+from modeling_random_transformer.conversion.marian_npz_files import find_files, read_vocabulary
 from tests.helpers.marian_npz import opus_folder, save_npz, spm_folder
 
 SPECIAL = "</s>: 0\n<unk>: 1\n"

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.commands import convert, explore, export
 from modeling_random_transformer.commands import translate as translate_command
-from modeling_random_transformer.conversion.state_dict_mapper import StateDictMapper
+from modeling_random_transformer.conversion.weights import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.fairseq import checkpoint

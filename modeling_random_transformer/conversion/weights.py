@@ -5,7 +5,7 @@ record the use of each weight and does not name the source weight in errors.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, reduce
 from typing import Any
 
@@ -15,8 +15,10 @@ from torch import Tensor
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.errors import MAX_NAME, format_names, format_value, printable
+from .options import Option
 from .report import ConversionReport, DerivedField, MappedWeight
 
+STACKS = ("encoder", "decoder")
 # Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, and `module` a module of a
 # layer by the name that this model, Marian and fairseq share.
 PLACEHOLDERS = {
@@ -68,7 +70,7 @@ class StateDictMapper:
             ValueError: the weight is missing, is not a dense floating-point tensor, or does not have `dims` dimensions.
         """
         if name not in self.remaining:
-            raise ValueError(f"{self.origin} must contain the weight {name!r}, which is missing.")
+            raise self.missing_weight(name)
         weight = self.remaining[name].detach()
         check_dense(f"{name} of {self.origin}", weight)
         if dims is not None and weight.dim() != dims:
@@ -104,28 +106,56 @@ class StateDictMapper:
         self.config_fields.update(fields)
         self.report.config.update({name: DerivedField(value, source) for name, value in fields.items()})
 
-    def rename(self, names: NameTable) -> None:
-        """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
+    def derive_options(self, table: Iterable[Option], options: Mapping[str, Any]) -> None:
+        """Set the config fields of the options in a table. Those without a value are skipped."""
+        for option in table:
+            if options[option.name] is not None:
+                self.derive_config(option.name, **dict.fromkeys(option.fields, options[option.name]))
+
+    def derive_sizes(self, linear: str, norm: str | None) -> None:
+        """Set the numbers of layers, the widths, and whether there are final norms.
+
+        Args:
+            linear: the name of a layer's first linear module.
+            norm: the name of the final norm in each stack; `None` if the model has none.
 
         Raises:
-            ValueError: see `peek`; or a weight cannot be split evenly.
+            ValueError: there are no layers, or only one stack has a final norm.
+        """
+        for stack in STACKS:
+            self.derive_config(f"the layers under {stack}.layers", **{f"{stack}_layers": self.count_layers(stack)})
+        name = f"encoder.layers.0.{linear}.weight"
+        d_ff, d_model = self.peek(name, dims=2).shape
+        self.derive_config(f"the shape of {name}", d_ff=d_ff, d_model=d_model)
+        norms = " and ".join(f"{stack}.{norm}" for stack in STACKS)
+        present = {norm is not None and f"{stack}.{norm}.weight" in self.remaining for stack in STACKS}
+        if len(present) > 1:
+            raise ValueError(f"{norms} must be both present or both absent, got one of them.")
+        self.derive_config(norms if norm else "norm_order", final_layer_norm=present.pop())
+
+    def rename(self, names: NameTable, adapt: Callable[[str, Tensor], tuple[Tensor, str]] | None = None) -> None:
+        """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
+
+        Args:
+            names: the table.
+            adapt: changes a weight with this name, and describes the change.
+
+        Raises:
+            ValueError: see `peek`; or the rows of a weight with several targets cannot be split evenly.
         """
         self.names = names
         for source in list(self.remaining):
             for pattern, targets in names.items():
                 if match := compile_pattern(pattern).fullmatch(source):
-                    self.split(source, *(target.format(**match.groupdict()) for target in as_tuple(targets)))
+                    parts = [target.format(**match.groupdict()) for target in as_tuple(targets)]
+                    weight, how = self.pop(source), "copied" if len(parts) == 1 else "split"
+                    if not weight.dim() or len(weight) % len(parts):
+                        allowed = f"a multiple of {len(parts)} rows"
+                        raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
+                    weight, how = adapt(source, weight) if adapt else (weight, how)
+                    for part, target in zip(weight.chunk(len(parts)), parts, strict=True):
+                        self.set(target, part, source, how)
                     break
-
-    def split(self, source: str, *targets: str) -> None:
-        """Map a weight to one parameter, or its rows to several in equal parts, in this order."""
-        weight = self.pop(source)
-        if not weight.dim() or len(weight) % len(targets):
-            raise ValueError(
-                f"{source} of {self.origin} must have a multiple of {len(targets)} rows, got {list(weight.shape)}."
-            )
-        for part, target in zip(weight.chunk(len(targets)), targets, strict=True):
-            self.set(target, part, source, "copied" if len(targets) == 1 else "split")
 
     def finish(self) -> RandomTransformerForConditionalGeneration:
         """Build the model, in evaluation mode. Its dtype is the widest of all weights, so that none is rounded.
@@ -162,7 +192,7 @@ class StateDictMapper:
             raise self.unknown_weights(unknown)
         missing = [self.source_name(name) for name in parameters if name not in self.state_dict]
         if missing:
-            raise ValueError(f"{self.origin} must contain all weights of this model, but {missing[0]!r} is missing.")
+            raise self.missing_weight(missing[0])
         for name, weight in self.state_dict.items():
             if weight.shape != parameters[name].shape:
                 raise ValueError(
@@ -174,6 +204,9 @@ class StateDictMapper:
         return ValueError(
             f"{self.origin} must contain no weights without a counterpart in this model, got {format_names(names)}."
         )
+
+    def missing_weight(self, name: str) -> ValueError:
+        return ValueError(f"{self.origin} must contain the weight {name!r}, which is missing.")
 
     def source_name(self, parameter: str) -> str:
         """The source's name of a parameter according to the name table, or the parameter's name if it is not listed."""
@@ -196,17 +229,6 @@ class StateDictMapper:
             raise ValueError(f"{self.origin} must contain weights under {prefix!r}, got none.")
         return count
 
-    def has_final_norms(self, encoder: str, decoder: str) -> bool:
-        """Whether both stacks end with a LayerNorm, whose modules have these names.
-
-        Raises:
-            ValueError: only one of them does.
-        """
-        present = [f"{name}.weight" in self.remaining for name in (encoder, decoder)]
-        if any(present) != all(present):
-            raise ValueError(f"{encoder} and {decoder} must be both present or both absent, got one of them.")
-        return all(present)
-
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -214,6 +236,11 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", pattern)
     groups = [f"(?P<{part}>{PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
     return re.compile("".join(groups))
+
+
+def projections(attention: str) -> tuple[str, ...]:
+    """The parameters that a matrix of queries, keys and values is split into."""
+    return tuple(f"{attention}.{part}_proj.{{p}}" for part in "qkv")
 
 
 def as_tuple(targets: str | tuple[str, ...]) -> tuple[str, ...]:

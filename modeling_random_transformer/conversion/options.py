@@ -1,0 +1,104 @@
+"""Options of other implementations: the allowed values, and the fields of this model's configuration that follow."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from ..utils.errors import format_value
+
+REQUIRED = object()  # default of an option that must be stored
+MAX_SIZE = 2**20
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values of an option that this model supports.
+
+    Attributes:
+        allowed: description of the values, for errors.
+        accepts: whether a value is one of them.
+        convert: the value of the config fields.
+    """
+
+    allowed: str
+    accepts: Callable[[Any], bool] = lambda _: True
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of another implementation.
+
+    Attributes:
+        name: its name there.
+        kind: its allowed values.
+        default: its value if it is not stored or is `None`. A default of `None` is always allowed.
+        fields: the fields of `RandomTransformerConfig` that have its value.
+    """
+
+    name: str
+    kind: Kind
+    default: Any = REQUIRED
+    fields: tuple[str, ...] = ()
+
+
+OFF = Kind("off", lambda value: not value)
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+NEGATED = Kind("", convert=lambda value: not value)
+PRE_NORM = Kind("", convert=lambda value: "pre" if value else "post")  # an option that is true for pre-norm
+RATE = Kind("a number from 0 to below 1", lambda value: is_number(value) and 0 <= value < 1, float)
+SIZE = Kind(f"an integer from 1 to {MAX_SIZE}", lambda value: is_size(value))
+
+
+def equal(allowed: Any) -> Kind:
+    """One value only."""
+    return Kind(repr(allowed), lambda value: value == allowed)
+
+
+def one_of(names: Mapping[str, Any]) -> Kind:
+    """Names, and the values of the config fields."""
+    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, names.get)
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number. In Python, true and false are integers."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_size(value: Any, maximum: int = MAX_SIZE) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= maximum
+
+
+def read_options(
+    stored: Mapping[str, Any], table: Iterable[Option], same: Iterable[tuple[str, str]] = ()
+) -> dict[str, Any]:
+    """The stored options, with the converted values of those in a table.
+
+    Args:
+        stored: the values by their names.
+        table: the options that are checked.
+        same: pairs of an option and another one that must have the same value, if both are stored.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+    options = dict(stored)
+    for option in table:
+        value = stored.get(option.name)
+        if value is None and option.default is not REQUIRED:
+            value = option.default
+        if not (value is None and option.default is None):
+            if not option.kind.accepts(value):
+                raise invalid(option.name, option.kind.allowed, value)
+            value = option.kind.convert(value)
+        options[option.name] = value
+    for name, other in same:
+        value, expected = stored.get(name), stored.get(other)
+        if None not in (value, expected) and value != expected:
+            raise invalid(name, f"{other}={format_value(expected)}", value)
+    return options
+
+
+def invalid(name: str, allowed: str, value: Any) -> ValueError:
+    """The error of an option with another value."""
+    return ValueError(f"{name} must be {allowed}, got {format_value(value)}.")
