@@ -1,18 +1,18 @@
-"""Sources of parallel text: two aligned files, a TSV, JSONL or Parquet file, or a dataset of `datasets`."""
+"""Sources of parallel text: two aligned files, a TSV, CSV, JSONL or Parquet file, or a dataset of `datasets`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
-
-from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from typing import TYPE_CHECKING, Any
 
 from ..utils.compressed_files import check_readable, is_standard_stream, open_binary
 from ..utils.digests import file_digest
 from ..utils.file_formats import file_format
-from ..utils.text import decode_line
-from .readers import read_columns
+from .readers import SURROGATE, TRANSLATION, Columns, Row, decoded, read_columns, texts_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset  # slow to import
 
 DEFAULT_KEYS = ("source", "target")
 
@@ -61,17 +61,18 @@ Line = ParallelLine | InvalidLine
 class ParallelText:
     """Parallel text in two aligned files, or in one file with both sides.
 
-    Text, `.tsv` and `.jsonl` files may be compressed (`.gz`, `.zst`). `-` is standard input, which is read once, as
-    are other pipes.
+    Text, `.tsv`, `.csv` and `.jsonl` files may be compressed (`.gz`, `.zst`). `-` is standard input, which is read
+    once, as are other pipes.
 
     Args:
-        source: a text file with one source per line; or a file with a column for each side, `.tsv`, `.jsonl`
+        source: a text file with one source per line; or a file with a column for each side, `.tsv`, `.csv`, `.jsonl`
             (`.json`) or `.parquet`. Without `target`, standard input is TSV.
         target: the text file with the translations, line by line; `None` for a file with a column for each side.
-        source_key: the column of the source: a name in the header of a TSV file, or the number (from 1) of a column
-            of a TSV file without a header; a key of a JSON object; a Parquet column, or a language of its column
-            `translation`. By default, a TSV file without the header names `source` and `target` has two columns.
+        source_key: the column of the source: a name in the header of a TSV or CSV file, or the number (from 1) of a
+            column of one without a header; a key of a JSON object; a Parquet column; or a language of the object
+            `translation`. By default, a TSV or CSV file without the header names `source` and `target` has two columns.
         target_key: the same for the target.
+        languages: languages of source and target, the keys of a file without the default ones.
         digest: the result of `fingerprint`, if it is known.
 
     Raises:
@@ -82,6 +83,7 @@ class ParallelText:
     target: Path | None = None
     source_key: str = "source"
     target_key: str = "target"
+    languages: Languages | None = None
     digest: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +97,7 @@ class ParallelText:
             valid = file_format(self.source) == "text" and self._standard_inputs() < 2
         if not valid:
             raise ValueError(
-                "target must be given with a text file and omitted with a .tsv, .jsonl or .parquet file, "
+                "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
                 f"got source={self.source} and target={self.target}."
             )
 
@@ -103,9 +105,9 @@ class ParallelText:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
 
     @property
-    def keys(self) -> tuple[str, str]:
-        """The keys of source and target."""
-        return self.source_key, self.target_key
+    def columns(self) -> Columns:
+        """The columns of source and target."""
+        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages)
 
     def require_files(self) -> None:
         """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
@@ -126,7 +128,7 @@ class ParallelText:
         """
         if self.target is not None:
             return _read_aligned(Path(self.source), Path(self.target))
-        return _read_pairs(Path(self.source), self.keys)
+        return _parse_rows(read_columns(Path(self.source), self.columns))
 
     def fingerprint(self) -> str:
         """The digests of the files, which are read, and the keys that select columns of them.
@@ -138,9 +140,9 @@ class ParallelText:
             return self.digest
         self.require_files()
         files = " ".join(file_digest(Path(path)) for path in (self.source, self.target) if path is not None)
-        has_keys = file_format(self.source) in ("jsonl", "parquet")
-        uses_keys = has_keys or (self.target is None and self.keys != DEFAULT_KEYS)
-        return f"{files} {self.source_key} {self.target_key}" if uses_keys else files
+        if self.target is not None:
+            return files
+        return " ".join([files, self.source_key, self.target_key, *(self.languages or ())])
 
 
 @dataclass(frozen=True)
@@ -153,44 +155,48 @@ class DatasetText:
         target_key: the same for the targets.
         name: name of the corpus in reports and error messages.
         version: identifies the contents of a streaming dataset, if they are known; see `load_split`.
+        languages: see `ParallelText`.
 
     Raises:
         ValueError: the dataset does not have these columns.
     """
 
-    dataset: Dataset | IterableDataset
+    dataset: "Dataset | IterableDataset"
     source_key: str = "source"
     target_key: str = "target"
     name: str = "the dataset"
     version: str = ""
+    languages: Languages | None = None
 
     def __post_init__(self) -> None:
-        columns = self.dataset.column_names or [self.source_key, self.target_key]  # a stream may have no column names
-        if "translation" not in columns and not {self.source_key, self.target_key} <= set(columns):
-            raise ValueError(
-                f"source_key and target_key must be columns of {self.name}, {', '.join(columns)}, "
-                f"got {self.source_key!r} and {self.target_key!r}."
-            )
+        names = self.dataset.column_names
+        if names and TRANSLATION not in names and self.columns.among(names) is None:  # a stream may have no names
+            raise self.columns.error(self.name, names)
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def columns(self) -> Columns:
+        """The columns of source and target."""
+        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the dataset is read while it is downloaded."""
+        return not hasattr(self.dataset, "__len__")
+
     def lines(self) -> Iterator[Line]:
         """Read the dataset row by row."""
-        for number, row in enumerate(self.dataset, start=1):
-            texts = row.get("translation", row)
-            source, target = texts.get(self.source_key), texts.get(self.target_key)
-            if isinstance(source, str) and isinstance(target, str):
-                yield parse_pair(number, source, target)
-            else:
-                yield _invalid(number, NOT_A_PAIR, *("" if text is None else str(text) for text in (source, target)))
+        rows = ((number, row, None) for number, row in enumerate(self.dataset, start=1))
+        return _parse_rows(texts_of(self.name, rows, self.columns))
 
     def fingerprint(self) -> str:
         """The fingerprint that `datasets` computes; name and version for a streaming dataset, which has none."""
-        return str(self.dataset._fingerprint) if isinstance(self.dataset, Dataset) else f"{self.name}{self.version}"
+        return f"{self.name}{self.version}" if self.is_stream else str(self.dataset._fingerprint)
 
 
-def load_split(name: str, config_name: str | None, **options: Any) -> tuple[Dataset | IterableDataset, str]:
+def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dataset | IterableDataset, str]":
     """Load a split of a dataset, and identify the data files if it is a local folder.
 
     The cache of `datasets` has no key for the files of a folder whose `README.md` lists configurations: changed files,
@@ -205,6 +211,8 @@ def load_split(name: str, config_name: str | None, **options: Any) -> tuple[Data
     Returns:
         The dataset, and the paths and modification times of the data files of a local folder, `""` for others.
     """
+    from datasets import load_dataset, load_dataset_builder
+
     if not Path(name).is_dir():
         return load_dataset(name, config_name, **options), ""
     files = load_dataset_builder(name, config_name).config.data_files or {}
@@ -219,33 +227,26 @@ Corpus = ParallelText | DatasetText
 
 def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Line]:
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
-        for number, (source, target) in enumerate(zip_longest(sources, targets), start=1):
-            if source is None or target is None:
-                yield InvalidLine(number, UNALIGNED)
-            else:
-                yield _decode_pair(number, source, target)
+        for number, pair in enumerate(zip_longest(decoded(sources), decoded(targets)), start=1):
+            yield InvalidLine(number, UNALIGNED) if None in pair else parse_pair(number, *pair)
 
 
-def _read_pairs(path: Path, keys: tuple[str, str]) -> Iterator[Line]:
-    for number, texts in read_columns(path, keys, DEFAULT_KEYS):
-        yield _invalid(number, NOT_A_PAIR, texts) if isinstance(texts, bytes) else _decode_pair(number, *texts)
-
-
-def _decode_pair(number: int, source: bytes, target: bytes) -> Line:
-    try:
-        return parse_pair(number, decode_line(source, "source", number), decode_line(target, "target", number))
-    except ValueError:
-        return _invalid(number, NOT_UTF8, source, target)
+def _parse_rows(rows: Iterable[Row]) -> Iterator[Line]:
+    for number, texts in rows:
+        yield _invalid(number, NOT_A_PAIR, texts) if isinstance(texts, str) else parse_pair(number, *texts)
 
 
 def parse_pair(number: int, source: str, target: str) -> Line:
-    """A pair, or an invalid line if a text is empty."""
+    """A pair without line breaks at the ends of its texts, or an invalid line."""
+    source, target = source.rstrip("\r\n"), target.rstrip("\r\n")
+    if SURROGATE.search(source) or SURROGATE.search(target):
+        return _invalid(number, NOT_UTF8, source, target)
     if source.strip() and target.strip():
         return ParallelLine(number, source, target)
     return _invalid(number, EMPTY, source, target)
 
 
-def _invalid(number: int, reason: str, *texts: bytes | str) -> InvalidLine:
+def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:
     """An invalid line with the beginnings of its texts."""
-    decoded = (text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts)
-    return InvalidLine(number, reason, *(text.rstrip("\r\n")[:EXAMPLE_CHARACTERS] for text in decoded))
+    shown = (SURROGATE.sub("\ufffd", text.rstrip("\r\n"))[:EXAMPLE_CHARACTERS] for text in texts)
+    return InvalidLine(number, reason, *shown)

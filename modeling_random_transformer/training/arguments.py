@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,9 +30,9 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 class DataArguments:
     """The parallel text, and the treatment of invalid lines.
 
-    The training, validation and test sets are each given as two aligned text files, as one .tsv, .jsonl or .parquet
-    file, or as a split of a dataset for `datasets.load_dataset`. Text, .tsv and .jsonl files may be compressed (.gz,
-    .zst). Several files are several corpora of the set: first those of two aligned files, then those of one file. In
+    The training, validation and test sets are each given as two aligned text files, as one .tsv, .csv, .jsonl or
+    .parquet file, or as a split of a dataset for `datasets.load_dataset`. Text, .tsv, .csv and .jsonl files may be
+    compressed (.gz, .zst). Several files are several corpora of the set: first those of two aligned files, then those of one file. In
     Python, a single file may also be given as a string.
     """
 
@@ -41,7 +41,7 @@ class DataArguments:
     )
     target_file: list[str] | None = HfArg(default=None, help="Training targets, aligned with source_file by line.")
     train_file: list[str] | None = HfArg(
-        default=None, help="Training pairs in .tsv, .jsonl or .parquet files, also beside source_file."
+        default=None, help="Training pairs in .tsv, .csv, .jsonl or .parquet files, also beside source_file."
     )
     train_weights: list[float] | None = HfArg(
         default=None, help="How often each pair is seen per epoch, one number per training corpus: 2 for twice."
@@ -51,10 +51,12 @@ class DataArguments:
     )
     validation_source_file: list[str] | None = HfArg(default=None, help="Validation sources.")
     validation_target_file: list[str] | None = HfArg(default=None, help="Validation targets.")
-    validation_file: list[str] | None = HfArg(default=None, help="Validation pairs in .tsv, .jsonl or .parquet files.")
+    validation_file: list[str] | None = HfArg(
+        default=None, help="Validation pairs in .tsv, .csv, .jsonl or .parquet files."
+    )
     test_source_file: list[str] | None = HfArg(default=None, help="Test sources.")
     test_target_file: list[str] | None = HfArg(default=None, help="Test targets.")
-    test_file: list[str] | None = HfArg(default=None, help="Test pairs in .tsv, .jsonl or .parquet files.")
+    test_file: list[str] | None = HfArg(default=None, help="Test pairs in .tsv, .csv, .jsonl or .parquet files.")
     source_lang: list[str] | None = HfArg(
         default=None, help="Languages of the training sources, one for all corpora or one each: adds language tags."
     )
@@ -147,6 +149,7 @@ class DataArguments:
             return []
         weights = (self.train_weights if split == "train" else None) or [1.0] * len(texts)
         languages = self._languages(split, len(texts))
+        texts = [replace(text, languages=pair) for text, pair in zip(texts, languages, strict=True)]
         return [CorpusSpec(*values) for values in zip(texts, weights, languages, strict=True)]
 
     def _languages(self, split: str, count: int) -> Sequence[Languages | None]:

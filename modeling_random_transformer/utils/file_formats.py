@@ -5,11 +5,11 @@ from pathlib import Path
 
 from .compressed_files import uncompressed_suffix
 
-FORMATS = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
 
 def file_format(path: str | PathLike) -> str:
-    """`"tsv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before `.gz` or `.zst`."""
+    """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before `.gz` or `.zst`."""
     return FORMATS.get(uncompressed_suffix(path), "text")
 
 

@@ -3,11 +3,15 @@
 import io
 import os
 import sys
+from dataclasses import replace
 
+import pandas
 import pytest
 from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
 
-from modeling_random_transformer.data.readers import read_texts
+from modeling_random_transformer.data.readers import quoted, read_texts, unquoted
 from modeling_random_transformer.data.sources import (
     EMPTY,
     NOT_A_PAIR,
@@ -152,11 +156,76 @@ def test_all_file_formats_yield_the_same_pairs(file_format, byte_order_mark, tmp
     assert list(corpus.lines()) == [ParallelLine(number, *pair) for number, pair in enumerate(PAIRS, start=1)]
 
 
-def test_keys_of_json_objects(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"en": "dog", "es": "perro"}\n')
-    corpus = ParallelText(path, source_key="en", target_key="es")
-    assert list(corpus.lines()) == [ParallelLine(1, "dog", "perro")]
+TEXTS = [('He said "hi"', "x"), ('"quoted"', "a\tb"), ("two\nlines", ' "'), ('"', 'a, "b"'), ('""a""', "\u2028")]
+
+
+@pytest.mark.parametrize("header", [["source", "target"], False])
+@pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_tables_written_by_pandas_are_read_back(name, separator, header, tmp_path):
+    table = pandas.DataFrame(TEXTS)
+    table.to_csv(tmp_path / name, sep=separator, header=header, index=False)
+    lines = list(ParallelText(tmp_path / name).lines())
+    assert [(line.source, line.target) for line in lines] == TEXTS
+    first = 2 if header else 1
+    assert [line.number for line in lines] == [first, first + 1, first + 2, first + 4, first + 5]
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [('"Go away!"', '"Geh weg!"'), ('"open', 'end"'), ('"', '"'), ('""', 'a "b" c'), ('"a "b"', '"')],
+        [('6" by 4"', '"'), ("x", '"'), ('"', "y")],
+    ],
+)
+def test_quotes_in_the_texts_of_a_plain_tsv_file_are_kept(pairs, tmp_path):
+    corpus = write_pairs(tmp_path, "tsv", pairs)
+    assert [(line.source, line.target) for line in corpus.lines()] == pairs
+
+
+def test_a_line_with_an_open_quote_does_not_hide_the_following_ones(tmp_path):
+    (tmp_path / "a.tsv").write_text('"no tab\n' + "a\tb\n" * 300)
+    first, *others = ParallelText(tmp_path / "a.tsv").lines()
+    assert first == InvalidLine(1, NOT_A_PAIR)
+    assert others == [ParallelLine(number, "a", "b") for number in range(2, 302)]
+
+
+@given(text=st.text('" a,', max_size=8))
+def test_a_quoted_cell_is_restored(text):
+    assert unquoted(quoted(text)) == text
+
+
+TRANSLATIONS = '{"translation": {"en": "dog", "es": "perro"}}\n{"translation": null}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"en": "dog", "es": "perro"}\n{"en": "x"}\n'),
+        ("a.jsonl", TRANSLATIONS),
+        ("a.csv", "id,en,es\n1,dog,perro\n2,x\n"),
+        ("a.tsv", "es\ten\nperro\tdog\nx\n"),
+    ],
+    ids=["JSON", "translation", "CSV", "TSV"],
+)
+def test_columns_named_by_languages(name, content, tmp_path):
+    (tmp_path / name).write_text(content)
+    by_keys = ParallelText(tmp_path / name, None, "en", "es")
+    first = 1 if name == "a.jsonl" else 2
+    expected = [ParallelLine(first, "dog", "perro"), InvalidLine(first + 1, NOT_A_PAIR)]
+    assert list(by_keys.lines()) == list(replace(by_keys, source_key="source", target_key="target",
+                                                languages=("en", "es")).lines()) == expected  # fmt: skip
+    assert by_keys.fingerprint() != replace(by_keys, target_key="id").fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("content", "names"), [('{"en": "dog", "id": 1}\n', "en, id"), (TRANSLATIONS, "translation, en, es")]
+)
+def test_unknown_keys_of_json_objects_raise_value_error(content, names, tmp_path):
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(
+        ValueError, match=rf"keys must be columns of .*a\.jsonl, {names}, or their numbers, got 'source'"
+    ):
+        list(ParallelText(tmp_path / "a.jsonl").lines())
 
 
 def test_invalid_lines_of_aligned_files(tmp_path):
@@ -171,6 +240,7 @@ def test_invalid_lines_of_aligned_files(tmp_path):
     [
         ("a.tsv", "no tab\na\tb\tc\nx\ty\n"),
         ("a.jsonl", '{"source": 1, "target": "b"}\n[]\n{"source": "x", "target": "y"}\n'),
+        ("a.csv", 'only one\n"x"y,z\nx,y\n'),
         ("a.jsonl", "[" * 200_000 + '\n{"a":' + '\n{"source": "x", "target": "y"}\n'),
     ],
 )
@@ -204,8 +274,7 @@ def test_an_invalid_row_of_parquet_has_its_values(tmp_path):
     dataset.to_parquet(tmp_path / "a.parquet")
     (line,) = ParallelText(tmp_path / "a.parquet").lines()
     assert line.source == "{'source': None, 'target': 'x'}"
-    (line,) = DatasetText(dataset).lines()
-    assert (line.source, line.target) == ("", "x")
+    assert next(DatasetText(dataset).lines()).source == line.source
 
 
 @pytest.mark.parametrize("longer", ["a.en", "a.es"])
@@ -221,7 +290,7 @@ def test_invalid_files_raise_value_error(tmp_path):
     (tmp_path / "a.tsv").touch()
     with pytest.raises(ValueError, match=r"source must be a file, got '.*b\.en'"):
         ParallelText(tmp_path / "b.en", tmp_path / "a.en")
-    message = "target must be given with a text file and omitted with a .tsv, .jsonl or .parquet file"
+    message = "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file"
     with pytest.raises(ValueError, match=message):
         ParallelText(tmp_path / "a.en")
     with pytest.raises(ValueError, match=message):
@@ -246,5 +315,5 @@ def test_lines_of_a_dataset(streaming):
 
 
 def test_missing_columns_raise_value_error():
-    with pytest.raises(ValueError, match="must be columns of the dataset, a, b, got 'source' and 'target'"):
+    with pytest.raises(ValueError, match="must be columns of the dataset, a, b, or their numbers, got 'source' and 't"):
         DatasetText(Dataset.from_dict({"a": ["x"], "b": ["y"]}))

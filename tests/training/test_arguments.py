@@ -17,6 +17,8 @@ def test_aligned_files_and_a_single_file(files):
     assert [str(corpus.text.target) for corpus in data.corpora("train")] == [files["a.es"]]
     assert [corpus.text.target for corpus in data.corpora("test")] == [None]
     assert data.corpora("validation") == []
+    both = DataArguments(source_file=files["a.en"], target_file=files["a.es"], train_file=files["a.tsv"])
+    assert [corpus.text.source.name for corpus in both.corpora("train")] == ["a.en", "a.tsv"]
 
 
 def test_corpora_of_different_formats(files):
