@@ -3,7 +3,7 @@
 ```python
 corpus = ParallelText("train.en", "train.es")
 pairs, report = load_pairs(corpus, on_invalid="skip")  # validated and memory-mapped
-tokens, report = tokenize_pairs(pairs, tokenizer, max_source_length=256)
+tokens, report = tokenize_pairs(pairs, tokenizer, LengthLimits(source=256))
 batches = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=4096)
 
 report = clean_files(ParallelText("train.en", "train.de"), "clean.en", "clean.de")
@@ -13,15 +13,13 @@ pairs = list(clean_pairs([("a dog", "ein Hund"), ("a dog", "a dog")]))  # stream
 
 from .batches import EvaluationSampler, TokenBudgetSampler
 from .bpe_dropout import BPEDropout
-from .cleaning import clean_files
-from .cleaning_pairs import RejectedLine, clean_pairs
-from .cleaning_report import CleaningReport
+from .cleaning import CleaningReport, RejectedLine, clean_files, clean_pairs
 from .filters import CleaningOptions
 from .mixing import CorpusMixture, CorpusSpec
 from .readers import read_texts
 from .sources import DatasetText, InvalidLine, ParallelLine, ParallelText
 from .streaming import TokenBudgetStream
-from .tokenization import lengths_of, tokenize_pairs, vocabulary_sample
+from .tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from .validation import ValidationReport, load_pairs, validate
 
 __all__ = [
@@ -33,6 +31,7 @@ __all__ = [
     "DatasetText",
     "EvaluationSampler",
     "InvalidLine",
+    "LengthLimits",
     "ParallelLine",
     "ParallelText",
     "RejectedLine",

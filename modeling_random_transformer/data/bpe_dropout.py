@@ -3,15 +3,17 @@
 import json
 from collections.abc import Sequence
 from itertools import chain, groupby, islice, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from .batches import TokenBudgetSampler
 from .tokenization import WORDS
+
+if TYPE_CHECKING:
+    import datasets  # slow to import
 
 Symbols = tuple[int, ...]
 SIDES = ("input_ids", "labels")
@@ -125,8 +127,8 @@ class BPEDropoutPairs(Dataset):
         ValueError: `tokens` has no words.
     """
 
-    def __init__(self, tokens: datasets.Dataset, bpe_dropout: BPEDropout, seed: int):
-        columns = tokens.column_names if isinstance(tokens, datasets.Dataset) else []
+    def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
+        columns = getattr(tokens, "column_names", None) or []
         if not set(WORDS) <= set(columns):
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "

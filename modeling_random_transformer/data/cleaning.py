@@ -1,21 +1,232 @@
-"""Cleaning of files."""
+"""Cleaning of parallel text: of a stream of pairs, and of files."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from transformers.utils.logging import tqdm
 
 from ..utils.compressed_files import create_binaries, is_standard_stream
+from ..utils.file_formats import file_format
 from ..utils.text import one_line
-from .cleaning_pairs import RejectedLine, clean_pairs
-from .cleaning_report import CleaningReport
-from .filters import CleaningOptions
-from .readers import file_format
-from .sources import Corpus, ParallelLine, ParallelText
+from .filters import DUPLICATE, CleaningOptions, HashSet, cheap_filters, language_filters, scripts_of
+from .readers import quoted
+from .sources import UNALIGNED, Corpus, DatasetText, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
+from .validation import ValidationReport
+
+EXAMPLES = 3  # for each reason
+SHOWN_CHARACTERS = 40  # of each text of the example in a table
+CONTROL_CHARACTERS = dict.fromkeys(range(32), " ")
+CHUNK_LINES = 10_000  # compared with earlier pairs together
+SAMPLE_PAIRS = 10_000  # that determine the scripts
+SAMPLE_LINES = 100_000  # the most lines to find these pairs in
+
+
+@dataclass
+class CleaningReport(ValidationReport):
+    """The pairs that were kept (`valid`), and those that were dropped by reason (`counts`).
+
+    Args:
+        examples: the first dropped pairs by reason, with `line`, `source` and `target`; see `InvalidLine`.
+        scripts: the scripts that were accepted, for source and target.
+    """
+
+    examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    scripts: dict[str, list[str]] = field(default_factory=dict)
+
+    def count(self, line: Line, reason: str | None) -> None:
+        """Count a line, which is dropped if there is a reason."""
+        self.lines += 1
+        if reason is None:
+            return
+        self.add(reason, line.number)
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append({"line": line.number, "source": line.source, "target": line.target})
+
+    def __str__(self) -> str:
+        """A table with a line for each reason."""
+        title = f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self._percent(self.valid)})"
+        width = max(map(len, self.counts), default=0)
+        rows = [
+            f"  {reason:{width}}  {count:>11,}  {self._percent(count):>7}  {_shown(self.examples[reason][0])}"
+            for reason, count in sorted(self.counts.items(), key=lambda item: -item[1])
+        ]
+        return "\n".join([title, *rows])
+
+    def _percent(self, count: int) -> str:
+        return f"{count / max(1, self.lines):.2%}"
+
+
+def _shown(example: dict[str, Any]) -> str:
+    texts = (text.translate(CONTROL_CHARACTERS) for text in (example["source"], example["target"]) if text)
+    shown = [f"{text[:SHOWN_CHARACTERS]}…" if len(text) > SHOWN_CHARACTERS else text for text in texts]
+    return f"line {example['line']}" + (f": {' ||| '.join(shown)}" if shown else "")
+
+
+@dataclass(slots=True)
+class RejectedLine:
+    """A dropped line and the reason."""
+
+    line: Line
+    reason: str
+
+
+def clean_pairs(
+    pairs: Corpus | Iterable[tuple[str, str]],
+    *,
+    report: CleaningReport | None = None,
+    on_rejected: Callable[[RejectedLine], Any] | None = None,
+    normalize: Callable[[str], str] | None = None,
+    **options: Any,
+) -> Iterator[ParallelLine]:
+    """Filter pairs, in order and in a single pass.
+
+    A line is dropped by the first filter that applies: invalid lines, copies, length, script, language, duplicates.
+    Only kept pairs count as earlier pairs of a duplicate.
+    Memory: 8 bytes per pair for duplicates, and the sample that determines the scripts, at most 100,000 pairs.
+
+    Args:
+        pairs: parallel text, or an iterable of sources and targets.
+        report: a report that is filled while the pairs are read.
+        on_rejected: called with each dropped line, in order.
+        normalize: applied to each text before the filters.
+        **options: the fields of `CleaningOptions`.
+
+    Yields:
+        The remaining pairs and their line numbers.
+
+    Raises:
+        ValueError: an option is invalid, py3langid is required but not installed, or, while reading, the two files of
+            the corpus have different numbers of lines.
+    """
+    settings = CleaningOptions(**options)
+    identify = language_filters(settings)
+    report = CleaningReport("pairs") if report is None else report
+    return _clean(_lines_of(pairs, normalize), settings, identify, report, on_rejected or (lambda _: None))
+
+
+def _clean(
+    lines: Iterator[Line],
+    options: CleaningOptions,
+    identify: list[Any],
+    report: CleaningReport,
+    on_rejected: Callable[[RejectedLine], Any],
+) -> Iterator[ParallelLine]:
+    read: list[Line] = []
+    if options.min_script_share is not None:
+        report.scripts = _scripts(options, identify, lines, read)
+    for line, reason in _filtered(chain(read, lines), options, report.scripts, identify):
+        report.count(line, reason)
+        if reason is not None:
+            on_rejected(RejectedLine(line, reason))
+        elif isinstance(line, ParallelLine):
+            yield line
+
+
+def _filtered(
+    lines: Iterable[Line], options: CleaningOptions, scripts: dict[str, list[str]], identify: list[Any]
+) -> Iterator[tuple[Line, str | None]]:
+    """The lines, and the reason to drop each."""
+    checks, seen = [*cheap_filters(options, scripts), *identify], HashSet()
+    iterator = iter(lines)
+    while chunk := list(islice(iterator, CHUNK_LINES)):
+        reasons = [_first_reason(line, checks) for line in chunk]
+        if options.duplicates != "off":
+            _mark_duplicates(chunk, reasons, seen, options.duplicates)
+        yield from zip(chunk, reasons, strict=True)
+
+
+def _lines_of(pairs: Corpus | Iterable[tuple[str, str]], normalize: Callable[[str], str] | None) -> Iterator[Line]:
+    if isinstance(pairs, ParallelText | DatasetText):
+        lines = _aligned(pairs)
+    else:
+        lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
+    if normalize is None:
+        return lines
+    return (
+        parse_pair(line.number, normalize(line.source), normalize(line.target))
+        if isinstance(line, ParallelLine)
+        else line
+        for line in lines
+    )
+
+
+def _aligned(corpus: Corpus) -> Iterator[Line]:
+    for line in corpus.lines():
+        if isinstance(line, InvalidLine) and line.reason == UNALIGNED:
+            raise ValueError(
+                f"{corpus} must have the same number of lines, got one that ends before line {line.number}."
+            )
+        yield line
+
+
+def _scripts(
+    options: CleaningOptions, identify: list[Any], lines: Iterator[Line], read: list[Line]
+) -> dict[str, list[str]]:
+    """The scripts of both sides: those of the options, or those of the first pairs that remain.
+
+    Which pairs remain depends on the scripts, of which those are removed that are rare in these pairs, until none is.
+    Cleaning the remaining pairs again thus finds at least these scripts, and drops nothing.
+
+    Args:
+        options: the options.
+        identify: the filters of languages.
+        lines: all lines.
+        read: the lines that this function reads are appended.
+    """
+    given = {"source": options.source_script, "target": options.target_script}
+    scripts = {side: list(names or ()) for side, names in given.items()}
+    while options.samples_scripts():
+        filtered = _filtered(_recorded(lines, read), options, scripts, identify)
+        sample = [*islice((line for line, reason in filtered if reason is None), SAMPLE_PAIRS)]
+        earlier, scripts = scripts, dict(scripts)
+        for side in (side for side, names in given.items() if names is None):
+            found = scripts_of(getattr(line, side) for line in sample)
+            scripts[side] = [name for name in scripts[side] if name in found] or scripts[side] or found
+        if scripts == earlier:
+            break
+    return scripts
+
+
+def _recorded(lines: Iterator[Line], read: list[Line]) -> Iterator[Line]:
+    """The lines in `read` and the following ones, which are appended to it; `SAMPLE_LINES` at most."""
+    yield from read
+    for line in islice(lines, SAMPLE_LINES - len(read)):
+        read.append(line)
+        yield line
+
+
+def _first_reason(line: Line, checks: list[Any]) -> str | None:
+    if isinstance(line, InvalidLine):
+        return line.reason
+    for check in checks:
+        reason = check(line.source, line.target)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _mark_duplicates(lines: list[Line], reasons: list[str | None], seen: HashSet, compared: str) -> None:
+    """Set the reason of each duplicate among the lines that no filter has dropped."""
+    candidates = {
+        index: line
+        for index, (line, reason) in enumerate(zip(lines, reasons, strict=True))
+        if reason is None and isinstance(line, ParallelLine)
+    }
+    texts = (_compared_text(line, compared) for line in candidates.values())
+    for index, is_new in zip(candidates, seen.add(texts).tolist(), strict=True):
+        if not is_new:
+            reasons[index] = DUPLICATE
+
+
+def _compared_text(line: ParallelLine, compared: str) -> str:
+    # The length of the source makes the end of the source unambiguous for texts with any characters.
+    return f"{len(line.source)} {line.source}{line.target}" if compared == "pair" else getattr(line, compared)
 
 
 def clean_files(
@@ -61,17 +272,23 @@ def clean_files(
     report = CleaningReport(str(corpus))
     with create_binaries([*paths.values()]) as opened:
         files = dict(zip(paths, opened, strict=True))
-        normalize, write = _format(outputs)
-        rejected = files.get("rejected_file")
-        on_rejected = None if rejected is None else lambda line: rejected.write(_rejected_line(line))
-        pairs = clean_pairs(corpus, report=report, on_rejected=on_rejected, normalize=normalize, **options)
-        for line in _with_progress(pairs, report, progress):
-            write(line, *opened[: len(outputs)])
-        if report.kept == 0:  # before the outputs replace earlier files
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items())
-            raise ValueError(f"{corpus} must have a pair to keep, got {report.pairs:,} pairs: {reasons or 'none'}.")
+        normalize, written = _format(outputs)
+
+        def write_rejected(rejected: RejectedLine) -> None:
+            line = rejected.line
+            if "rejected_file" in files:
+                row = _row(rejected.reason, str(line.number), line.source, line.target)
+                files["rejected_file"].write(f"{row}\n".encode())
+
+        pairs = clean_pairs(corpus, report=report, on_rejected=write_rejected, normalize=normalize, **options)
+        for pair in _with_progress(pairs, report, progress):
+            for file, text in zip(opened, written(pair), strict=False):
+                file.write(f"{text}\n".encode())
+        if not report.valid:  # before the outputs replace earlier files
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
+            raise ValueError(f"{corpus} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
         if report_file is not None:
-            content = {**report.to_dict(), "options": asdict(CleaningOptions(**options))}
+            content = asdict(report) | {"kept": report.valid, "options": asdict(CleaningOptions(**options))}
             files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
     return report
 
@@ -106,27 +323,13 @@ def _check_paths(corpus: Corpus, outputs: dict[str, Path]) -> None:
         used.add(path.resolve())
 
 
-def _format(outputs: list[Path]) -> tuple[Callable[[str], str], Callable[..., Any]]:
-    """How texts are normalized, so that they are read as they are written, and how a pair is written to the outputs."""
+def _format(outputs: list[Path]) -> tuple[Callable[[str], str], Callable[[ParallelLine], list[str]]]:
+    """How texts are normalized, so that they are read as they are written, and the lines of a pair in the outputs."""
     if len(outputs) == 2:
-        return lambda text: one_line(_text(text)), _write_texts
+        return lambda text: one_line(_text(text)), lambda line: [line.source, line.target]
     if file_format(outputs[0]) == "jsonl":
-        return _text, _write_json
-    return _cell, _write_tsv
-
-
-def _write_texts(line: ParallelLine, sources: IO[bytes], targets: IO[bytes]) -> None:
-    sources.write(f"{line.source}\n".encode())
-    targets.write(f"{line.target}\n".encode())
-
-
-def _write_tsv(line: ParallelLine, file: IO[bytes]) -> None:
-    file.write(f"{line.source}\t{line.target}\n".encode())
-
-
-def _write_json(line: ParallelLine, file: IO[bytes]) -> None:
-    pair = json.dumps({"source": line.source, "target": line.target}, ensure_ascii=False)
-    file.write(f"{pair}\n".encode())
+        return _text, lambda line: [json.dumps({"source": line.source, "target": line.target}, ensure_ascii=False)]
+    return _cell, lambda line: [_row(line.source, line.target)]
 
 
 def _text(text: str) -> str:
@@ -134,9 +337,9 @@ def _text(text: str) -> str:
     return text.lstrip("\ufeff").rstrip("\r\n")
 
 
-def _rejected_line(rejected: RejectedLine) -> bytes:
-    line = rejected.line
-    return "\t".join([rejected.reason, str(line.number), _cell(line.source), _cell(line.target)]).encode() + b"\n"
+def _row(*texts: str) -> str:
+    """A line of a TSV file."""
+    return "\t".join(quoted(_cell(text)) for text in texts)
 
 
 def _cell(text: str) -> str:
@@ -149,6 +352,6 @@ def _with_progress(pairs: Iterator[ParallelLine], report: CleaningReport, shown:
     with tqdm(unit="pair", desc="cleaning", disable=shown is False, delay=0 if shown else 5, mininterval=1) as bar:
         for index, line in enumerate(pairs):
             if index % 1000 == 0:
-                bar.update(report.pairs - bar.n)
+                bar.update(report.lines - bar.n)
             yield line
-        bar.update(report.pairs - bar.n)
+        bar.update(report.lines - bar.n)

@@ -1,13 +1,14 @@
-"""The filters of cleaning, and their options."""
+"""The filters of cleaning, and their options: copies, lengths, Unicode scripts, languages and duplicates."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
 from unicodedata import normalize
 
+import numpy as np
 import regex
-
-from .language_identification import LanguageFilter
-from .scripts import ScriptFilter, check_scripts
 
 # Reasons to drop a pair, in the order of the filters.
 COPY = "the target is a copy of the source"
@@ -20,6 +21,21 @@ DUPLICATE = "a duplicate of an earlier pair"
 COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
 # Combining marks, such as vowel signs in Devanagari, are part of a word, but do not begin one: an emoji may have one.
 WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
+
+# The scripts of living languages with much text, for the scripts of a corpus.
+SCRIPTS = (
+    *("Latin", "Cyrillic", "Greek", "Armenian", "Georgian", "Hebrew", "Arabic", "Syriac", "Thaana", "Nko"),
+    *("Ethiopic", "Tifinagh", "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada"),
+    *("Malayalam", "Sinhala", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer", "Mongolian", "Han", "Hiragana", "Katakana"),
+    *("Hangul", "Bopomofo", "Yi", "Cherokee", "Canadian_Aboriginal", "Javanese", "Balinese", "Sundanese", "Cham"),
+    *("Ol_Chiki", "Meetei_Mayek", "Tai_Le", "New_Tai_Lue", "Vai", "Adlam", "Lisu", "Osage"),
+)
+SAMPLE_SHARE = 0.1
+# Letters of several scripts, such as U+30FC in Hiragana and Katakana, count for none.
+LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
+_SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
+_LETTERS = regex.compile(LETTER, regex.V1)
+HASH_BYTES = 8  # of a text that is compared with others
 
 Filter = Callable[[str, str], str | None]
 
@@ -159,3 +175,113 @@ def _length_filter(options: CleaningOptions) -> Filter:
         return RATIO if longer > max_ratio * shorter else None
 
     return check
+
+
+def check_scripts(argument: str, scripts: Sequence[str]) -> None:
+    """Raise a `ValueError` unless these are names of Unicode scripts."""
+    if isinstance(scripts, str) or not scripts:
+        raise ValueError(f"{argument} must be a list of Unicode scripts, got {scripts!r}.")
+    for name in scripts:
+        try:
+            regex.compile(rf"\p{{Script={name}}}")
+        except regex.error as error:
+            raise ValueError(f"{argument} must name Unicode scripts, such as Latin, got {name!r}.") from error
+
+
+def scripts_of(texts: Iterable[str]) -> list[str]:
+    """The scripts of at least `SAMPLE_SHARE` of the letters in texts, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for character, count in Counter(chain.from_iterable(texts)).items():
+        if _LETTERS.match(character) and (match := _SCRIPT_OF.match(character)):
+            counts[match.lastgroup] += count
+    return [name for name, count in counts.most_common() if count >= SAMPLE_SHARE * counts.total()]
+
+
+class ScriptFilter:
+    """Accepts texts with at least a share of their letters in these scripts, and texts without letters.
+
+    Args:
+        scripts: names of Unicode scripts.
+        min_share: the least share of letters, 0 to 1.
+    """
+
+    def __init__(self, scripts: Sequence[str], min_share: float):
+        expected = "".join(rf"\p{{Script={name}}}" for name in scripts)
+        self._foreign = regex.compile(rf"[{LETTER}--[{expected}]]", regex.V1)
+        self._min_share = min_share
+        self._accepted: set[str] = set()  # characters that are not foreign letters, as far as they have occurred
+
+    def __call__(self, text: str) -> bool:
+        if self._accepted.issuperset(text):
+            return True
+        self._accepted.update(character for character in {*text} if not self._foreign.match(character))
+        foreign = sum(character not in self._accepted for character in text)
+        return not foreign or 1 - foreign / len(_LETTERS.findall(text)) >= self._min_share
+
+
+class LanguageFilter:
+    """Accepts texts unless py3langid identifies them as another language with a sufficient probability.
+
+    py3langid (BSD license, a model of 139 languages in 5 MB, no download) is a naive Bayes classifier of byte
+    sequences (Lui and Baldwin 2012). docs/how_to/clean.md has measurements. Short texts are accepted: their
+    probabilities are small.
+
+    Args:
+        language: ISO 639 code of the language.
+        min_probability: the least probability of another language to reject a text, 0 to 1.
+        argument: name of the argument in error messages.
+
+    Raises:
+        ValueError: py3langid is not installed or does not know the language.
+    """
+
+    def __init__(self, language: str, min_probability: float, argument: str = "language"):
+        try:
+            from py3langid.langid import MODEL_FILE, LanguageIdentifier
+        except ImportError as error:
+            raise ValueError(
+                f"{argument} requires py3langid: pip install 'random-transformer[langid]', got {language!r} without it."
+            ) from error
+        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        if language not in identifier.labels:
+            raise ValueError(f"{argument} must be one of {', '.join(sorted(identifier.labels))}, got {language!r}.")
+        self._classify = identifier.classify
+        self._language, self._min_probability = language, min_probability
+
+    def __call__(self, text: str) -> bool:
+        language, probability = self._classify(text)
+        return language == self._language or probability < self._min_probability
+
+
+class HashSet:
+    """64-bit hashes of texts, in sorted arrays whose sizes at least double.
+
+    Two of n different texts have the same hash with a probability of n² / 2^65: 0.0003 for a hundred million.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def add(self, texts: Iterable[str]) -> np.ndarray:
+        """Add texts, and return for each whether it is new, `[texts]`."""
+        digests = (blake2b(text.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest() for text in texts)
+        hashes = np.frombuffer(b"".join(digests), dtype="<u8")
+        is_new = np.zeros(len(hashes), dtype=bool)
+        is_new[np.unique(hashes, return_index=True)[1]] = True
+        for run in self._runs:
+            positions = np.searchsorted(run, hashes)
+            is_new &= run[np.minimum(positions, len(run) - 1)] != hashes
+        self._append(np.sort(hashes[is_new]))
+        return is_new
+
+    def _append(self, run: np.ndarray) -> None:
+        if not len(run):
+            return
+        self._runs.append(run)
+        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+            merged = np.concatenate([self._runs.pop(), self._runs.pop()])
+            merged.sort(kind="stable")
+            self._runs.append(merged)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -16,7 +15,7 @@ from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
 from .mixing import CorpusMixture
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import RATIO, TOO_LONG, exceeds_ratio, tokenize_batch
+from .tokenization import LengthLimits, tokenize_batch
 from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
 Row = dict[str, Any]
@@ -37,19 +36,14 @@ class TokenBudgetStream(IterableDataset):
         tokenizer: a tokenizer that appends its end token to every text.
         max_tokens: the maximum number of source and target tokens in a batch, including padding.
         buffer_pairs: number of pairs in a buffer.
-        max_source_length: longer sources, in tokens, are skipped; `None` for no limit.
-        max_target_length: the same for targets.
-        max_length_ratio: see `tokenize_pairs`.
+        limits: longer pairs are skipped.
         on_invalid: `"error"` to raise an error at an invalid line, `"skip"` to skip it.
-        process_index: index of this process.
-        num_processes: number of processes that share the batches.
         seed: determines the order.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
         bpe_dropout: segments the texts anew in every epoch. The token budget and the maximum lengths count tokens
             without dropout.
-        gradient_accumulation_steps: number of batches of each process in an optimizer step.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
@@ -63,37 +57,35 @@ class TokenBudgetStream(IterableDataset):
         max_tokens: int,
         *,
         buffer_pairs: int = 100_000,
-        max_source_length: int | None = None,
-        max_target_length: int | None = None,
-        max_length_ratio: float | None = None,
+        limits: LengthLimits = LengthLimits(),  # noqa: B008 (immutable)
         on_invalid: str = "error",
-        process_index: int = 0,
-        num_processes: int = 1,
         seed: int = 0,
         pad_to_multiple_of: int = 1,
         num_workers: int = 0,
         bpe_dropout: BPEDropout | None = None,
-        gradient_accumulation_steps: int = 1,
     ):
         check_on_invalid(on_invalid)
         self.corpus, self.tokenizer, self.max_tokens = corpus, tokenizer, max_tokens
-        self.buffer_pairs = buffer_pairs
-        self.limits = (max_source_length or np.inf, max_target_length or np.inf)
-        self.max_length_ratio = max_length_ratio
-        self.on_invalid = on_invalid
-        self.seed = seed
+        self.buffer_pairs, self.limits, self.on_invalid, self.seed = buffer_pairs, limits, on_invalid, seed
         self.pad_to_multiple_of = pad_to_multiple_of
         self.bpe_dropout = bpe_dropout
         texts = [part.text for part in corpus.corpora] if isinstance(corpus, CorpusMixture) else [corpus]
-        streaming = any(
-            isinstance(text, DatasetText) and isinstance(text.dataset, datasets.IterableDataset) for text in texts
-        )
-        self.num_workers = min(num_workers, 1) if streaming else num_workers
+        downloads = any(isinstance(text, DatasetText) and text.is_stream for text in texts)
+        self.num_workers = min(num_workers, 1) if downloads else num_workers
         self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
-        self.set_share(process_index, num_processes, gradient_accumulation_steps)
+        self.set_share(0, 1, 1)
 
     def set_share(self, process_index: int, num_processes: int, gradient_accumulation_steps: int) -> None:
-        """Set the share of this process; see the arguments of the class."""
+        """Set the share of this process.
+
+        Args:
+            process_index: index of this process.
+            num_processes: number of processes that share the batches.
+            gradient_accumulation_steps: number of batches of each process in an optimizer step.
+
+        Raises:
+            ValueError: a buffer has fewer pairs than an optimizer step has batches.
+        """
         step_batches = num_processes * gradient_accumulation_steps
         if self.buffer_pairs < step_batches:
             raise ValueError(
@@ -102,6 +94,12 @@ class TokenBudgetStream(IterableDataset):
             )
         self.process_index, self.num_processes = process_index, num_processes
         self.gradient_accumulation_steps = gradient_accumulation_steps
+
+    def set_max_length(self, positions: int | None) -> None:
+        """Skip longer sources and targets, for a model with this number of learned positions; `None` for no limit."""
+        self.limits = self.limits.within(positions)
+        if self.bpe_dropout is not None:
+            self.bpe_dropout.max_length = positions
 
     def __iter__(self) -> Iterator[list[Row]]:
         if get_worker_info() is not None:
@@ -148,13 +146,13 @@ class TokenBudgetStream(IterableDataset):
                 self.report.add(line.reason, line.number)
                 raise_if_invalid(self.report, self.on_invalid)
             lengths = np.array([chunk.columns.get(name, []) for name in ("source_length", "target_length")]).T
-            too_long = np.asarray((lengths > self.limits).any(axis=1))
-            unequal = exceeds_ratio(lengths, self.max_length_ratio)
+            exceeded = self.limits.exceeded(lengths)
             for index, number in enumerate(chunk.numbers):
-                if too_long[index] or unequal[index]:  # skipped for any value of on_invalid
-                    self.report.add(TOO_LONG if too_long[index] else RATIO, number)
-                else:
+                reason = next((reason for reason, rows in exceeded.items() if rows[index]), None)
+                if reason is None:
                     yield {name: values[index] for name, values in chunk.columns.items()}
+                else:  # skipped for any value of on_invalid
+                    self.report.add(reason, number)
 
     def _chunks(self, epoch: int) -> Iterable["_Chunk"]:
         corpus = self.corpus.at_epoch(epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus

@@ -3,12 +3,12 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset
 from filelock import FileLock
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
@@ -16,34 +16,64 @@ from ..pipeline_random_transformer import encode_texts
 from .sources import Corpus, ParallelLine
 from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 
+if TYPE_CHECKING:
+    from datasets import Dataset  # slow to import
+
 TOO_LONG = "longer than the maximum length"
 RATIO = "with a length ratio above the maximum"
 WORDS = ("source_words", "target_words")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
 
 
+@dataclass(frozen=True)
+class LengthLimits:
+    """The maximum lengths of training pairs, in tokens.
+
+    Args:
+        source: the maximum length of a source, including the end token; `None` for no limit.
+        target: the same for targets.
+        ratio: the maximum ratio of the longer side of a pair to the shorter one, without the end token; `None` for no
+            limit.
+    """
+
+    source: int | None = None
+    target: int | None = None
+    ratio: float | None = None
+
+    def within(self, positions: int | None) -> "LengthLimits":
+        """The limits for a model with this number of learned positions; `None` for any number."""
+        if positions is None:
+            return self
+        return replace(
+            self, source=min(self.source or positions, positions), target=min(self.target or positions, positions)
+        )
+
+    def exceeded(self, lengths: np.ndarray) -> dict[str, np.ndarray]:
+        """The pairs to skip by reason, `[pairs]`, from the lengths of source and target, `[pairs, 2]`."""
+        limits = [np.inf if limit is None else limit for limit in (self.source, self.target)]
+        too_long = (lengths > limits).any(axis=1)
+        tokens = np.maximum(lengths - 1, 1)
+        unequal = tokens.max(axis=1) > tokens.min(axis=1) * (self.ratio or np.inf)
+        return {TOO_LONG: too_long, RATIO: unequal & ~too_long}
+
+
 def tokenize_pairs(
-    pairs: Dataset,
+    pairs: "Dataset",
     tokenizer: PreTrainedTokenizerBase,
+    limits: LengthLimits = LengthLimits(),
     *,
-    max_source_length: int | None = None,
-    max_target_length: int | None = None,
-    max_length_ratio: float | None = None,
     on_invalid: str = "skip",
     num_proc: int | None = None,
     name: str = "pairs",
     words: bool = False,
-) -> tuple[Dataset, ValidationReport]:
+) -> "tuple[Dataset, ValidationReport]":
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
     Args:
         pairs: a dataset with the columns `line`, `source` and `target`, and with `source_lang` and `target_lang` for a
             tokenizer with language tags.
         tokenizer: a tokenizer that appends its end token to every text.
-        max_source_length: the maximum length of a source in tokens, including the end token; `None` for no limit.
-        max_target_length: the same for targets.
-        max_length_ratio: the maximum ratio of the longer side of a pair to the shorter one, in tokens without the end
-            token; `None` for no limit.
+        limits: the maximum lengths.
         on_invalid: `"error"` to raise an error if there are longer pairs, `"skip"` to skip them.
         num_proc: number of processes.
         name: name of the dataset in the report.
@@ -64,16 +94,13 @@ def tokenize_pairs(
             desc="tokenizing",
         )
     report = ValidationReport(name, lines=len(tokens))
-    limits = [np.inf if limit is None else limit for limit in (max_source_length, max_target_length)]
-    lengths = lengths_of(tokens)
-    too_long = (lengths > limits).any(axis=1)
-    unequal = exceeds_ratio(lengths, max_length_ratio) & ~too_long
-    for reason, rows in ((TOO_LONG, too_long), (RATIO, unequal)):
+    exceeded = limits.exceeded(lengths_of(tokens))
+    for reason, rows in exceeded.items():
         for number in _column(tokens, "line")[rows].tolist():
             report.add(reason, number)
     raise_if_invalid(report, on_invalid)
     raise_if_empty(report)
-    return (tokens.select(np.flatnonzero(~(too_long | unequal))) if report.invalid else tokens), report
+    return (tokens.select(np.flatnonzero(~np.any([*exceeded.values()], axis=0))) if report.invalid else tokens), report
 
 
 def without_path(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -82,17 +109,6 @@ def without_path(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     tokenizer.name_or_path = ""
     tokenizer.init_kwargs.pop("name_or_path", None)
     return tokenizer
-
-
-def exceeds_ratio(lengths: np.ndarray, max_length_ratio: float | None) -> np.ndarray:
-    """Whether the longer side of each pair has more than `max_length_ratio` times the tokens of the shorter one.
-
-    Args:
-        lengths: lengths of source and target with the end token, which is not counted, `[..., 2]`.
-        max_length_ratio: `None` for no limit.
-    """
-    tokens = np.maximum(lengths - 1, 1)
-    return tokens.max(axis=-1) > tokens.min(axis=-1) * (max_length_ratio or np.inf)
 
 
 def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool = False) -> dict[str, list]:
@@ -144,21 +160,21 @@ def _encode_by_language(rows: dict[str, list], tokenizer: PreTrainedTokenizerBas
     return encoded
 
 
-def lengths_of(tokens: Dataset | Sequence[dict[str, Any]]) -> np.ndarray:
+def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
     """Lengths of each source and target in tokens, `[pairs, 2]`; counted if the dataset has no columns for them.
 
     Raises:
         ValueError: the dataset is a stream.
     """
     names = ["source_length", "target_length"]
-    if isinstance(tokens, Dataset) and set(names) <= set(tokens.column_names):
+    if set(names) <= set(getattr(tokens, "column_names", None) or ()) and hasattr(tokens, "__len__"):
         return np.stack([_column(tokens, name) for name in names], axis=1)
     if not hasattr(tokens, "__len__"):
         raise ValueError(f"the dataset must have a length, got {type(tokens).__name__}.")
     return np.array([(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]).reshape(-1, 2)
 
 
-def vocabulary_sample(corpus: Corpus | Dataset, lines: int | None) -> Iterator[str]:
+def vocabulary_sample(corpus: "Corpus | Dataset", lines: int | None) -> Iterator[str]:
     """Sources and targets to train a vocabulary on, from at most `VOCABULARY_PAIRS` lines.
 
     Args:
@@ -167,24 +183,24 @@ def vocabulary_sample(corpus: Corpus | Dataset, lines: int | None) -> Iterator[s
             of the first lines.
     """
     step = 1 if lines is None else -(-lines // VOCABULARY_PAIRS)
-    if isinstance(corpus, Dataset):
-        sampled = corpus.select(np.flatnonzero((_column(corpus, "line") - 1) % step == 0))
-        for rows in sampled.iter(batch_size=1000):
-            yield from chain(*zip(rows["source"], rows["target"], strict=True))
-    else:
+    if isinstance(corpus, Corpus):
         for line in islice(corpus.lines(), 0, VOCABULARY_PAIRS * step, step):
             if isinstance(line, ParallelLine):
                 yield from (line.source, line.target)
+    else:
+        sampled = corpus.select(np.flatnonzero((_column(corpus, "line") - 1) % step == 0))
+        for rows in sampled.iter(batch_size=1000):
+            yield from chain(*zip(rows["source"], rows["target"], strict=True))
 
 
-def _column(rows: Dataset, name: str) -> np.ndarray:
+def _column(rows: "Dataset", name: str) -> np.ndarray:
     """A column of numbers, faster than access through `datasets`, which takes 8 s for a million selected rows."""
     column = rows.data.column(name).to_numpy()
     return column if rows._indices is None else column[rows._indices.column(0).to_numpy()]
 
 
 @contextmanager
-def _locked_cache(pairs: Dataset) -> Iterator[None]:
+def _locked_cache(pairs: "Dataset") -> Iterator[None]:
     """Allow one process at a time to tokenize a dataset that is stored in files."""
     if not pairs.cache_files:
         yield

@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
-from datasets import Dataset, Features, Value
 
 from .. import __version__
 from .sources import UNALIGNED, Corpus, InvalidLine, Languages, ParallelLine, ParallelText
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 LANGUAGE_COLUMNS = ("source_lang", "target_lang")
 SHOWN = 10  # line numbers in a report, for each reason
@@ -74,7 +75,7 @@ def load_pairs(
     on_invalid: str = "error",
     cache_dir: str | Path | None = None,
     languages: Languages | None = None,
-) -> tuple[Dataset, ValidationReport]:
+) -> "tuple[Dataset, ValidationReport]":
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
     Memory does not grow with the corpus. The key of the cache contains the digest of the files, which are read to
@@ -92,6 +93,9 @@ def load_pairs(
         ValueError: `on_invalid` is invalid, the files have different numbers of lines, there are invalid lines and
             `on_invalid` is `"error"`, or no line is valid.
     """
+    import pyarrow.compute as pc  # as slow to import as datasets
+    from datasets import Dataset, Features, Value
+
     check_on_invalid(on_invalid)
     fingerprint = corpus.fingerprint()
     if isinstance(corpus, ParallelText):  # the cache has one key for a corpus with and without a known digest

@@ -14,7 +14,7 @@ from ..data.bpe_dropout import BPEDropout
 from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
 from ..data.sources import Corpus, ParallelText
 from ..data.streaming import TokenBudgetStream
-from ..data.tokenization import lengths_of, tokenize_pairs
+from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, raise_if_empty, raise_if_invalid, validate
 from .arguments import DataArguments, ModelArguments
 from .manifest import Manifest
@@ -22,8 +22,6 @@ from .recipe import TranslationTrainingArguments
 from .tokenizer import prepare_tokenizer
 
 logger = logging.getLogger(__name__)
-
-LENGTH_LIMITS = ("max_source_length", "max_target_length", "max_length_ratio")  # of training pairs
 
 
 @dataclass
@@ -171,13 +169,13 @@ def _tokenize(
     words: bool,
 ) -> TokenizedSet:
     # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-    limits = {limit: getattr(data_args, limit) for limit in LENGTH_LIMITS} if name == "train" else {}
+    limits = _limits(data_args) if name == "train" else LengthLimits()
     tokenized = []
     for pairs, corpus in zip(texts.parts, corpora, strict=True):
         tokens, report = tokenize_pairs(
             pairs,
             tokenizer,
-            **limits,
+            limits,
             num_proc=data_args.preprocessing_num_workers,
             words=words and name == "train",
             name=f"{name} pairs" if len(corpora) == 1 else f"{name} pairs of {corpus}",
@@ -186,6 +184,11 @@ def _tokenize(
         if report.invalid:
             reports.append(report)
     return TokenizedSet(_concatenated(texts.parts), _concatenated(tokenized), list(map(len, tokenized)))
+
+
+def _limits(data_args: DataArguments) -> LengthLimits:
+    """The maximum lengths of training pairs."""
+    return LengthLimits(data_args.max_source_length, data_args.max_target_length, data_args.max_length_ratio)
 
 
 def _concatenated(parts: list[Dataset]) -> Dataset:
@@ -207,7 +210,7 @@ def _stream(
         tokenizer,
         args.max_tokens_per_batch,
         buffer_pairs=data_args.buffer_pairs,
-        **{limit: getattr(data_args, limit) for limit in LENGTH_LIMITS},
+        limits=_limits(data_args),
         on_invalid=data_args.on_invalid,
         seed=args.order_seed,
         pad_to_multiple_of=padding_multiple(args.device),

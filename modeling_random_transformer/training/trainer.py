@@ -133,8 +133,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(self.train_dataset, TokenBudgetStream):
             if self.args.bpe_dropout and self.train_dataset.bpe_dropout is None:
                 raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.bpe_dropout}.")
-            if self.train_dataset.bpe_dropout is not None:
-                self.train_dataset.bpe_dropout.max_length = self._positions()
+            self.train_dataset.set_max_length(self._positions())
             # The stream itself distributes the batches over the processes.
             self.train_dataset.set_share(
                 self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.data import CleaningReport, ParallelText, clean_files, read_texts
-from modeling_random_transformer.data import cleaning_pairs as pairs
+from modeling_random_transformer.data import cleaning as pairs
 from modeling_random_transformer.data.filters import COPY, DUPLICATE
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8, InvalidLine, ParallelLine
 from modeling_random_transformer.utils.compressed_files import create_binary
@@ -59,8 +59,8 @@ def run(capsys):
 
 def test_report(table, tmp_path):
     report = clean_files(ParallelText(table), tmp_path / "clean.tsv")
-    assert (report.pairs, report.kept) == (8, 3)
-    assert report.dropped == {EMPTY: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
+    assert (report.lines, report.valid) == (8, 3)
+    assert report.counts == {EMPTY: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
     assert report.examples[COPY] == [{"line": 6, "source": "Three birds.", "target": "three birds"}]
     assert report.examples[NOT_UTF8] == [{"line": 7, "source": "caf\ufffd", "target": "Caf\ufffd"}]
     assert report.scripts == {"source": ["Latin"], "target": ["Latin"]}
@@ -72,8 +72,8 @@ def test_report(table, tmp_path):
 def test_table_is_sorted_and_shortened():
     report = CleaningReport("x")
     for number in range(5):
-        report.add(ParallelLine(number, "s" * 60, "t"), "rare" if number == 0 else "frequent")
-    report.add(InvalidLine(6, NOT_UTF8, "\x1b[2J\ta"), NOT_UTF8)
+        report.count(ParallelLine(number, "s" * 60, "t"), "rare" if number == 0 else "frequent")
+    report.count(InvalidLine(6, NOT_UTF8, "\x1b[2J\ta"), NOT_UTF8)
     lines = str(report).splitlines()
     assert [line.split()[0] for line in lines] == ["x:", "frequent", "rare", "not"]
     assert lines[1].endswith(f"line 1: {'s' * 40}… ||| t")
@@ -151,12 +151,13 @@ def outputs_of_cleaning_twice(rows, file_format, **options):
     return contents
 
 
-TEXTS = st.text(st.sampled_from("ab яш 字犬 12,\t\r\n\0\ufeff\u2028"), min_size=1, max_size=6)
+TEXTS = st.text(st.sampled_from('ab яш 字犬" 12,\t\r\n\0\ufeff\u2028'), min_size=1, max_size=6)
 
 
 @example(rows=[("a\tb", "c"), ("a b", "c")], file_format="tsv", duplicates="pair", share=0.5)
 @example(rows=[("a", "c"), ("\ufeffb", "d\n")], file_format="jsonl", duplicates="source", share=0.5)
 @example(rows=[("a\0b", "c"), ("a", "b\0c")], file_format="text", duplicates="pair", share=0.5)
+@example(rows=[('"a ""b"""', 'c "')], file_format="tsv", duplicates="pair", share=0.5)
 @given(
     rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12),
     file_format=st.sampled_from(["tsv", "jsonl", "text"]),
@@ -197,7 +198,7 @@ def test_command_with_aligned_files(run, tmp_path):
     assert (status, errors[0][-26:]) == (0, "kept 1 of 2 pairs (50.00%)")
     assert ((tmp_path / "b.en").read_text(), (tmp_path / "b.de").read_text()) == ("one\n", "eins\n")
     report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["pairs"], report["kept"], report["dropped"]) == (2, 1, {COPY: 1})
+    assert (report["lines"], report["kept"], report["counts"]) == (2, 1, {COPY: 1})
     assert report["options"]["max_length_ratio"] == 9.0
     assert run(*files, "--copies", "off")[0] == 0
     assert (tmp_path / "b.de").read_text() == "eins\ntwo\n"

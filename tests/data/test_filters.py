@@ -5,9 +5,16 @@ import sys
 import pytest
 
 from modeling_random_transformer.data import CleaningOptions, CleaningReport, clean_pairs
-from modeling_random_transformer.data.duplicates import HashSet
-from modeling_random_transformer.data.filters import COPY, DUPLICATE, LANGUAGE, RATIO, SCRIPT, TOO_LONG
-from modeling_random_transformer.data.scripts import scripts_of
+from modeling_random_transformer.data.filters import (
+    COPY,
+    DUPLICATE,
+    LANGUAGE,
+    RATIO,
+    SCRIPT,
+    TOO_LONG,
+    HashSet,
+    scripts_of,
+)
 from modeling_random_transformer.data.sources import EMPTY
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
@@ -82,7 +89,7 @@ def test_only_kept_pairs_count_as_earlier_pairs():
 
 
 def test_duplicates_in_different_chunks(monkeypatch):
-    monkeypatch.setattr("modeling_random_transformer.data.cleaning_pairs.CHUNK_LINES", 7)
+    monkeypatch.setattr("modeling_random_transformer.data.cleaning.CHUNK_LINES", 7)
     pairs = [(str(number % 40), "x") for number in range(100)]
     assert reasons(pairs, duplicates="pair") == [None] * 40 + [DUPLICATE] * 60
 
@@ -131,7 +138,7 @@ def test_scripts_of_the_corpus_are_the_default():
     report = CleaningReport("test")
     assert len(list(clean_pairs(pairs, report=report, copies="off"))) == 61
     assert report.scripts == {"source": ["Latin"], "target": ["Cyrillic"]}
-    assert report.dropped == {SCRIPT.format(side="target"): 1, SCRIPT.format(side="source"): 1}
+    assert report.counts == {SCRIPT.format(side="target"): 1, SCRIPT.format(side="source"): 1}
 
 
 def test_scripts_of_texts():

@@ -9,7 +9,14 @@ from transformers import AutoTokenizer
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.data.sources import DatasetText, ParallelText
-from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG, lengths_of, tokenize_pairs, vocabulary_sample
+from modeling_random_transformer.data.tokenization import (
+    RATIO,
+    TOO_LONG,
+    LengthLimits,
+    lengths_of,
+    tokenize_pairs,
+    vocabulary_sample,
+)
 from modeling_random_transformer.data.validation import load_pairs
 from tests.helpers.corpora import PAIRS, write_pairs
 
@@ -35,13 +42,13 @@ def test_long_pairs_are_skipped_or_raise_error(tokenizer, tmp_path):
     pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
     lengths = tokenize_pairs(pairs, tokenizer)[0]["source_length"][:]
     limit = max(lengths) - 1
-    kept, report = tokenize_pairs(pairs, tokenizer, max_source_length=limit)
+    kept, report = tokenize_pairs(pairs, tokenizer, LengthLimits(source=limit))
     assert report.first == {TOO_LONG: [i + 1 for i, length in enumerate(lengths) if length > limit]}
     assert len(kept) == len(PAIRS) - report.invalid
     with pytest.raises(ValueError, match=TOO_LONG):
-        tokenize_pairs(pairs, tokenizer, max_source_length=limit, on_invalid="error")
+        tokenize_pairs(pairs, tokenizer, LengthLimits(source=limit), on_invalid="error")
     with pytest.raises(ValueError, match="at least one valid pair"):
-        tokenize_pairs(pairs, tokenizer, max_target_length=1)
+        tokenize_pairs(pairs, tokenizer, LengthLimits(target=1))
 
 
 def test_pairs_of_unequal_length_are_skipped(tokenizer):
@@ -51,7 +58,7 @@ def test_pairs_of_unequal_length_are_skipped(tokenizer):
     ratios = lengths.max(axis=1) / lengths.min(axis=1)
     assert min(ratios[:2]) > 1
     longest = int(lengths[1, 1]) + 1
-    kept, report = tokenize_pairs(pairs, tokenizer, max_target_length=longest, max_length_ratio=ratios[0])
+    kept, report = tokenize_pairs(pairs, tokenizer, LengthLimits(target=longest, ratio=ratios[0]))
     assert (kept["line"][:], report.first) == ([1, 3], {TOO_LONG: [4], RATIO: [2]})
 
 

@@ -14,7 +14,7 @@ from modeling_random_transformer.data import streaming
 from modeling_random_transformer.data.bpe_dropout import BPEDropout
 from modeling_random_transformer.data.sources import EMPTY, DatasetText
 from modeling_random_transformer.data.streaming import TokenBudgetStream
-from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG
+from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG, LengthLimits
 from tests.helpers.corpora import PAIRS, write_invalid_lines
 
 TOKENIZER = RandomTransformerTokenizer.train([text for pair in PAIRS for text in pair], vocab_size=270)
@@ -26,12 +26,12 @@ def make_corpus(pairs):
     return DatasetText(Dataset.from_list(rows))
 
 
-def streams(corpus, processes=1, **options):
+def streams(corpus, processes=1, accumulation=1, **options):
     options = {"max_tokens": 90, "buffer_pairs": 16, **options}
-    return [
-        TokenBudgetStream(corpus, TOKENIZER, process_index=index, num_processes=processes, **options)
-        for index in range(processes)
-    ]
+    streams = [TokenBudgetStream(corpus, TOKENIZER, **options) for _ in range(processes)]
+    for index, stream in enumerate(streams):
+        stream.set_share(index, processes, accumulation)
+    return streams
 
 
 @settings(max_examples=25, deadline=None)
@@ -54,7 +54,7 @@ def test_the_batches_of_a_step_depend_on_the_product_of_processes_and_accumulati
     orders = []
     for processes in (1, 2, 4):
         accumulation = 4 // processes
-        options = {"gradient_accumulation_steps": accumulation, "bpe_dropout": BPEDropout(TOKENIZER, dropout)}
+        options = {"accumulation": accumulation, "bpe_dropout": BPEDropout(TOKENIZER, dropout)}
         shares = [list(stream.epoch(epoch)) for stream in streams(make_corpus(pairs), processes, **options)]
         assert {len(share) % accumulation for share in shares} == {0}
         orders.append([
@@ -77,11 +77,11 @@ def test_seed_and_epoch_determine_the_order():
     [
         ({"buffer_pairs": 0}, "buffer_pairs must be at least 1, the batches of an optimizer step, got 0"),
         (
-            {"buffer_pairs": 7, "gradient_accumulation_steps": 8},
+            {"buffer_pairs": 7, "accumulation": 8},
             "buffer_pairs must be at least 8, the batches of an optimizer step, got 7",
         ),
         ({"on_invalid": "ignore"}, "on_invalid must be 'error' or 'skip', got 'ignore'"),
-        ({"max_source_length": 1}, "at least one valid pair"),
+        ({"limits": LengthLimits(source=1)}, "at least one valid pair"),
     ],
 )
 def test_invalid_arguments_raise_value_error(options, message):
@@ -100,9 +100,20 @@ def test_invalid_lines_are_skipped_and_reported_or_raise_error(tmp_path):
 
 def test_pairs_of_unequal_length_are_skipped():
     corpus = DatasetText(Dataset.from_list([{"source": "a", "target": "b"}, {"source": "a b c d", "target": "b"}]))
-    (stream,) = streams(corpus, max_length_ratio=1.5)
+    (stream,) = streams(corpus, limits=LengthLimits(ratio=1.5))
     assert [len(batch) for batch in stream.epoch(0)] == [1]
     assert stream.report.first == {RATIO: [2]}
+
+
+@pytest.mark.parametrize("dropout", [None, 0.3])
+def test_pairs_above_the_positions_of_the_model_are_skipped_and_counted(dropout):
+    corpus = DatasetText(Dataset.from_list([{"source": "a" * length, "target": "b"} for length in (2, 30, 4)]))
+    (stream,) = streams(corpus, bpe_dropout=None if dropout is None else BPEDropout(TOKENIZER, dropout))
+    stream.set_max_length(10)
+    (batch,) = stream.epoch(0)
+    assert max(len(row["input_ids"]) for row in batch) <= 10
+    assert stream.report.first == {TOO_LONG: [2]}
+    assert stream.report.valid == len(batch) == 2
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -110,7 +121,7 @@ def test_batches_do_not_depend_on_num_workers(num_workers, monkeypatch):
     monkeypatch.setattr(streaming, "LINES_PER_CHUNK", 10)
     rows = [{"source": " " if i % 9 == 0 else "a" * (1 + i % 9), "target": str(i)} for i in range(95)]
     corpus = DatasetText(Dataset.from_list(rows))
-    options = {"on_invalid": "skip", "max_source_length": 9}
+    options = {"on_invalid": "skip", "limits": LengthLimits(source=9)}
     (alone,), shares = streams(corpus, **options), streams(corpus, 2, num_workers=num_workers, **options)
     expected = [batch for epoch in range(2) for batch in alone.epoch(epoch)]
     random_state = torch.get_rng_state()
