@@ -11,6 +11,17 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+# One cache of compiled kernels per process and instruction set: kernels for other instructions can crash.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    str(
+        Path(__file__).parents[1]
+        / ".cache"
+        / f"torchinductor-{os.environ.get('ATEN_CPU_CAPABILITY', 'native')}"
+        / os.environ.get("PYTEST_XDIST_WORKER", "main")
+    ),
+)
+
 # Tests import example scripts as modules.
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "space"))
