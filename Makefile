@@ -10,6 +10,7 @@ WORKERS ?= 3
 QUIET := --quiet --no-compile --disable-pip-version-check
 # Files stay together, for their fixtures, and in the order of tests/conftest.py.
 PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+SELECTED ?= -m "not long"
 
 # Pairs of transformers and torch for `make test-matrix`.
 MATRIX ?= 5.17.0:2.11.0 5.17.0:2.13.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0
@@ -24,7 +25,7 @@ KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py 
 	tests/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-fast test-device test-kernels test-lowest test-newest test-matrix coverage lint format notebooks docs clean
+.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-lowest test-newest test-matrix coverage lint format notebooks docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -32,17 +33,20 @@ help: ## list the targets
 demo: $(VENV)/.demo ## train a translation model from scratch in a few minutes
 	$(VENV)/bin/python examples/quickstart.py
 
-test: $(VENV)/.ready ## linters and all tests, as in CI
+test: $(VENV)/.ready ## linters and tests, as in CI
 	$(MAKE) --jobs=2 lint pytest
 
 pytest: $(VENV)/.ready
-	$(VENV)/bin/python $(PYTEST)
+	$(VENV)/bin/python $(PYTEST) $(SELECTED)
 	$(MAKE) test-device
+
+test-all: $(VENV)/.ready ## all tests, as every night: also long ones
+	$(MAKE) --jobs=2 lint pytest SELECTED=
 
 # One process per kind of device: it must be installed before torch is imported.
 test-device: $(VENV)/.ready ## tests on a simulated GPU, compiled at the first call (requires g++)
-	SIMULATED_DEVICE=cuda $(VENV)/bin/python -m pytest tests/device
-	SIMULATED_DEVICE=private $(VENV)/bin/python -m pytest tests/device
+	SIMULATED_DEVICE=cuda $(VENV)/bin/python -m pytest tests/device $(SELECTED)
+	SIMULATED_DEVICE=private $(VENV)/bin/python -m pytest tests/device $(SELECTED)
 
 test-fast: WORKERS = 2
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests

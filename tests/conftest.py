@@ -44,6 +44,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXPORT = Path(__file__).parent / "export"
 QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
+# Files whose slow tests are part of `make test-all` only: pages in a browser, notebooks, the Space, long trainings,
+# damaged files, graph compilation, and long runs on the simulated device.
+LONG = (
+    "device/test_cuda_benchmarks.py",
+    "device/test_cuda_training.py",
+    "examples/test_notebooks.py",
+    "examples/test_parse_sentences.py",
+    "examples/test_space.py",
+    "examples/test_table3.py",
+    "export/test_web.py",
+    "inspection/test_explorer.py",
+    "robustness/test_mutants.py",
+    "robustness/test_readers.py",
+    "test_compile.py",
+)
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("deterministic")
@@ -91,6 +106,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return EXPORT in item.path.parents, item.path not in slow, item.path in trained, item.path != QUICKSTART
 
     items.sort(key=order)
+    files = {Path(__file__).parent / name for name in LONG}
+    for item in items:
+        if item.path in files and item.get_closest_marker("slow"):
+            item.add_marker("long")
 
 
 def pytest_collection_finish() -> None:

@@ -53,6 +53,7 @@ def loss_and_gradient(model, weight, batch):
 # Training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm_order", "dropout"), [("post", {}), ("pre", {}), ("post", DROPOUT)])
 def test_training(norm_order, dropout):
     model = exact_model(norm_order=norm_order, max_position_embeddings=20, **ONE_LAYER, **dropout).train()
@@ -82,6 +83,7 @@ def pairs(_):
     return Dataset.from_dict(columns)
 
 
+@pytest.mark.slow
 def test_translation_trainer(tmp_path, monkeypatch):
     """One graph, and one for batches of a single pair, below and above the lengths at which eager mode changes kernels.
 
@@ -130,6 +132,7 @@ def test_greedy_search(dynamic, sizes):
     assert 0 <= recompilations() <= 2
 
 
+@pytest.mark.slow
 def test_beam_search():
     """transformers compiles no beam search, so `forward` is compiled: one graph for the first pass, one for a step."""
     model, reference = (exact_model(spread=2.0, **ONE_LAYER) for _ in range(2))
