@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.utils.command_line import Parser
+from modeling_random_transformer.commands.command_line import Parser
 from tutorials.recurrent_comparison import (
     CANDIDATES,
     LENGTHS,

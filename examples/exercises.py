@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, exercise in EXERCISES.items():
             print(f"{number}. {exercise.question}")
         return 0
-    from modeling_random_transformer.utils.command_line import print_error
+    from modeling_random_transformer.commands.command_line import print_error
     from tutorials.report import console
     from tutorials.training_helpers import configure_libraries
 
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    from modeling_random_transformer.utils.command_line import Parser
+    from modeling_random_transformer.commands.command_line import Parser
     from tutorials.training_helpers import check_seed, check_writable
 
     parser = Parser("exercises.py", __doc__)
@@ -176,7 +176,7 @@ def check_model(exercise: int, folder: Path) -> None:
         raise ValueError(
             f"--model must be a folder with a trained model, got {folder}: `python examples/quickstart.py` trains one."
         )
-    from modeling_random_transformer.utils.command_line import require_random_transformer_folder
+    from modeling_random_transformer.commands.command_line import require_random_transformer_folder
 
     try:
         require_random_transformer_folder(str(folder))

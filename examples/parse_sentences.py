@@ -21,8 +21,8 @@ from typing import Any
 from nltk import Tree
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
+from modeling_random_transformer.commands.command_line import Parser, existing_file
 from modeling_random_transformer.training.arguments import parse_overrides
-from modeling_random_transformer.utils.command_line import Parser, existing_file
 from tutorials.parsing_model import encode_trees, parse, train_tokenizer
 from tutorials.parsing_trees import BracketScores, bracket_scores, normalize, one_line, read_trees, words_of
 from tutorials.report import console, show_table

@@ -11,8 +11,8 @@ from typing import Any
 
 import matplotlib
 
+from modeling_random_transformer.commands.command_line import Parser, run_script
 from modeling_random_transformer.training import newest_complete
-from modeling_random_transformer.utils.command_line import Parser, run_script
 
 matplotlib.use("Agg")  # renders to files, without a display
 from matplotlib import pyplot as plt

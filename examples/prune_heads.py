@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 import transformers
 
-from modeling_random_transformer.data import ParallelLine, ParallelText
-from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.utils.command_line import (
+from modeling_random_transformer.commands.command_line import (
     Parser,
     existing_file,
     print_error,
     require_random_transformer_folder,
 )
+from modeling_random_transformer.data import ParallelLine, ParallelText
+from modeling_random_transformer.inference.loading import load_translator
 from tutorials.pruning import measure_pruning, show_pruning
 from tutorials.training_helpers import Pairs, check_seed
 

@@ -21,8 +21,8 @@ import sacrebleu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+from modeling_random_transformer.commands.command_line import Parser
 from modeling_random_transformer.data import ParallelLine, ParallelText, validate
-from modeling_random_transformer.utils.command_line import Parser
 from tutorials.report import console, draw_attention, draw_losses, show_summary, show_table
 from tutorials.sample_data import write_sample
 from tutorials.training_helpers import (

@@ -16,15 +16,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from modeling_random_transformer.commands.train import parse_dataclasses, run_resumable
+from modeling_random_transformer.commands.command_line import run_command, run_script
+from modeling_random_transformer.commands.train import HINT, parse_dataclasses
 from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
 from modeling_random_transformer.training.recipe import TranslationTrainingArguments
-from modeling_random_transformer.utils.command_line import run_script
 from tutorials.report import console
 from tutorials.table3_report import Table3, write_report
 from tutorials.table3_rows import ROWS
 from tutorials.table3_runs import Experiment, Result
 from tutorials.table3_settings import settings
+
+PROGRAM = "table3.py"
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Table3Arguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the arguments, train the rows and return the exit status."""
     results: list[Result] = []
-    status = run_resumable(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)))
+    status = run_command(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)), PROGRAM, HINT)
     return status or int(not results)
 
 
@@ -66,7 +68,7 @@ def run(argv: Sequence[str]) -> list[Result]:
         ValueError: an argument is invalid, or has changed since an earlier call.
     """
     classes = (DataArguments, ModelArguments, TranslationTrainingArguments, Table3Arguments)
-    data, model, args, table = parse_dataclasses(classes, argv, description=__doc__)
+    data, model, args, table = parse_dataclasses(classes, argv, PROGRAM, __doc__)
     experiment = Experiment(data, model, args, table.width_scale, table.depth_scale)
     rows = [row for name, row in ROWS.items() if name in table.rows]
     experiment.check(rows)

@@ -9,7 +9,7 @@
 The same command resumes an interrupted run. `--help` lists all arguments.
 """
 
-from modeling_random_transformer.utils.command_line import run_script
+from modeling_random_transformer.commands.command_line import run_script
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Translate sentences, a file or standard input: the same as `random-transformer translate`, see its `--help`."""
 
+from modeling_random_transformer.commands.command_line import run_script
 from modeling_random_transformer.commands.translate import main
-from modeling_random_transformer.utils.command_line import run_script
 
 if __name__ == "__main__":
     run_script(main)

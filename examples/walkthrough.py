@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import transformers
 
-from modeling_random_transformer.utils.command_line import Parser, print_error, require_random_transformer_folder
+from modeling_random_transformer.commands.command_line import Parser, print_error, require_random_transformer_folder
 from tutorials.walkthrough_blog import walkthrough_blog
 from tutorials.walkthrough_display import LANGUAGES, Display
 from tutorials.walkthrough_model import walkthrough_model

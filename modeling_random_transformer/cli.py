@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from .utils.command_line import print_error, program_name, raise_on_sigterm
+from .commands.command_line import print_error, raise_on_sigterm
 
 PROGRAM = "random-transformer"
 VERBS = {
@@ -52,12 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
         return 2
-    command = import_command(VERBS[verb][0])
-    with program_name(f"{PROGRAM} {verb}"):
-        try:
-            return command.main(arguments)
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
+    try:
+        return import_command(VERBS[verb][0]).main(arguments)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def usage() -> str:

@@ -4,12 +4,14 @@ import importlib.util
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from modeling_random_transformer import __version__, cli
-from modeling_random_transformer.utils.command_line import Parser, print_error, program_name
+from modeling_random_transformer.commands.command_line import Parser, run_command
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,12 +62,55 @@ def test_errors_of_a_verb_name_the_verb(capsys):
     assert capsys.readouterr().err.startswith("random-transformer translate: error: argument --model: must be a folder")
 
 
-def test_program_name_applies_within_its_block(capsys):
-    with program_name("random-transformer convert"):
-        print_error("convert_marian.py", "x")
-        assert Parser("convert_marian.py", None).prog == "random-transformer convert"
-    print_error("convert_marian.py", "x")
-    assert capsys.readouterr().err == "random-transformer convert: error: x\nconvert_marian.py: error: x\n"
+@pytest.mark.parametrize(
+    ("error", "status", "printed"),
+    [
+        (ValueError("a must be b,\ngot c."), 2, "a must be b, got c."),
+        (FileNotFoundError(2, "No such file", "a"), 2, "a: No such file."),
+        (FloatingPointError("the loss must be finite"), 1, "the loss must be finite"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_error_of_a_command_is_one_line_and_a_status(error, status, printed, capsys):
+    def fail():
+        raise error
+
+    assert run_command(fail, "program", hint="interrupted") == status
+    assert capsys.readouterr().err == f"program: error: {printed}\n"
+
+
+def test_status_of_a_command():
+    assert [run_command(lambda result=result: result, "program") for result in (None, 0, 1)] == [0, 0, 1]
+
+
+@dataclass
+class Options:
+    """Options.
+
+    Args:
+        size: how many of `them`;
+            100% by default.
+        limit: the least; `None` for no limit.
+        names: what they are called: several.
+    """
+
+    size: int = 3
+    limit: float | None = 0.5
+    names: Sequence[str] | None = None
+
+
+def test_options_of_a_dataclass_have_its_defaults_and_its_documentation(capsys):
+    parser = Parser("program")
+    parser.add_options(Options)
+    assert vars(parser.parse_args([])) == {"size": 3, "limit": 0.5, "names": None}
+    given = ["--size", "4", "--limit", "off", "--names", "a", "b"]
+    assert vars(parser.parse_args(given)) == {"size": 4, "limit": None, "names": ["a", "b"]}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--limit", "many"])
+    assert capsys.readouterr().err == "program: error: argument --limit: must be a number or 'off', got 'many'.\n"
+    shown = " ".join(parser.format_help().split())
+    assert "how many of them; 100% by default." in shown
+    assert "the least; None for no limit. (default: 0.5)" in shown
 
 
 @pytest.mark.slow
@@ -75,7 +120,7 @@ def test_help_imports_no_verb():
 import sys
 from modeling_random_transformer import cli
 cli.main(["--help"])
-assert not any(name.endswith(".command") for name in sys.modules)
+assert not any(f"modeling_random_transformer.commands.{name}" in sys.modules for name, _ in cli.VERBS.values())
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 

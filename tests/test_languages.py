@@ -121,8 +121,8 @@ def test_the_command_translates_a_saved_model(translator, tmp_path, capsys):
     model, tokenizer = translator
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    arguments = ["--model", str(tmp_path), "--num_beams", "1", "--device", "cpu", "--src_lang", "en"]
-    assert command.main([*arguments, "--tgt_lang", "es", *TEXTS]) == 0
+    arguments = ["--model", str(tmp_path), "--num_beams", "1", "--device", "cpu", "--source_lang", "en"]
+    assert command.main([*arguments, "--target_lang", "es", *TEXTS]) == 0
     expected = translate(TEXTS, *load_translator(tmp_path), num_beams=1, src_lang="en", tgt_lang="es")
     assert capsys.readouterr().out.splitlines() == expected
     assert command.main([*arguments, *TEXTS]) == 2

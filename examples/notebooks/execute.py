@@ -21,8 +21,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 
+from modeling_random_transformer.commands.command_line import Parser, print_error, run_script
 from modeling_random_transformer.utils.atomic_files import write_atomically
-from modeling_random_transformer.utils.command_line import Parser, print_error, run_script
 
 SCRIPT = "execute.py"
 FOLDER = Path(__file__).parent

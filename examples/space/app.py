@@ -22,7 +22,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from tabs import inside_tab, intervene_tab, translate_tab
 from views import CSS
 
-from modeling_random_transformer.utils.command_line import Parser, exit_status, run_script
+from modeling_random_transformer.commands.command_line import Parser, run_command, run_script
 
 MAX_QUEUE = 256  # waiting requests
 MAX_BODY = 2**16  # bytes of a request
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     default = os.environ.get("MODEL") or str(Path(__file__).parent / "model")
     parser.add_argument("model", nargs="?", default=default, help="folder of a saved model, or its name on the Hub")
     args = parser.parse_args(argv)
-    return exit_status("app.py", lambda: serve(args.model))
+    return run_command(lambda: serve(args.model), "app.py")
 
 
 def serve(model: str) -> None:

@@ -15,6 +15,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
+from modeling_random_transformer.commands.command_line import require_random_transformer_folder
 from modeling_random_transformer.inference import check_finite, load_translator
 from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.inspection.explorer import attention_maps, distribution, trim_padding
@@ -26,7 +27,6 @@ from modeling_random_transformer.pipeline_random_transformer import (
     source_limit,
     tokenizer_languages,
 )
-from modeling_random_transformer.utils.command_line import require_random_transformer_folder
 from modeling_random_transformer.utils.errors import first_line, format_value
 
 MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text

@@ -27,7 +27,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.utils.command_line import Parser, existing_file, require_random_transformer_folder
+from modeling_random_transformer.commands.command_line import Parser, existing_file, require_random_transformer_folder
 from modeling_random_transformer.utils.errors import reraise_as_value_error
 
 Pairs = list[tuple[str, str]]  # a text and its translation or label

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Languages
 from ..export.compare import folder_size, time_interleaved
 from ..inference import translate
@@ -17,8 +18,7 @@ from ..inference.evaluation import score
 from ..inference.loading import load_translator, silence_transformers
 from ..inference.startup import load_models
 from ..ops_random_transformer import supports_native_matmul
-from ..utils.command_line import MODEL_TYPE
-from ..utils.model_arguments import DTYPES
+from ..utils import DTYPES
 from ..utils.tables import markdown_table
 from .stages import language_options
 
@@ -109,7 +109,10 @@ def saved_size(folder: Path, dtype: str) -> float:
 def usable_dtypes(model_types: Sequence[str], device: torch.device) -> list[str]:
     """The dtypes to compare: without bfloat16 on CPUs that emulate it, without int8 for other architectures."""
     is_emulated = device.type == "cpu" and not supports_native_matmul(torch.bfloat16)
-    excluded = {"bfloat16": is_emulated, "int8": any(name != MODEL_TYPE for name in model_types)}
+    excluded = {
+        "bfloat16": is_emulated,
+        "int8": any(name != RandomTransformerConfig.model_type for name in model_types),
+    }
     return [dtype for dtype in DTYPES if not excluded.get(dtype)]
 
 

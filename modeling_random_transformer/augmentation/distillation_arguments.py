@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from ..data.readers import TEXT_KEYS
 from ..training.arguments import DataArguments
+from ..utils import DTYPES
 from ..utils.compressed_files import check_readable
-from ..utils.model_arguments import DTYPES
 
 
 @dataclass

@@ -18,33 +18,27 @@ from typing import Any
 from ..augmentation.back_translation import METHODS, TAG, back_translate
 from ..data.readers import TEXT_KEYS
 from ..inference.startup import exit_with_launcher, load_checked, start_processes
-from ..utils.command_line import (
+from .command_line import (
     Parser,
+    add_job_arguments,
+    add_language_arguments,
+    add_model_argument,
     existing_file_or_stdin,
-    exit_status,
-    model_folder,
+    given,
     output_file,
     positive_integer,
     positive_number,
-)
-from ..utils.model_arguments import (
-    add_job_arguments,
-    add_language_arguments,
+    run_command,
 )
 
-PROGRAM = "back-translate"
+PROGRAM = "random-transformer back-translate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Back-translate according to the command line.
-
-    Returns:
-        The exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument, a file or a text is
-        invalid; 130 after Ctrl-C.
-    """
+    """Back-translate according to the command line. Returns the exit status, see `run_command`."""
     exit_with_launcher()
     arguments = parse_arguments(argv)
-    return exit_status(PROGRAM, lambda: run(arguments))
+    return run_command(lambda: run(arguments), PROGRAM)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -70,14 +64,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the model, the input and the outputs."""
-    parser.add_argument(
-        "--model",
-        required=True,
-        nargs="+",
-        type=model_folder,
-        metavar="FOLDER",
-        help="a saved model from the target to the source language; several folders form an ensemble",
-    )
+    add_model_argument(parser)
     parser.add_argument(
         "--input",
         required=True,
@@ -90,7 +77,7 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
         "--text_key",
         default=TEXT_KEYS[0],
         metavar="KEY",
-        help="column of the text in a file with columns: a name, or a number from 1 (default: %(default)s)",
+        help="column of the text in a file with columns: a name, or a number from 1",
     )
     parser.add_argument(
         "--output_source", required=True, type=output_file, metavar="FILE", help="file of synthetic sources to write"
@@ -106,18 +93,16 @@ def add_method_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=tuple(METHODS),
         default="beam",
-        help="beam search, sampling, or beam search with noise (default: %(default)s)",
+        help="beam search, sampling, or beam search with noise",
     )
     tag = parser.add_mutually_exclusive_group()
-    tag.add_argument("--tag", default=TAG, metavar="TEXT", help="begins each synthetic source (default: %(default)s)")
+    tag.add_argument("--tag", default=TAG, metavar="TEXT", help="begins each synthetic source")
     tag.add_argument("--no_tag", dest="tag", action="store_const", const=None, help="write no tag")
     parser.add_argument("--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4)")
     parser.add_argument(
         "--temperature", type=positive_number, metavar="X", help="temperature of --method sampling (default: 1)"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed of sampling and noise (default: %(default)s)"
-    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of sampling and noise")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -126,8 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
     model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
     names = ("text_key", "method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    optional = ("num_beams", "temperature", "src_lang", "tgt_lang")
-    options |= {name: value for name in optional if (value := getattr(arguments, name)) is not None}
+    options |= given(arguments, ("num_beams", "temperature", "src_lang", "tgt_lang"))
     report = back_translate(
         arguments.input, arguments.output_source, arguments.output_target, model, tokenizer, **options
     )

@@ -32,9 +32,9 @@ from ..conversion import (
 )
 from ..conversion.pytorch import TOKEN_IDS, TorchReference, read_torch_checkpoint
 from ..conversion.report import Logits, report_tables
-from ..utils.command_line import Parser, format_error, print_error
+from .command_line import Parser, given, run_command
 
-COMMAND = "random-transformer convert"
+PROGRAM = "random-transformer convert"
 TOLERANCE = 1e-4
 MARIAN_HELP = """Convert a folder of MarianMT, such as a model of OPUS-MT, and compare the logits of the two models.
 
@@ -72,80 +72,67 @@ are not compared, because that would require fairseq.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert a checkpoint whose format is the first argument, or an archive. Returns the exit status."""
-    argv = sys.argv[1:] if argv is None else argv
+    args = parse_arguments(sys.argv[1:] if argv is None else argv)
+    return run_command(lambda: run(args), args.program)
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line. The result has the functions `convert` and, to compare logits, `compare`."""
     if argv and argv[0].lower().endswith(ARCHIVE_SUFFIXES):
-        return run_archive(argv)
-    parser = Parser(COMMAND, __doc__)
-    parser.add_argument("format", choices=FORMATS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the format; see FORMAT --help")
-    args = parser.parse_args(argv)
-    return FORMATS[args.format](args.arguments, f"{COMMAND} {args.format}")
+        parser = Parser(PROGRAM, ARCHIVE_HELP)
+        add_archive_arguments(parser)
+    else:
+        parser = Parser(PROGRAM, __doc__)
+        formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
+        for name, (text, add_arguments) in FORMATS.items():
+            of_format = formats.add_parser(name, description=text)
+            of_format.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or empty folder")
+            of_format.set_defaults(compare=None, tolerance=TOLERANCE, program=of_format.prog)
+            add_arguments(of_format)
+    return parser.parse_args(argv)
 
 
-def run_marian(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian") -> int:
-    """Convert a folder of MarianMT. `program` is the command's name in messages."""
-    parser = Parser(program, MARIAN_HELP)
+def add_marian_arguments(parser: Parser) -> None:
     parser.add_argument("folder", type=Path, help="config.json, weights and the tokenizer's files")
-    add_output(parser)
     add_tolerance(parser)
-    args = parser.parse_args(argv)
 
-    def compare() -> float:
+    def compare(args: argparse.Namespace) -> float:
         original = MarianMTModel.from_pretrained(args.folder, dtype="float32").eval()
         return logit_difference(
             args.output,
             lambda ids, mask, target: original(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits,
         )
 
-    return convert_and_report(program, lambda: convert_marian(args.folder, args.output), compare, args.tolerance)
+    parser.set_defaults(convert=lambda args: convert_marian(args.folder, args.output), compare=compare)
 
 
-def run_marian_npz(argv: Sequence[str] | None = None, program: str = f"{COMMAND} marian-npz") -> int:
-    """Convert a `.npz` file of Marian. `program` is the command's name in messages."""
-    parser = Parser(program, MARIAN_NPZ_HELP)
+def add_marian_npz_arguments(parser: Parser) -> None:
     parser.add_argument("model", type=Path, help="a .npz file, or a folder with one")
-    add_output(parser)
-    parser.add_argument(
-        "--vocabs",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="vocabulary, or those of source and target: .yml files or SentencePiece models (.spm)",
-    )
-    parser.add_argument(
-        "--spm",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="SentencePiece models of source and target, or one for both, for vocabularies in .yml files",
-    )
-    args = parser.parse_args(argv)
-    return convert_and_report(
-        program, lambda: convert_marian_npz(args.model, args.output, vocabs=args.vocabs, spm=args.spm)
+    for name, text in (
+        ("vocabs", "vocabulary, or those of source and target: .yml files or SentencePiece models (.spm)"),
+        ("spm", "SentencePiece models of source and target, or one for both, for vocabularies in .yml files"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, nargs="+", default=[], metavar="FILE", help=text)
+    parser.set_defaults(
+        convert=lambda args: convert_marian_npz(args.model, args.output, vocabs=args.vocabs, spm=args.spm)
     )
 
 
-def run_archive(argv: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """Convert the model in an archive. `program` is the command's name in messages."""
-    parser = Parser(program, ARCHIVE_HELP)
+def add_archive_arguments(parser: Parser) -> None:
     parser.add_argument("archive", type=Path, help="a zip or tar archive")
     parser.add_argument("output", type=Path, help="a new or empty folder")
     parser.add_argument(
-        "--model",
-        metavar="NAME",
-        help="name of the model in the archive; default: the first in alphabetical order",
+        "--model", metavar="NAME", help="name of the model in the archive (default: the first in alphabetical order)"
     )
-    args = parser.parse_args(argv)
-    return convert_and_report(program, lambda: convert_archive(args.archive, args.output, model=args.model))
+    parser.set_defaults(
+        convert=lambda args: convert_archive(args.archive, args.output, model=args.model),
+        compare=None,
+        program=PROGRAM,
+    )
 
 
-def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torch") -> int:
-    """Convert a checkpoint with an `nn.Transformer`. `program` is the command's name in messages."""
-    parser = Parser(program, TORCH_HELP)
+def add_torch_arguments(parser: Parser) -> None:
     parser.add_argument("checkpoint", type=Path, help="a .pt or .safetensors file with a state dict")
-    add_output(parser)
     parser.add_argument("--num_heads", type=int, required=True, metavar="N", help="number of attention heads")
     parser.add_argument(
         "--embedding",
@@ -155,120 +142,96 @@ def run_torch(argv: Sequence[str] | None = None, program: str = f"{COMMAND} torc
         help="name of the shared embedding, or of the source and target embeddings",
     )
     parser.add_argument(
-        "--output_layer", metavar="NAME", help="name of the output layer; default: tied to the target's embedding"
+        "--output_layer", metavar="NAME", help="name of the output layer (default: tied to the target's embedding)"
     )
     parser.add_argument(
         "--positions",
         nargs="+",
         default=["none"],
         metavar="NAME",
-        help="none, sinusoidal, concatenated, or the names of one or two tables; default: none",
+        help="none (the default), sinusoidal, concatenated, or the names of one or two tables",
     )
     parser.add_argument("--prefix", default="", help="prefix of the nn.Transformer's names, such as transformer.")
     parser.add_argument("--key", help="key of the state dict, if the file contains other objects too")
     parser.add_argument("--ignore", nargs="+", default=[], metavar="NAME", help="weights that are not converted")
     parser.add_argument("--scale_embedding", action="store_true", help="multiply embeddings by sqrt(d_model)")
     parser.add_argument("--norm_first", action="store_true", help="the model uses pre-norm")
-    parser.add_argument(
-        "--activation", choices=("relu", "gelu"), default="relu", help="activation; default: %(default)s"
-    )
-    parser.add_argument(
-        "--layer_norm_eps",
-        type=float,
-        default=1e-5,
-        metavar="EPS",
-        help="epsilon of the layer norms; default: %(default)s",
-    )
+    parser.add_argument("--activation", choices=("relu", "gelu"), default="relu", help="activation")
+    parser.add_argument("--layer_norm_eps", type=float, default=1e-5, metavar="EPS", help="epsilon of the layer norms")
     for name in TOKEN_IDS:
         parser.add_argument(f"--{name}", type=int, metavar="ID")
     add_tolerance(parser)
-    args = parser.parse_args(argv)
-    names = {
-        name: getattr(args, name) for name in ("embedding", "output_layer", "positions", "prefix", "key", "ignore")
-    }
-    options = {name: getattr(args, name) for name in ("num_heads", "norm_first", "activation", "layer_norm_eps")}
-    token_ids = {name: getattr(args, name) for name in TOKEN_IDS if getattr(args, name) is not None}
-
-    def convert() -> ConversionReport:
-        return convert_torch_transformer(
-            args.checkpoint, args.output, **names, **options, **token_ids, scale_embedding=args.scale_embedding
-        )
-
-    def compare() -> float:
-        checkpoint = read_torch_checkpoint(args.checkpoint, **names)
-        original = TorchReference(checkpoint, options, args.scale_embedding)
-        return logit_difference(args.output, original, original.vocabularies)
-
-    return convert_and_report(program, convert, compare, args.tolerance)
+    parser.set_defaults(convert=convert_torch, compare=compare_torch)
 
 
-def run_fairseq(argv: Sequence[str] | None = None, program: str = f"{COMMAND} fairseq") -> int:
-    """Convert a checkpoint of fairseq. `program` is the command's name in messages."""
-    parser = Parser(program, FAIRSEQ_HELP)
+TORCH_NAMES = ("embedding", "output_layer", "positions", "prefix", "key", "ignore")
+TORCH_OPTIONS = ("num_heads", "norm_first", "activation", "layer_norm_eps")
+
+
+def convert_torch(args: argparse.Namespace) -> ConversionReport:
+    """Convert a checkpoint with an `nn.Transformer`."""
+    options = {name: getattr(args, name) for name in (*TORCH_NAMES, *TORCH_OPTIONS, "scale_embedding")}
+    return convert_torch_transformer(args.checkpoint, args.output, **options, **given(args, TOKEN_IDS))
+
+
+def compare_torch(args: argparse.Namespace) -> float:
+    """The largest difference between the logits of a converted `nn.Transformer` and its original."""
+    checkpoint = read_torch_checkpoint(args.checkpoint, **{name: getattr(args, name) for name in TORCH_NAMES})
+    options = {name: getattr(args, name) for name in TORCH_OPTIONS}
+    original = TorchReference(checkpoint, options, args.scale_embedding)
+    return logit_difference(args.output, original, original.vocabularies)
+
+
+FAIRSEQ_OPTIONS = ("source_dict", "target_dict", "source_codes", "target_codes", "num_heads")
+
+
+def add_fairseq_arguments(parser: Parser) -> None:
     parser.add_argument("checkpoint", type=Path, help="checkpoint, a .pt file")
-    add_output(parser)
-    parser.add_argument(
-        "--source_dict", type=Path, metavar="FILE", help="dictionary of the source, dict.<language>.txt"
+    helps = (
+        "dictionary of the source, dict.<language>.txt",
+        "dictionary of the target (default: that of the source)",
+        "BPE codes of subword-nmt or fastBPE",
+        "BPE codes of the target (default: those of the source)",
     )
-    parser.add_argument(
-        "--target_dict", type=Path, metavar="FILE", help="dictionary of the target; default: that of the source"
-    )
-    parser.add_argument("--source_codes", type=Path, metavar="FILE", help="BPE codes of subword-nmt or fastBPE")
-    parser.add_argument(
-        "--target_codes", type=Path, metavar="FILE", help="BPE codes of the target; default: those of the source"
-    )
+    for name, text in zip(FAIRSEQ_OPTIONS, helps, strict=False):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=text)
     parser.add_argument(
         "--num_heads", type=int, metavar="N", help="number of attention heads, if the checkpoint does not store it"
     )
-    options = vars(parser.parse_args(argv))
-    checkpoint, output = options.pop("checkpoint"), options.pop("output")
-    return convert_and_report(program, lambda: convert_fairseq(checkpoint, output, **options))
+    parser.set_defaults(
+        convert=lambda args: convert_fairseq(
+            args.checkpoint, args.output, **{name: getattr(args, name) for name in FAIRSEQ_OPTIONS}
+        )
+    )
 
 
-FORMATS: dict[str, Callable[[Sequence[str], str], int]] = {
-    "marian": run_marian,
-    "marian-npz": run_marian_npz,
-    "torch": run_torch,
-    "fairseq": run_fairseq,
+FORMATS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+    "marian": (MARIAN_HELP, add_marian_arguments),
+    "marian-npz": (MARIAN_NPZ_HELP, add_marian_npz_arguments),
+    "torch": (TORCH_HELP, add_torch_arguments),
+    "fairseq": (FAIRSEQ_HELP, add_fairseq_arguments),
 }
-
-
-def add_output(parser: Parser) -> None:
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or empty folder")
 
 
 def add_tolerance(parser: Parser) -> None:
     parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=TOLERANCE,
-        metavar="X",
-        help="maximum difference of the logits; default: %(default)s",
+        "--tolerance", type=float, default=TOLERANCE, metavar="X", help="maximum difference of the logits"
     )
 
 
-def convert_and_report(
-    program: str,
-    convert: Callable[[], ConversionReport],
-    compare: Callable[[], float] | None = None,
-    tolerance: float = TOLERANCE,
-) -> int:
+def run(args: argparse.Namespace) -> int:
     """Convert, print the report, compare the logits if possible, and return the exit status."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    try:
-        report = convert()
-    except (ValueError, OSError) as error:
-        print_error(program, format_error(error))
-        return 2
+    report = args.convert(args)
     console = Console(markup=False)
     console.print(report_tables(report))
-    if compare is None:
+    if args.compare is None:
         console.print("The logits were not compared with the original model.")
         return 0
-    difference = compare()
+    difference = args.compare(args)
     console.print(f"Largest difference of the logits on random batches: {difference:.1e}")
-    return 0 if difference <= tolerance else 1
+    return 0 if difference <= args.tolerance else 1
 
 
 def logit_difference(output: Path, original: Logits, vocabularies: tuple[int, int] | None = None) -> float:

@@ -14,23 +14,21 @@ from ..augmentation.distillation import INT8, RECORD, distill
 from ..augmentation.distillation_arguments import DistillationArguments, StudentDataArguments
 from ..training.arguments import ModelArguments
 from ..training.recipe import TranslationTrainingArguments
-from .train import parse_dataclasses, run_resumable
+from .command_line import run_command
+from .train import HINT, parse_dataclasses
 
+PROGRAM = "random-transformer distill"
 ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the arguments, distill, print the comparison and return the exit status.
-
-    Args:
-        argv: the arguments without the program's name; `sys.argv[1:]` when `None`.
-    """
-    return run_resumable(lambda: run(sys.argv[1:] if argv is None else argv))
+    """Distill according to the command line. Returns the exit status, see `run_command`."""
+    return run_command(lambda: run(sys.argv[1:] if argv is None else argv), PROGRAM, HINT)
 
 
 def run(argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
-    arguments, data, model, args = parse_dataclasses(ARGUMENTS, argv, __doc__)
+    arguments, data, model, args = parse_dataclasses(ARGUMENTS, argv, PROGRAM, __doc__)
     result = distill(arguments, data, model, args)
     if args.process_index == 0:
         folder = result.run.folder

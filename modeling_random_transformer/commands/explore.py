@@ -26,38 +26,37 @@ from ..inspection.architecture import load_architecture
 from ..inspection.architecture_drawing import draw
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
-from ..utils.command_line import (
+from .command_line import (
     Parser,
     configuration_folder,
-    print_error,
+    positive_integer,
     require_random_transformer_folder,
+    run_command,
 )
 
-SCRIPT = "explore"
+PROGRAM = "random-transformer explore"
 TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_arguments(argv)
+    """Write the page or the figure. Returns the exit status, see `run_command`."""
+    arguments = parse_arguments(argv)
+    return run_command(lambda: run(arguments), PROGRAM)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the page or the figure, and print its size."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    try:
-        content = (draw(load_architecture(args.architecture)) if args.architecture else explorer_page(args)).encode()
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(args.output, [content])
-    except FloatingPointError as error:
-        print_error(SCRIPT, str(error))
-        return 1
-    except (ValueError, OSError) as error:
-        print_error(SCRIPT, str(error))
-        return 2
+    content = (draw(load_architecture(args.architecture)) if args.architecture else explorer_page(args)).encode()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(args.output, [content])
     size = f"{len(content) / 1e6:.1f} MB" if len(content) > 1e5 else f"{len(content) / 1e3:.0f} kB"
     print(f"Wrote {args.output} ({size}). Open it in a browser.")
-    return 0
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(SCRIPT, __doc__)
+    parser = Parser(PROGRAM, __doc__)
     parser.add_argument(
         "model", nargs="?", type=require_random_transformer_folder, metavar="FOLDER", help="a saved translation model"
     )
@@ -73,8 +72,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         help="file to write; default: outputs/explorer.html, or outputs/architecture.svg with --architecture",
     )
-    parser.add_argument("--num_beams", type=int, default=4, help="beam size; default: %(default)s")
-    parser.add_argument("--max_new_tokens", type=int, default=128, help="maximum output length; default: %(default)s")
+    parser.add_argument("--num_beams", type=positive_integer, default=4, metavar="N", help="beam size")
+    parser.add_argument("--max_new_tokens", type=positive_integer, default=128, metavar="N", help="most output tokens")
     args = parser.parse_args(argv)
     if args.architecture and args.model:
         parser.error(f"--architecture must be used without a sentence and another folder, got {str(args.model)!r}.")
@@ -84,9 +83,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if not args.sentence.strip():
             parser.error("the sentence must not be empty.")
     args.output = args.output or Path("outputs", "architecture.svg" if args.architecture else "explorer.html")
-    for name in ("num_beams", "max_new_tokens"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} must be a positive integer, got {getattr(args, name)}.")
     if args.output.is_dir():
         parser.error(f"--output must be a file, got the folder {args.output}.")
     if args.architecture and args.output.suffix != ".svg":

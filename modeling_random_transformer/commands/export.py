@@ -31,46 +31,30 @@ from ..pipeline_random_transformer import (
     source_limit,
     source_positions,
 )
-from ..utils.command_line import (
+from ..utils.text import read_lines
+from .command_line import (
     Parser,
+    add_language_arguments,
     existing_file,
-    format_error,
     print_error,
     require_random_transformer_folder,
+    run_command,
 )
-from ..utils.model_arguments import add_language_arguments
-from ..utils.text import read_lines
 
+PROGRAM = "random-transformer export"
 MAX_SENTENCES = 200
 # The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
 LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
 
 
-def main(argv: Sequence[str] | None = None, program: str = "random-transformer export") -> int:
-    """Export a model and compare it with the engine. Returns the exit status.
-
-    Args:
-        argv: the arguments; `sys.argv[1:]` when `None`.
-        program: the command's name in messages.
-    """
-    arguments = parse_arguments(argv, program)
-    try:
-        complaint = run(arguments)
-    except KeyboardInterrupt:
-        return 130
-    except FloatingPointError as error:
-        print_error(program, str(error))
-        return 1
-    except (ValueError, OSError) as error:
-        print_error(program, format_error(error))
-        return 2
-    if complaint is not None:
-        print_error(program, complaint)
-    return 0 if complaint is None else 1
+def main(argv: Sequence[str] | None = None) -> int:
+    """Export a model and compare it with the engine. Returns the exit status, see `run_command`."""
+    arguments = parse_arguments(argv)
+    return run_command(lambda: run(arguments), PROGRAM)
 
 
-def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namespace:
-    parser = Parser(program, __doc__)
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(PROGRAM, __doc__)
     parser.add_argument(
         "model",
         type=require_random_transformer_folder,
@@ -111,11 +95,11 @@ def parse_arguments(argv: Sequence[str] | None, program: str) -> argparse.Namesp
     return arguments
 
 
-def run(arguments: argparse.Namespace) -> str | None:
+def run(arguments: argparse.Namespace) -> int:
     """Export the model, then print the folder's size and the comparisons.
 
     Returns:
-        An error message if too few translations of the engine are identical to the model's.
+        1 if too few translations of the engine are identical to the model's, else 0.
 
     Raises:
         ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
@@ -140,8 +124,11 @@ def run(arguments: argparse.Namespace) -> str | None:
         print(comparison)
     found, least = min(each.identical / each.sentences for each in comparisons), LEAST_IDENTICAL[arguments.dtype]
     if found >= least:
-        return None
-    return f"at least {least:.0%} of the translations must be identical in {arguments.dtype}, got {found:.1%}."
+        return 0
+    print_error(
+        PROGRAM, f"at least {least:.0%} of the translations must be identical in {arguments.dtype}, got {found:.1%}."
+    )
+    return 1
 
 
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:

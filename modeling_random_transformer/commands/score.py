@@ -22,40 +22,34 @@ from ..inference.alignments import Aligner, pharaoh_line
 from ..inference.scoring import Scorer, process_pairs
 from ..inference.scoring_files import Pair, align_file, score_file, score_format, skip_blank, valid_pairs
 from ..inference.startup import exit_with_launcher, load_checked, start_processes
-from ..utils.command_line import (
-    Parser,
-    existing_file,
-    exit_status,
-    join_folders,
-)
 from ..utils.compressed_files import STANDARD_STREAM
-from ..utils.model_arguments import (
+from ..utils.text import encode_lines
+from .command_line import (
+    Parser,
     add_job_arguments,
+    add_key_arguments,
     add_language_arguments,
     add_model_argument,
     add_output_argument,
+    check_differs_from_output,
+    existing_file,
+    run_command,
     write_output,
 )
-from ..utils.text import encode_lines
 
-SCRIPT = "score.py"
+PROGRAM = "random-transformer score"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Score according to the command line.
-
-    Returns:
-        The exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument, a file or a text is
-        invalid; 130 after Ctrl-C.
-    """
+    """Score according to the command line. Returns the exit status, see `run_command`."""
     exit_with_launcher()
     arguments = parse_arguments(argv)
-    return exit_status(SCRIPT, lambda: run(arguments))
+    return run_command(lambda: run(arguments), PROGRAM)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
-    parser = Parser(SCRIPT, __doc__)
+    parser = Parser(PROGRAM, __doc__)
     add_model_argument(parser)
     parser.add_argument(
         "--source_file",
@@ -65,20 +59,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "input)",
     )
     parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
-    for side in DEFAULT_KEYS:
-        parser.add_argument(
-            f"--{side}_key",
-            default=side,
-            metavar="KEY",
-            help=f"column of the {side} in a file with both sides: a name, or a number from 1 (default: %(default)s)",
-        )
+    add_key_arguments(parser, DEFAULT_KEYS, "a file with both sides")
     add_language_arguments(parser)
     add_output_argument(parser)
     parser.add_argument(
         "--output_format",
         choices=("text", "jsonl"),
         default="text",
-        help="text: log-probability and number of tokens, separated by a tab (default: %(default)s)",
+        help="text: log-probability and number of tokens, separated by a tab",
     )
     parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token too")
     parser.add_argument(
@@ -90,21 +78,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--truncation", action="store_true", help="truncate texts that are too long (default: they are an error)"
     )
     add_job_arguments(parser, "pairs × tokens of the longest source and target", unit="pairs")
-    arguments = parser.parse_args(join_folders(argv, "--model"))
+    arguments = parser.parse_args(argv)
     if arguments.alignments and (arguments.token_scores or arguments.output_format != "text"):
         parser.error("--alignments must be given without --token_scores and --output_format.")
-    check_files(arguments, parser)
-    return arguments
-
-
-def check_files(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Exit with an error if the files do not fit together."""
-    source, target, output = arguments.source_file, arguments.target_file, arguments.output
+    source, target = arguments.source_file, arguments.target_file
     if target and not source:
         parser.error(f"--target_file must be given with --source_file, got {target} without it.")
-    for name, path in (("--source_file", source), ("--target_file", target)):
-        if path and output and output.exists() and output.samefile(path):
-            parser.error(f"--output must differ from {name}, got {output} for both.")
+    check_differs_from_output(parser, arguments.output, source_file=source, target_file=target)
+    return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,50 +1,26 @@
 """The command line of training: `random-transformer train` and `examples/train_translation.py`."""
 
-import argparse
 import json
 import logging
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
-
-from transformers import HfArgumentParser
+from typing import Any
 
 from ..training.arguments import DataArguments, ModelArguments
 from ..training.estimation import dry_run
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
-from ..utils.command_line import current_program, print_error
+from .command_line import Parser, run_command
+
+PROGRAM = "random-transformer train"
+HINT = "interrupted; the same command resumes the run."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the arguments, train, print the scores and return the exit status.
-
-    Args:
-        argv: the arguments without the program's name; `sys.argv[1:]` when `None`.
-    """
-    return run_resumable(lambda: train(sys.argv[1:] if argv is None else argv))
-
-
-def run_resumable(work: Callable[[], None]) -> int:
-    """Call `work`, which the same command resumes, with errors printed as one line.
-
-    Returns:
-        The exit status: 0 on success, 2 after an error, 130 after Ctrl-C.
-    """
-    program = Path(sys.argv[0]).name
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    try:
-        work()
-    except (ValueError, FloatingPointError, OSError) as error:
-        print_error(program, " ".join(str(error).split()))
-        return 2
-    except KeyboardInterrupt:
-        print_error(program, "interrupted; the same command resumes the run.")
-        return 128 + signal.SIGINT
-    return 0
+    """Train according to the command line. Returns the exit status, see `run_command`."""
+    return run_command(lambda: train(sys.argv[1:] if argv is None else argv), PROGRAM, HINT)
 
 
 def train(argv: Sequence[str]) -> None:
@@ -86,33 +62,20 @@ def parse_arguments(
     return data, model, args, command
 
 
-def parse_dataclasses(classes: Sequence[type], argv: Sequence[str], description: str | None = None) -> tuple[Any, ...]:
+def parse_dataclasses(
+    classes: Sequence[type], argv: Sequence[str], program: str = PROGRAM, description: str | None = None
+) -> tuple[Any, ...]:
     """`parse_arguments` for other classes of arguments; `description` begins the help."""
-    parser = _Parser(
-        classes,
-        prog=current_program(Path(sys.argv[0]).name),
-        allow_abbrev=False,
-        description=description,
-        formatter_class=_HelpFormatter,
-    )
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    parser = Parser(program, description, classes)
     flags = list(argv)
     if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
         recipe = read_recipe(Path(flags[0]), known={action.dest for action in parser._actions})
         flags = [*to_flags(recipe), *flags[1:]]
     *parsed, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
     if unknown:
-        raise ValueError(f"arguments must be among those of --help, got {' '.join(unknown)}.")
+        parser.error(f"arguments must be among those of --help, got {' '.join(unknown)}.")
     return tuple(parsed)
-
-
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, as that of `HfArgumentParser`, and keeps the lines of the description."""
-
-
-class _Parser(HfArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise an error instead of printing the usage of about two hundred flags."""
-        raise ValueError(message)
 
 
 def read_recipe(path: Path, known: set[str]) -> dict[str, Any]:

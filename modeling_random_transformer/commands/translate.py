@@ -4,10 +4,10 @@
     random-transformer translate --model outputs/quickstart                       # interactive, line by line
     random-transformer translate --model outputs/quickstart < test.en > test.es
     random-transformer translate --model outputs/quickstart --input test.en --output test.es
-    random-transformer translate --model outputs/first outputs/second --input test.en --output test.es    # ensemble
+    random-transformer translate --model outputs/first --model outputs/second --input test.en --output test.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
-    random-transformer translate --model outputs/four --src_lang en --tgt_lang de "a dog sees a cat"
+    random-transformer translate --model outputs/four --source_lang en --target_lang de "a dog sees a cat"
 
 Line n of the output translates line n of the input. With --input and --output, the same command resumes after an
 interruption, and `accelerate launch` distributes the file over processes (with --multi_gpu on CPUs too, because its
@@ -27,43 +27,37 @@ from ..inference.formats import FORMATS, candidate_format, format_all
 from ..inference.startup import exit_with_launcher, load_checked, start_processes
 from ..inference.translation import TranslationOptions, stream_chunks
 from ..inference.translation_files import translate_file
-from ..utils.command_line import (
-    Parser,
-    existing_file,
-    exit_status,
-    join_folders,
-    positive_integer,
-    positive_number,
-)
 from ..utils.compressed_files import is_standard_stream, open_binary
 from ..utils.file_formats import check_plain_text
-from ..utils.model_arguments import (
+from ..utils.text import encode_lines, read_lines
+from .command_line import (
+    Parser,
     add_job_arguments,
     add_language_arguments,
     add_model_argument,
     add_output_argument,
+    check_differs_from_output,
+    existing_file,
+    given,
+    positive_integer,
+    positive_number,
+    run_command,
     write_output,
 )
-from ..utils.text import encode_lines, read_lines
 
-SCRIPT = "translate.py"
+PROGRAM = "random-transformer translate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Translate according to the command line.
-
-    Returns:
-        The exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument, a file or a text is
-        invalid; 130 after Ctrl-C.
-    """
+    """Translate according to the command line. Returns the exit status, see `run_command`."""
     exit_with_launcher()
     arguments = parse_arguments(argv)
-    return exit_status(SCRIPT, lambda: run(arguments))
+    return run_command(lambda: run(arguments), PROGRAM)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
-    parser = Parser(SCRIPT, __doc__)
+    parser = Parser(PROGRAM, __doc__)
     parser.add_argument("sentences", nargs="*", metavar="sentence", help="a text to translate, instead of a file")
     add_model_argument(parser)
     parser.add_argument(
@@ -83,7 +77,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="truncate longer texts (default: a text above the tokenizer's or the model's limit is an error)",
     )
-    arguments = parser.parse_intermixed_args(join_folders(argv, "--model"))
+    arguments = parser.parse_intermixed_args(argv)
     check_combinations(arguments, parser)
     return arguments
 
@@ -98,13 +92,11 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.6,
         metavar="X",
-        help="larger values favor longer translations (default: %(default)s)",
+        help="larger values favor longer translations",
     )
     parser.add_argument("--sample", action="store_true", help="sample from the model's distribution")
     parser.add_argument("--temperature", type=positive_number, metavar="X", help="temperature of --sample (default: 1)")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed of --sample (default: %(default)s)"
-    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of --sample")
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +111,7 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
         "--output_format",
         choices=FORMATS,
         default="text",
-        help="text: one translation per line; with --n_best, 'index ||| translation ||| score' (default: %(default)s)",
+        help="text: one translation per line; with --n_best, 'index ||| translation ||| score'",
     )
     parser.add_argument(
         "--prefix_file",
@@ -131,7 +123,7 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Exit with an error if arguments contradict each other."""
-    source, output = arguments.input, arguments.output
+    source = arguments.input
     if arguments.sentences and source:
         parser.error(f"sentences and --input must not be given together, got {arguments.sentences} and {source}.")
     if arguments.temperature is not None and not arguments.sample:
@@ -139,9 +131,7 @@ def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentP
     beams = arguments.num_beams or (1 if arguments.sample else 4)
     if arguments.n_best is not None and arguments.n_best > beams and not (arguments.sample and beams == 1):
         parser.error(f"--n_best must be at most --num_beams {beams}, got {arguments.n_best}.")
-    for name, path in (("--input", source), ("--prefix_file", arguments.prefix_file)):
-        if path and output and output.exists() and output.samefile(path):
-            parser.error(f"--output must differ from {name}, got {output} for both.")
+    check_differs_from_output(parser, arguments.output, input=source, prefix_file=arguments.prefix_file)
 
 
 def input_file(text: str) -> Path | None:
@@ -173,8 +163,7 @@ def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `translate` and of `generate()`."""
     names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size", "n_best")
     options = {name: getattr(arguments, name) for name in names}
-    languages = {name: getattr(arguments, name) for name in ("src_lang", "tgt_lang")}
-    options |= {name: code for name, code in languages.items() if code is not None}
+    options |= given(arguments, ("src_lang", "tgt_lang"))
     options["num_beams"] = arguments.num_beams or (1 if arguments.sample else 4)
     if arguments.sample:
         # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.

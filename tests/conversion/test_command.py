@@ -144,5 +144,5 @@ def test_unknown_format_is_one_line_error(capsys):
         command.main(["t5", "folder"])
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith(
-        "random-transformer convert: error: argument format: invalid choice: 't5'"
+        "random-transformer convert: error: argument FORMAT: invalid choice: 't5'"
     )

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from modeling_random_transformer.commands.command_line import print_error
 from modeling_random_transformer.conversion import archives, convert_archive, convert_fairseq, convert_marian_npz
 from modeling_random_transformer.conversion.untrusted import parse_yaml, read_checkpoint
-from modeling_random_transformer.utils.command_line import print_error
 from modeling_random_transformer.utils.errors import format_names, format_value, printable
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import options, random_weights, save_npz, write_npz

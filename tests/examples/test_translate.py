@@ -22,9 +22,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.inference import encode_lines, startup, translate
-from modeling_random_transformer.utils import command_line
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import WAIT_LIMIT, run_on_two_processes, start_imported, start_two_processes
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -231,7 +231,10 @@ class TestErrors:
         [
             (["--num_beams", "0"], "argument --num_beams: must be a positive integer, got '0'."),
             (["--num_beams", "two"], "argument --num_beams: must be a positive integer, got 'two'."),
-            (["--max_batch_tokens", "-5"], "argument --max_batch_tokens: must be a positive integer, got '-5'."),
+            (
+                ["--max_tokens_per_batch", "-5"],
+                "argument --max_tokens_per_batch: must be a positive integer",
+            ),
             (["--temperature", "0", "--sample"], "argument --temperature: must be a positive number, got '0'."),
             (["--temperature", "2"], "--temperature must be given with --sample, got 2.0 without it."),
             (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
@@ -255,7 +258,7 @@ class TestErrors:
             message = message.replace(name, path)
         status, output, errors = run(*arguments)
         assert (status, output, len(errors)) == (2, [], 1)
-        assert errors[0].startswith(f"translate.py: error: {message}")
+        assert errors[0].startswith(f"random-transformer translate: error: {message}")
 
     def test_unavailable_device(self, run):
         status, _, errors = run("--device", "nonsense", "a")
@@ -459,7 +462,7 @@ def test_full_disk_at_stdout(folder):
         process = start(sys.executable, SCRIPT, "--model", folder, "--device", "cpu", "the boy", stdout=full)
         errors = process.communicate(timeout=WAIT_LIMIT)[1].decode().splitlines()
     assert process.returncode == 2
-    assert errors[-1] == "translate.py: error: stdout: No space left on device."
+    assert errors[-1] == "random-transformer translate: error: stdout: No space left on device."
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.generation_random_transformer import FastDecodingCache
 from modeling_random_transformer.inference import score_pairs, translate, translate_file, translate_n_best
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM, load_ensemble
-from modeling_random_transformer.utils.command_line import join_folders
 from tests.helpers.models import BOS, EOS, PAD
 from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
 
@@ -175,16 +174,6 @@ def test_loss_of_an_ensemble(model, other, tokenizer):
     assert ensemble(**batch, decoder_input_ids=batch["input_ids"]).loss is None
 
 
-def test_join_folders(tmp_path):
-    a, b = (str(tmp_path / name) for name in "ab")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    assert join_folders(["--model", a, b, "text", a], "--model") == ["--model", f"{a}\0{b}", "text", a]
-    assert join_folders([f"--model={a}", b, a], "--model") == [f"--model={a}\0{b}\0{a}"]
-    separate = ["text", a, "--model", a, "--model", b, "text"]
-    assert join_folders(separate, "--model") == separate
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, tokenizer):
     """Two models with one vocabulary, and one with another of the same size."""
@@ -201,17 +190,17 @@ class TestCommand:
     def test_several_models_are_an_ensemble(self, folders, tmp_path, capsys):
         (tmp_path / "in.txt").write_text("\n".join(TEXTS))
         first, second, _ = map(str, folders)
-        options = ["--device", "cpu", "--max_batch_tokens", "200"]
+        options = ["--device", "cpu", "--max_tokens_per_batch", "200"]
         ensemble, tokenizer = load_ensemble(folders[:2])
         expected = translate(TEXTS, ensemble, tokenizer, progress=False)
-        assert command.main(["--model", first, second, *TEXTS, *options]) == 0
+        assert command.main(["--model", first, "--model", second, *TEXTS, *options]) == 0
         assert capsys.readouterr().out.splitlines() == expected
         translate_file(tmp_path / "in.txt", tmp_path / "out.txt", ensemble, tokenizer)
         assert (tmp_path / "out.txt").read_text().splitlines() == expected
 
     def test_other_vocabulary(self, folders, capsys):
         first, _, third = map(str, folders)
-        assert command.main(["--model", first, third, "--device", "cpu", "a"]) == 2
+        assert command.main(["--model", first, "--model", third, "--device", "cpu", "a"]) == 2
         error = capsys.readouterr().err
         assert "--model must " in error
         assert len(error.splitlines()) == 1

@@ -284,7 +284,7 @@ def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
     [
         (["nowhere", "a"], "FOLDER: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
         (["FOLDER", " "], "the sentence must not be empty"),
-        (["FOLDER", "a", "--num_beams", "0"], "--num_beams must be a positive integer, got 0"),
+        (["FOLDER", "a", "--num_beams", "0"], "--num_beams: must be a positive integer, got '0'"),
         (["FOLDER", "a", "--output", "."], "--output must be a file, got the folder"),
         (["FOLDER"], "a folder and a sentence must be given, or --architecture with a folder"),
         (["--architecture", "FOLDER", "FOLDER", "a"], "--architecture must be used without a sentence"),

@@ -161,7 +161,7 @@ def is_helpful(outcome: Outcome, folder: Path, file: str, keys: tuple[str, ...])
     "model" and "tokenizer", which are fields too.
     """
     lines = outcome.message.splitlines()
-    if outcome.status != 2 or len(lines) != 1 or not lines[0].startswith("translate.py: error: "):
+    if outcome.status != 2 or len(lines) != 1 or not lines[0].startswith("random-transformer translate: error: "):
         return False
     reason = lines[0].partition(f", got {folder}: ")[2]
     return file in reason and (not keys or any(key in reason for key in keys))

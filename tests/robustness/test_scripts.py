@@ -11,9 +11,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.commands import convert, explore, export
 from modeling_random_transformer.commands import translate as translate_command
+from modeling_random_transformer.commands.command_line import run_script
 from modeling_random_transformer.conversion.weights import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
-from modeling_random_transformer.utils.command_line import run_script
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
 from tests.helpers.models import save_translator
@@ -77,7 +77,9 @@ class TestLongLines:
         arguments = ["--model", folder, "--device", "cpu", "--num_beams", 1, "--input", tmp_path / "in.txt"]
         assert run(translate_command, arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        assert error.startswith("translate.py: error: texts must have at most 64 tokens (tokenizer.model_max_length")
+        assert error.startswith(
+            "random-transformer translate: error: texts must have at most 64 tokens (tokenizer.model_max_length"
+        )
         assert "but the one at line 2 has" in error
         assert run(translate_command, [*arguments, "--max_source_tokens", 10]) == 0
         assert capsys.readouterr().out.count("\n") == 2

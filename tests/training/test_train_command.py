@@ -2,18 +2,16 @@
 
 import os
 import signal
-import sys
 
 import pytest
 
 from modeling_random_transformer.commands import train as command
-from modeling_random_transformer.utils.command_line import run_script
+from modeling_random_transformer.commands.command_line import run_script
 from tests.helpers.training import arguments, write_corpus
 
 
 @pytest.fixture(autouse=True)
-def _restore_signal_handler(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train_translation.py"])
+def _restore_signal_handler():
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -22,6 +20,13 @@ def _restore_signal_handler(monkeypatch):
 def flags(folder, **options):
     given = arguments(folder, "out", **options)
     return [f"--{name}={value}" for name, value in given.items()]
+
+
+def status_of(argv):
+    try:
+        return command.main(argv)
+    except SystemExit as end:
+        return end.code
 
 
 @pytest.mark.parametrize(
@@ -40,9 +45,9 @@ def test_an_invalid_recipe_is_reported_in_one_line(text, message, tmp_path, caps
     write_corpus(tmp_path)
     (tmp_path / "recipe.yaml").write_text(text)
     given = [flag for flag in flags(tmp_path) if not flag.startswith("--max_steps")]
-    assert command.main([str(tmp_path / "recipe.yaml"), *given]) == 2
+    assert status_of([str(tmp_path / "recipe.yaml"), *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("train_translation.py: error: ")
+    assert line.startswith("random-transformer train: error: ")
     assert message in line
 
 
@@ -62,7 +67,7 @@ def test_recipe_values_are_parsed_like_flags(tmp_path):
 @pytest.mark.parametrize("wrong", ["--max_stepss=4", "--max_step=4", "--max_steps"])
 def test_an_unknown_flag_is_reported_in_one_line(wrong, tmp_path, capsys):
     write_corpus(tmp_path)
-    assert command.main([*flags(tmp_path), wrong]) == 2
+    assert status_of([*flags(tmp_path), wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert wrong.removesuffix("=4") in line
 
