@@ -20,7 +20,7 @@ from typing import Any
 from .utils.atomic_files import write_atomically
 from .utils.digests import file_digest
 
-DAMAGED = "the record is damaged: delete it, or use restart, to start again."
+DAMAGED = "the record is damaged: delete it, or use another output."
 
 
 @dataclass
@@ -45,13 +45,14 @@ class Job:
 
     Args:
         path: the JSON file, which is created when the first stage begins.
+        advice: what to do with a record of other work, for error messages.
 
     Raises:
         ValueError: the file is not a record of a job.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, advice: str = "use another output, or discard the earlier work with restart"):
+        self.path, self.advice = path, advice
         self.stages: dict[str, StageRecord] = read_record(path) if path.exists() else {}
 
     def begin(
@@ -84,7 +85,7 @@ class Job:
             listed = "; ".join(f"{key} was {was}, now {now}" for key, (was, now) in other.items())
             raise ValueError(
                 f"{self.path.parent} must contain an earlier attempt with the same inputs and options, got one with "
-                f"other values ({listed}): use another output, or discard the earlier work with restart."
+                f"other values ({listed}): {self.advice}."
             )
         stage = Stage(self, record)
         if differences:

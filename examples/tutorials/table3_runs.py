@@ -143,4 +143,4 @@ class Experiment:
 def _scored(folder: Path) -> dict[str, Any]:
     """What determines the scores of a finished run: its weights, the validation set and the generation options."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
-    return {"weights": manifest["finished"]["files"], **manifest["scores"]["validation"]["scored"]}
+    return manifest["score validation"]["inputs"]

@@ -3,9 +3,10 @@
 import copy
 from pathlib import Path
 
+from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training.arguments import VOCAB_SIZE
-from modeling_random_transformer.training.manifest import Manifest, fingerprint
+from modeling_random_transformer.training.manifest import MANIFEST, Run, fingerprint
 from modeling_random_transformer.training.preparation import prepare_data
 
 
@@ -30,13 +31,11 @@ def train_once(folder: Path, data: DataArguments, model: ModelArguments, args: T
         "special_tokens": model.special_tokens,
         "training set": fingerprint(corpora),
     }
-    if (earlier := Manifest.read(folder)) is None:
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    job = Job(folder / MANIFEST, advice="use another output_dir")
+    job.begin("inputs", inputs)
+    if "tokenizer" not in job.stages:
         args = copy.copy(args)
         args.output_dir = str(folder)
-        prepare_data({"train": corpora}, data, model, args, Manifest(inputs, {}), ["train"])
-        return str(folder)
-    for name, value in inputs.items():
-        if value != (trained := earlier.fixed.get(name)):
-            raise ValueError(f"{name} must be {trained}, that of the tokenizer in {folder}, got {value}.")
+        prepare_data(Run(data, model, args, {"train": corpora}, job), ["train"])
     return str(folder)

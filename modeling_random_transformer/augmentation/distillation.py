@@ -24,13 +24,12 @@ from ..inference.loading import load_translator, silence_transformers
 from ..inference.startup import load_models
 from ..pipeline_random_transformer import encode_texts, languages_of_pair
 from ..training.arguments import ModelArguments
-from ..training.languages import check_languages
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
-from ..training.model_init import check_arguments, load_tokenizer
-from ..training.preparation import check_longest
+from ..training.model_init import load_tokenizer
+from ..training.preparation import check_languages, check_longest
 from ..training.recipe import TranslationTrainingArguments
-from ..training.run import check_evaluation, train_translation
+from ..training.run import check_run, train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
@@ -146,8 +145,7 @@ def check(
     if model.lora_rank is not None:
         raise ValueError(f"lora_rank must be unset in a distillation, got {model.lora_rank}.")
     corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
-    check_arguments(model, args)
-    check_evaluation(data, args)
+    check_run(data, model, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
         if isinstance(corpus.text, ParallelText):

@@ -60,8 +60,7 @@ def _changed_files(checkpoint: Path) -> list[str]:
 
 
 def _sizes(checkpoint: Path) -> dict[str, int]:
-    content = _marker(checkpoint / MARKER)
-    return content.get("files", content)  # earlier versions wrote only the sizes
+    return _marker(checkpoint / MARKER).get("files", {})
 
 
 def _marker(path: Path) -> dict[str, Any]:
@@ -124,8 +123,8 @@ def best_of(checkpoint: Path) -> Path | None:
 
 
 def _check_writer(checkpoint: Path, run_id: str) -> None:
-    markers = [_marker(checkpoint / name) for name in (MARKER, UNFINISHED)]
-    if run_id not in [marker.get("run", "") for marker in markers if marker] and any(checkpoint.iterdir()):
+    writers = [_marker(checkpoint / name).get("run") for name in (MARKER, UNFINISHED)]
+    if run_id not in writers and any(checkpoint.iterdir()):
         raise ValueError(
             f"output_dir must contain only checkpoints that this run has written, got {checkpoint}, which it has not: "
             "move it, or use another output_dir."
@@ -291,6 +290,11 @@ def _load_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / INDEX).exists():
         return {name: w for path in sorted(folder.glob("model-*.safetensors")) for name, w in load_file(path).items()}
     return load_file(folder / (ADAPTER if (folder / ADAPTER).exists() else WEIGHTS))
+
+
+def to_local(weight: Tensor) -> Tensor:
+    """The shard of this process of a sharded weight; any other weight unchanged."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def _sync(path: Path) -> None:

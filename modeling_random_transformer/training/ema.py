@@ -11,6 +11,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
+from .checkpoints import to_local
+
 EMA = "ema.safetensors"
 
 
@@ -23,10 +25,10 @@ class EMACallback(TrainerCallback):
     `applied` and `finish` do nothing.
 
     Args:
-        decay: weight of the previous average, in (0, 1); `None` for a callback that is not used.
+        decay: weight of the previous average, in (0, 1).
     """
 
-    def __init__(self, decay: float | None):
+    def __init__(self, decay: float):
         self.decay = decay
         self.resumed_from: Path | None = None
         self.averages: dict[str, Tensor] = {}  # the shards of this process
@@ -40,7 +42,6 @@ class EMACallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:  # noqa: ARG002
         """Update the averages."""
-        assert self.decay is not None
         step = state.global_step
         weights = [to_local(weight).float() for _, weight in _weights(model, self.averages)]
         get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))(list(self.averages.values()), weights, step)
@@ -86,11 +87,6 @@ def load_ema(model: nn.Module, checkpoint: Path) -> None:
     averages = dict(_load(model, checkpoint))
     for name, weight in _weights(model, averages):
         weight.copy_(averages[name])
-
-
-def to_local(weight: Tensor) -> Tensor:
-    """The shard of this process of a sharded weight; any other weight unchanged."""
-    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def _weights(model: nn.Module, names: Collection[str]) -> list[tuple[str, Tensor]]:

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,14 @@ from ..data.mixing import CorpusSpec
 from ..data.sources import DatasetText, ParallelLine
 from ..data.tokenization import lengths_of
 from ..data.validation import ValidationReport, raise_if_empty, raise_if_invalid
+from ..jobs import Job
 from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
-from .languages import check_languages
-from .manifest import Manifest
-from .model_init import build_model, check_arguments
-from .preparation import PreparedData, prepare_data
+from .manifest import MANIFEST, Run
+from .model_init import build_model
+from .preparation import PreparedData, check_languages, prepare_data
 from .recipe import TranslationTrainingArguments
-from .run import check_evaluation, warn_if_slow
+from .run import check_run
 from .trainer import TranslationTrainer
 
 PAIRS, STEPS = 1000, 20
@@ -109,9 +110,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     Raises:
         ValueError: an argument or one of the pairs is invalid, or `max_steps` is unset.
     """
-    check_arguments(model, args)
-    check_evaluation(data, args)
-    warn_if_slow(args)
+    check_run(data, model, args)
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
@@ -124,7 +123,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     return DryRun(
         steps=args.max_steps,
         step_seconds=timer.seconds / STEPS,
-        step_tokens=float(trainer.throughput.tokens) * groups / STEPS,
+        step_tokens=float(trainer.tokens) * groups / STEPS,
         flops=share * groups * trainer.measured_flops(),
         memory=peak_memory(args.device),
         parameters=trainer.model.num_parameters(),
@@ -164,8 +163,8 @@ def _trainer(
         for corpus in replace(data_args, streaming=True).corpora("train")
     ]
     check_languages({"train": corpora}, model_args)
-    data_args, manifest = replace(data_args, streaming=False), Manifest({}, {})
-    data = prepare_data({"train": corpora}, data_args, model_args, args, manifest, ["train"])
+    job = Job(Path(args.output_dir) / MANIFEST)
+    data = prepare_data(Run(replace(data_args, streaming=False), model_args, args, {"train": corpora}, job), ["train"])
     if model_args.model_name_or_path is None and model_args.tokenizer is None:  # this tokenizer is smaller
         size = f"vocab_size={model_args.vocab_size or VOCAB_SIZE}"
         model_args = replace(model_args, config_overrides=f"{size},{model_args.config_overrides}")
@@ -222,7 +221,7 @@ class MeasuredTrainer(TranslationTrainer):
     def reset(self) -> None:
         """Discard the records of the warm-up steps."""
         self.shapes.clear()
-        self.throughput.reset()
+        self.tokens = 0
 
     def measured_flops(self) -> float:
         """Floating-point operations of the measured steps in this process."""

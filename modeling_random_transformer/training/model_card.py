@@ -13,31 +13,15 @@ from huggingface_hub import ModelCard, ModelCardData
 from .. import __version__
 from ..utils.atomic_files import write_atomically
 from ..utils.tables import markdown_table
-from .arguments import PRESET, DataArguments, ModelArguments
-from .languages import distinct_languages
-from .manifest import RunResult, changed_arguments, determining
+from .arguments import PRESET, ModelArguments
+from .manifest import Run, RunResult, changed_arguments, determining
+from .preparation import distinct_languages
 from .recipe import TranslationTrainingArguments
 
 CARD = "README.md"
-HYPERPARAMETERS = [
-    "seed",
-    "max_steps",
-    "num_train_epochs",
-    "max_tokens_per_batch",
-    "gradient_accumulation_steps",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "label_smoothing_factor",
-    "average_last",
-    "num_beams",
-    "length_penalty",
-    "bf16",
-    "fp16",
-]
+HYPERPARAMETERS = ("seed", "max_steps", "num_train_epochs", "max_tokens_per_batch", "gradient_accumulation_steps",
+    "lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
+    "label_smoothing_factor", "average_last", "num_beams", "length_penalty", "bf16", "fp16")  # fmt: skip
 ADVICE = "On a CPU, `--dtype int8` quantizes weights and activations, which is faster for large models."
 ADAPTER_ADVICE = "To use `--dtype int8`, merge the adapter into the base model first."
 BODY = """\
@@ -74,26 +58,17 @@ random-transformer translate --model {name}{languages} --input FILE --output FIL
 """
 
 
-def write_model_card(
-    path: Path,
-    result: RunResult,
-    data_args: DataArguments,
-    model_args: ModelArguments,
-    args: TranslationTrainingArguments,
-    history: list[dict[str, Any]],
-) -> None:
+def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     """Write a model card in the Hub's format: YAML metadata, then Markdown, without absolute paths.
 
     Args:
         path: the file to write.
         result: the result of the run.
-        data_args: the arguments of the data.
-        model_args: the arguments of the model.
-        args: the training arguments.
-        history: the values that changed when the run was resumed, from the manifest.
+        run: its arguments, and its record with the values that changed when it was resumed.
     """
+    model_args, args = run.model, run.args
     given: dict[str, Any] = {"output_dir": args.output_dir}
-    for arguments in (data_args, model_args, args):
+    for arguments in (run.data, model_args, args):
         given |= {name: value for name, value in changed_arguments(arguments).items() if value is not None}
     metadata = ModelCardData(
         library_name="transformers" if model_args.lora_rank is None else "peft",
@@ -115,7 +90,7 @@ def write_model_card(
         minutes=result.seconds / 60,
         hardware=_hardware(args, result.world_size),
         hyperparameters=markdown_table(("argument", "value"), _hyperparameters(result, args)),
-        history=_history(history),
+        history=_history(run.trained.facts["history"]),
         scores=_scores(result),
     )
     texts = [str(part) for value in given.values() for part in (value if isinstance(value, list) else [value])]

@@ -1,4 +1,4 @@
-"""The initial model of a run: a new model, a saved model, or a frozen saved model with a LoRA adapter."""
+"""The initial model of a run: new, saved, or saved and frozen with a LoRA adapter; and its shards."""
 
 import json
 import shutil
@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.distributed import DistributedConfig
 from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..conversion.sentencepiece import from_sentencepiece, is_sentencepiece
-from ..data.bpe_dropout import bpe_merges
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import MIN_VOCAB_SIZE, added_tokens
 from ..utils.distributed import call_on_main_process
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
-from .arguments import VOCAB_SIZE, ModelArguments, parse_overrides
+from .arguments import DROPOUTS, VOCAB_SIZE, ModelArguments, parse_overrides
 from .checkpoints import MARKER, all_checkpoints, is_complete, newest_complete
 from .manifest import check_folder
 from .recipe import TranslationTrainingArguments
@@ -28,6 +27,7 @@ from .recipe import TranslationTrainingArguments
 if TYPE_CHECKING:
     from peft import PeftModel
 
+SENTENCEPIECE = (".model", ".spm")
 TrainableModel = Union[RandomTransformerForConditionalGeneration, "PeftModel"]
 
 
@@ -49,22 +49,22 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
             config = model_args.config(len(load_tokenizer(model_args.tokenizer, model_args.special_tokens or ())))
     else:
         config = model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
-        _check_new_tokenizer(config.vocab_size, model_args.special_tokens or ())
-    _check_tensor_parallelism(config, args.tp_size)
-    if args.r_drop_alpha and not (args.word_dropout or model_args.lora_rank is not None or _has_dropout(config)):
+        # Otherwise, this would only raise after the corpus has been read and the record has been written.
+        least = MIN_VOCAB_SIZE + len(added_tokens((), model_args.special_tokens or ()))
+        if config.vocab_size < least:
+            raise ValueError(
+                f"vocab_size must be an integer of at least {least} (the special tokens and the 256 bytes), got "
+                f"{config.vocab_size}."
+            )
+    if args.tp_size > 1:
+        _check_tensor_parallelism(config, args.tp_size)
+    has_dropout = args.word_dropout or model_args.lora_rank is not None or any(getattr(config, x) for x in DROPOUTS)
+    if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
     if args.bpe_dropout and (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
+        from ..data.bpe_dropout import bpe_merges
+
         bpe_merges(load_tokenizer(saved))
-
-
-def _check_new_tokenizer(vocab_size: int, special_tokens: Sequence[str]) -> None:
-    """Check what would only raise after the corpus has been read and the manifest has been written."""
-    least = MIN_VOCAB_SIZE + len(added_tokens((), special_tokens))
-    if vocab_size < least:
-        raise ValueError(
-            f"vocab_size must be an integer of at least {least} (the special tokens and the 256 bytes), got "
-            f"{vocab_size}."
-        )
 
 
 def _check_tensor_parallelism(config: RandomTransformerConfig, tp_size: int) -> None:
@@ -77,10 +77,6 @@ def _check_tensor_parallelism(config: RandomTransformerConfig, tp_size: int) -> 
             raise ValueError(f"{name} must be a multiple of tp_size={tp_size}{reason}, got {size}.")
 
 
-def _has_dropout(config: RandomTransformerConfig) -> bool:
-    return any((config.dropout, config.attention_dropout, config.activation_dropout))
-
-
 def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder or of the Hub, or import a SentencePiece model.
 
@@ -91,7 +87,12 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
     Raises:
         ValueError: the SentencePiece model cannot be imported, or a special token is invalid.
     """
-    tokenizer = from_sentencepiece(name) if is_sentencepiece(name) else AutoTokenizer.from_pretrained(name)
+    if Path(name).suffix in SENTENCEPIECE:
+        from ..conversion.sentencepiece import from_sentencepiece
+
+        tokenizer = from_sentencepiece(name)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(name)
     new = [token for token in added_tokens((), special_tokens) if str(token) not in tokenizer.all_special_tokens]
     if new:
         tokenizer.add_special_tokens({"extra_special_tokens": new}, replace_extra_special_tokens=False)
@@ -110,13 +111,6 @@ def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:
 
 
 def _check_folders(model_args: ModelArguments, output: Path, start: str | bool | None) -> None:
-    _check_output_dir(model_args, output)
-    check_folder(output)
-    if isinstance(start, str):
-        _check_resume_from_checkpoint(start, output)
-
-
-def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
     """Check that the output overwrites neither the initial model nor a different kind of result.
 
     A folder with both an adapter and full weights would be ambiguous.
@@ -134,6 +128,9 @@ def _check_output_dir(model_args: ModelArguments, output: Path) -> None:
             raise ValueError(
                 f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {found}."
             )
+    check_folder(output)
+    if isinstance(start, str):
+        _check_resume_from_checkpoint(start, output)
 
 
 def _check_resume_from_checkpoint(name: str, output: Path) -> None:
@@ -258,6 +255,9 @@ def _with_adapter(
     return get_peft_model(model, config)
 
 
+# Shards: tensor parallelism and FSDP2 of transformers, and Accelerate's FSDP2
+
+
 def _remove_tied(model: Any, state: dict[str, torch.Tensor], *_: Any) -> None:
     """transformers gathers the shards of a tied weight under each of its names, and would save all of the copies."""
     for name in model.all_tied_weights_keys:
@@ -279,3 +279,49 @@ def _sharded(
     if args.process_index == 0:
         shutil.rmtree(folder)
     return sharded
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 has sharded the model."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(model, FSDPModule)
+
+
+def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
+    """Shard each layer as one unit, and the remaining weights as the root unit, with Accelerate's options.
+
+    Accelerate leaves a sharded model as it is. Its own units separate the shared embedding from those of the stacks,
+    which torch rejects because they have the same weight.
+
+    Raises:
+        ValueError: an option is not supported.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    if is_sharded(model):
+        return
+    plugin: Any = accelerator.state.fsdp_plugin
+    for name in ("cpu_ram_efficient_loading", "activation_checkpointing"):
+        if getattr(plugin, name):
+            raise ValueError(f"fsdp_{name} must be false, got true.")
+    mesh, dimensions = accelerator.torch_device_mesh, accelerator.parallelism_config
+    options = {
+        "mesh": None if mesh is None or dimensions is None else mesh[tuple(dimensions.fsdp_dim_names)],
+        "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+        "offload_policy": plugin.cpu_offload,
+    }
+    layers: Any = model._no_split_modules
+    for module in model.modules():
+        if type(module).__name__ in layers:
+            fully_shard(module, reshard_after_forward=plugin.reshard_after_forward, **options)
+    fully_shard(model, **options)
+    # Accelerate gathers the shards of a tied weight under each of its names; the copies are not saved.
+    model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))  # type: ignore[assignment]
+    plugin.auto_wrap_policy = None  # Accelerate would look for the classes of the layers, which are replaced
+
+
+def prepare_for_evaluation(trainer: Any) -> None:
+    """Shard the model of a trainer that has not trained. Accelerate requires an optimizer, which remains unused."""
+    trainer.create_optimizer()
+    trainer.model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)

@@ -1,25 +1,31 @@
 """The data of a run: validated corpora, the tokenizer and token ids."""
 
 import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
-from ..data.bpe_dropout import BPEDropout
 from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
 from ..data.sources import Corpus, ParallelText
-from ..data.streaming import TokenBudgetStream
-from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs
+from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, raise_if_empty, raise_if_invalid, validate
-from .arguments import DataArguments, ModelArguments
-from .manifest import Manifest
-from .recipe import TranslationTrainingArguments
-from .tokenizer import prepare_tokenizer
+from ..jobs import Job
+from ..pipeline_random_transformer import tokenizer_languages
+from ..tokenization_random_transformer import RandomTransformerTokenizer
+from ..utils.distributed import call_on_main_process
+from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
+from .checkpoints import save_atomically
+from .manifest import Run, fingerprint
+from .model_init import load_tokenizer
+
+if TYPE_CHECKING:
+    from ..data.streaming import TokenBudgetStream
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +76,7 @@ class PreparedData:
     reports: list[ValidationReport]
     corpora: list[CorpusSpec]
     corpus_sizes: list[int]
-    stream: TokenBudgetStream | None = None
+    stream: "TokenBudgetStream | None" = None
 
     @property
     def train_weights(self) -> np.ndarray | None:
@@ -80,65 +86,78 @@ class PreparedData:
             return None
         return np.repeat(weights, self.sets["train"].sizes)
 
+    @property
+    def validation(self) -> Dataset | dict[str, Dataset] | None:
+        """The validation set; if there are several, by the part of their names after `"validation "`."""
+        if "validation" in self.sets:
+            return self.sets["validation"].tokens
+        prefix = "validation "
+        return {
+            name.removeprefix(prefix): self.sets[name].tokens for name in self.sets if name.startswith(prefix)
+        } or None
 
-def prepare_data(
-    corpora: dict[str, list[CorpusSpec]],
-    data_args: DataArguments,
-    model_args: ModelArguments,
-    args: TranslationTrainingArguments,
-    manifest: Manifest,
-    names: list[str],
-) -> PreparedData:
+
+def with_digests(sets: dict[str, list[CorpusSpec]]) -> dict[str, list[CorpusSpec]]:
+    """The sets with the digests of their files, which one process reads once, for the record and for the cache."""
+    texts = [corpus.text for corpora in sets.values() for corpus in corpora if isinstance(corpus.text, ParallelText)]
+    digests = call_on_main_process(lambda: [text.fingerprint() for text in texts])
+    known = {id(text): replace(text, digest=digest) for text, digest in zip(texts, digests, strict=True)}
+    return {
+        name: [replace(corpus, text=known.get(id(corpus.text), corpus.text)) for corpus in corpora]
+        for name, corpora in sets.items()
+    }
+
+
+def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     """Validate and tokenize the sets with these names. A streamed training set is only validated.
 
-    Every process calls this function. One of them reads the corpora, trains the tokenizer and tokenizes, under file
-    locks. The others wait for the locks and then load the files. Unlike collective operations, locks have no timeout.
+    Every process calls this function. One of them reads the corpora and tokenizes under the file locks of the cache,
+    which have no timeout. The others wait, and then map the files.
 
     Raises:
         ValueError: a corpus is invalid.
     """
+    corpora, data_args, bpe_dropout = run.corpora, run.data, bool(run.args.bpe_dropout)
     streamed = data_args.streaming and "train" in names
     texts = {
-        name: _read(name, corpora[name], data_args.on_invalid, only_check=streamed and name == "train")
-        for name in names
+        name: _read(name, corpora[name], data_args.on_invalid) for name in names if not streamed or name != "train"
     }
-    train_texts = texts.get("train") or TextSet([corpus.text for corpus in corpora["train"]], [])
-    tokenizer = prepare_tokenizer(
-        Path(args.output_dir), manifest, model_args, corpora["train"], train_texts.parts, train_texts.reports
-    )
-    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout) if args.bpe_dropout else None
     if streamed:
-        del texts["train"]
+        parts = [corpus.text for corpus in corpora["train"]]
+        train_texts = TextSet(parts, [_check_stream(text, data_args.on_invalid) for text in parts])
+    else:
+        train_texts = texts.get("train") or TextSet([corpus.text for corpus in corpora["train"]], [])
+    tokenizer = prepare_tokenizer(run, train_texts)
     reports = [report for text_set in texts.values() for report in text_set.reports]
     sets = {
-        name: _tokenize(name, text_set, corpora[name], tokenizer, data_args, reports, words=bpe_dropout is not None)
+        name: _tokenize(name, text_set, corpora[name], tokenizer, data_args, reports, words=bpe_dropout)
         for name, text_set in texts.items()
     }
+    train = corpora["train"]
     sizes = sets["train"].sizes if "train" in sets else [report.valid for report in train_texts.reports]
-    train = _weighted(corpora["train"], sizes, data_args.train_temperature)
+    if data_args.train_temperature is not None and len(sizes) > 1:
+        weights = temperature_weights(sizes, data_args.train_temperature)
+        train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
     stream = None
     if streamed:
-        stream = _stream(train, train_texts.reports, tokenizer, data_args, args, bpe_dropout)
+        stream = _stream(run, train, train_texts.reports, tokenizer)
         # The report of the stream itself counts lines of all corpora together.
         reports = [*train_texts.reports, *reports] if len(train) > 1 else reports
-    if args.process_index == 0:
+    if run.args.process_index == 0:
         for report in reports:
             logger.warning("%s", report)
     return PreparedData(tokenizer, sets, reports, train, sizes, stream)
 
 
-def _read(name: str, corpora: list[CorpusSpec], on_invalid: str, only_check: bool) -> TextSet:
-    """Validate the corpora of a set, and load them unless they are streamed."""
-    if only_check:
-        texts = [corpus.text for corpus in corpora]
-        return TextSet(texts, [_check_stream(text, on_invalid) for text in texts])
-    parts, reports = [], []
+def _read(name: str, corpora: list[CorpusSpec], on_invalid: str) -> TextSet:
+    """Validate and load the corpora of a set."""
+    texts = TextSet([], [])
     for corpus in corpora:
         logger.info("reading the %s set, %s", name, corpus)
         pairs, report = load_pairs(corpus.text, on_invalid=on_invalid, languages=corpus.languages)
-        parts.append(pairs)
-        reports.append(report)
-    return TextSet(parts, reports)
+        texts.parts.append(pairs)
+        texts.reports.append(report)
+    return texts
 
 
 def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
@@ -149,14 +168,6 @@ def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
     raise_if_invalid(report, on_invalid)
     raise_if_empty(report)
     return report
-
-
-def _weighted(corpora: list[CorpusSpec], sizes: list[int], temperature: float | None) -> list[CorpusSpec]:
-    """The corpora with the weights of the temperature, if there is one and their sizes are known."""
-    if temperature is None or len(sizes) < 2:
-        return corpora
-    weights = temperature_weights(sizes, temperature)
-    return [replace(corpus, weight=weight) for corpus, weight in zip(corpora, weights, strict=True)]
 
 
 def _tokenize(
@@ -183,7 +194,10 @@ def _tokenize(
         tokenized.append(tokens)
         if report.invalid:
             reports.append(report)
-    return TokenizedSet(_concatenated(texts.parts), _concatenated(tokenized), list(map(len, tokenized)))
+    sizes = [len(tokens) for tokens in tokenized]
+    if len(tokenized) == 1:
+        return TokenizedSet(texts.parts[0], tokenized[0], sizes)
+    return TokenizedSet(concatenate_datasets(texts.parts), concatenate_datasets(tokenized), sizes)
 
 
 def _limits(data_args: DataArguments) -> LengthLimits:
@@ -191,32 +205,117 @@ def _limits(data_args: DataArguments) -> LengthLimits:
     return LengthLimits(data_args.max_source_length, data_args.max_target_length, data_args.max_length_ratio)
 
 
-def _concatenated(parts: list[Dataset]) -> Dataset:
-    return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
-
-
 def _stream(
-    corpora: list[CorpusSpec],
-    reports: list[ValidationReport],
-    tokenizer: PreTrainedTokenizerBase,
-    data_args: DataArguments,
-    args: TranslationTrainingArguments,
-    bpe_dropout: BPEDropout | None,
-) -> TokenBudgetStream:
+    run: Run, corpora: list[CorpusSpec], reports: list[ValidationReport], tokenizer: PreTrainedTokenizerBase
+) -> "TokenBudgetStream":
+    from ..data.bpe_dropout import BPEDropout
+    from ..data.streaming import TokenBudgetStream
+
     plain = len(corpora) == 1 and corpora[0] == CorpusSpec(corpora[0].text)  # without weight and languages
     mixture = CorpusMixture(corpora, [max(1, report.lines) for report in reports])
     return TokenBudgetStream(
         corpora[0].text if plain else mixture,
         tokenizer,
-        args.max_tokens_per_batch,
-        buffer_pairs=data_args.buffer_pairs,
-        limits=_limits(data_args),
-        on_invalid=data_args.on_invalid,
-        seed=args.order_seed,
-        pad_to_multiple_of=padding_multiple(args.device),
-        num_workers=args.dataloader_num_workers,
-        bpe_dropout=bpe_dropout,
+        run.args.max_tokens_per_batch,
+        buffer_pairs=run.data.buffer_pairs,
+        limits=_limits(run.data),
+        on_invalid=run.data.on_invalid,
+        seed=run.args.order_seed,
+        pad_to_multiple_of=padding_multiple(run.args.device),
+        num_workers=run.args.dataloader_num_workers,
+        bpe_dropout=BPEDropout(tokenizer, run.args.bpe_dropout) if run.args.bpe_dropout else None,
     )
+
+
+# The tokenizer and its languages
+
+
+def prepare_tokenizer(run: Run, texts: TextSet) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a run, which is trained first if the arguments name no saved one.
+
+    Its `src_lang` and `tgt_lang` become the languages of the training corpora, if they are the same for all.
+
+    Args:
+        run: the run.
+        texts: the training set, read only if the tokenizer is trained.
+    """
+    saved = run.model.model_name_or_path or run.model.tokenizer
+    defaults = _default_languages(run.corpora["train"])
+    if saved is None:
+        lines = sum(report.lines for report in texts.reports) or None
+        sample = chain.from_iterable(vocabulary_sample(text, lines) for text in texts.parts)
+        options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE}
+        if run.model.special_tokens:
+            options["special_tokens"] = run.model.special_tokens
+        if languages := distinct_languages(corpus.languages for corpus in run.corpora["train"]):
+            options |= {"languages": languages, **defaults}
+        digest = fingerprint(run.corpora["train"])
+        run.record(lambda job: train_tokenizer(job, sample, digest, options))
+    tokenizer = load_tokenizer(str(run.folder) if saved is None else saved, run.model.special_tokens or ())
+    for name, code in defaults.items():
+        setattr(tokenizer, name, code)
+    return tokenizer
+
+
+def train_tokenizer(job: Job, texts: Iterable[str], digest: Any, options: dict[str, Any]) -> None:
+    """Train a tokenizer and save it in the folder of the job, unless an earlier call has.
+
+    Args:
+        job: the record; its stage `"tokenizer"` is finished afterwards.
+        texts: the corpus, read only if the tokenizer is trained by this call.
+        digest: identifies the corpus.
+        options: other arguments of `RandomTransformerTokenizer.train`.
+
+    Raises:
+        ValueError: the folder has a tokenizer that differs from the recorded one.
+    """
+    path = job.path.parent / "tokenizer.json"
+    # Inputs change only if nothing has been trained with the tokenizer.
+    stage = job.begin("tokenizer", {"training set": digest, **options}, may_change=lambda *_: True)
+    if stage.is_finished:
+        return
+    if path.is_file() and stage.changed_files():
+        raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
+    tokenizer = RandomTransformerTokenizer.train(texts, **options)
+    with save_atomically(path.parent) as temporary:
+        tokenizer.save_pretrained(temporary)
+    stage.finish([path])
+
+
+def distinct_languages(directions: Iterable[Sequence[str] | None]) -> list[str]:
+    """The codes of all languages of pairs of languages, in the order of their first use."""
+    return list(dict.fromkeys(chain.from_iterable(direction or () for direction in directions)))
+
+
+def _default_languages(corpora: Iterable[CorpusSpec]) -> dict[str, str]:
+    """The `src_lang` and the `tgt_lang` of the tokenizer, if it is the same for all corpora."""
+    pairs = [corpus.languages for corpus in corpora if corpus.languages is not None]
+    sides = zip(("src_lang", "tgt_lang"), zip(*pairs, strict=True), strict=False)
+    return {name: codes[0] for name, codes in sides if len({*codes}) == 1}
+
+
+def check_languages(sets: Mapping[str, Sequence[CorpusSpec]], model_args: ModelArguments) -> None:
+    """Check that the tokenizer has, or will have, the languages of all sets.
+
+    Raises:
+        ValueError: it does not.
+    """
+    used = distinct_languages(corpus.languages for corpora in sets.values() for corpus in corpora)
+    available, origin = distinct_languages(corpus.languages for corpus in sets["train"]), "the training corpora"
+    if (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
+        tokenizer = load_tokenizer(saved)
+        available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
+        if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
+            raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
+    unknown = [code for code in used if code not in available]
+    if unknown:
+        raise ValueError(
+            f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), got "
+            f"{', '.join(unknown)}."
+        )
+
+
+# The positions of the model
 
 
 def check_lengths(sets: dict[str, TokenizedSet], config: PretrainedConfig) -> None:
@@ -225,11 +324,8 @@ def check_lengths(sets: dict[str, TokenizedSet], config: PretrainedConfig) -> No
     Raises:
         ValueError: a text is longer.
     """
-    if config.position_embedding != "learned":
-        return
-    for split, tokenized in sets.items():
-        longest = int(lengths_of(tokenized.tokens).max())
-        check_longest(longest, f"the longest text of the {split} set", config)
+    for split, tokenized in sets.items() if config.position_embedding == "learned" else ():
+        check_longest(int(lengths_of(tokenized.tokens).max()), f"the longest text of the {split} set", config)
 
 
 def check_longest(longest: int, name: str, config: PretrainedConfig) -> None:

@@ -1,75 +1,49 @@
 """A training run, from parallel text to a scored model: `train_translation`.
 
 The stages: prepare the data → build the model → train → average checkpoints → save → score → write the model card.
-The manifest in the output folder records the progress, so that the same call resumes an interrupted run.
+The record in the output folder (`jobs.Job`) contains the progress, so that the same call resumes an interrupted run.
 """
 
 import copy
 import json
 import logging
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase, set_seed
-from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.trainer_utils import IntervalStrategy
 
-from .. import __version__
 from ..data.mixing import CorpusSpec
 from ..data.sources import ParallelLine
 from ..data.validation import ValidationReport
-from ..inference.evaluation import score, translation_metrics
+from ..inference.startup import limit_sources
+from ..jobs import Job, Stage
 from ..ops_random_transformer import supports_native_matmul
 from ..pipeline_random_transformer import language_id, tokenizer_languages
 from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
-from .ema import load_ema
-from .languages import check_languages
-from .manifest import Manifest, RunResult, check_shared, fingerprint, fixed_values, free_values, locked, open_manifest
+from .manifest import MANIFEST, TRAIN, Run, RunResult, check_shared, fingerprint, locked, open_job
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
-from .preparation import PreparedData, TokenizedSet, check_lengths, prepare_data
+from .preparation import PreparedData, TokenizedSet, check_languages, check_lengths, prepare_data, with_digests
 from .recipe import TranslationTrainingArguments
-from .sets import sets_of, validation_sets, with_digests, with_means
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass
-class Run:
-    """The inputs of a run and the record of its progress.
-
-    Args:
-        data_args: the parallel text.
-        model_args: the tokenizer and the initial model.
-        args: the training arguments.
-        corpora: the corpora of each set, by its name: those of `"train"`, and one of each validation and test set.
-        manifest: the manifest in the output folder, the same in every process.
-    """
-
-    data_args: DataArguments
-    model_args: ModelArguments
-    args: TranslationTrainingArguments
-    corpora: dict[str, list[CorpusSpec]]
-    manifest: Manifest
-
-    @property
-    def folder(self) -> Path:
-        """The output folder."""
-        return Path(self.args.output_dir)
+INPUTS_OF_RUN = ("run_id", "history", "free")  # facts of the record that are no part of the result
 
 
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
     """Train a translation model and score it, or resume an earlier run in the same folder.
 
     Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, the EMA, or
-    the best checkpoint), the tokenizer, the generation settings, a model card and the manifest. `from_pretrained` loads
+    the best checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads
     it.
 
     A finished run is not trained again. Only sets without scores are scored.
@@ -85,133 +59,103 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         FloatingPointError: the loss is not finite.
         OSError: a checkpoint or the model could not be saved; earlier checkpoints are complete.
     """
-    check_arguments(model, args)
-    check_evaluation(data, args)
-    warn_if_slow(args)
+    check_run(data, model, args)
     set_seed(args.seed)
-    corpora = sets_of(data)  # file locks of datasets, which have no timeout, let one process download
+    corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
     check_languages(corpora, model)
-    with locked(Path(args.output_dir)):
-        corpora = with_digests(corpora)
-        manifest = call_on_main_process(
-            lambda: open_manifest(
-                Path(args.output_dir), fixed_values(data, model, args, corpora), free_values(args, __version__)
-            )
+    folder = Path(args.output_dir)
+    with locked(folder):
+        run = Run(data, model, args, with_digests(corpora), Job(folder / MANIFEST))
+        run.job = call_on_main_process(lambda: open_job(run))
+        check_shared(folder)
+        is_trained = run.trained.is_finished
+        unscored = call_on_main_process(lambda: _unscored(run)) if is_trained else _evaluation_sets(run)
+        reports: list[ValidationReport] = []
+        if is_trained:
+            logger.warning("%s contains a finished run: training is skipped.", folder)
+        if unscored or not is_trained:
+            prepared = prepare_data(run, unscored if is_trained else list(corpora))
+            reports = prepared.reports
+            trainer = _build_trainer(run, prepared, evaluation_only=is_trained)
+            if is_trained:
+                _load_weights(trainer, [folder])
+            else:
+                steps, seconds = _train(run, trainer)
+                _average_checkpoints(run, trainer)
+                _save_model(run, trainer)
+                _record_model(run, trainer, prepared, steps=steps, seconds=seconds)
+            for name in unscored:
+                _score(run, trainer, name, prepared.sets[name])
+            if args.push_to_hub and not is_trained:
+                trainer.push_to_hub()
+        result = _result(run, reports)
+        if args.process_index == 0 and (unscored or not is_trained or not (folder / CARD).is_file()):
+            write_model_card(folder / CARD, result, run)
+        return result
+
+
+def check_run(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """Check the arguments together, as far as possible before the corpus is read.
+
+    Raises:
+        ValueError: see `check_arguments`; or an evaluation during training has no validation set.
+    """
+    check_arguments(model, args)
+    if args.eval_strategy != "no" and not data.has("validation"):
+        raise ValueError(
+            f"eval_strategy must be 'no' without a validation set, got {IntervalStrategy(args.eval_strategy).value!r}."
         )
-        check_shared(Path(args.output_dir))
-        return _execute(Run(data, model, args, corpora, manifest))
-
-
-def warn_if_slow(args: TranslationTrainingArguments) -> None:
-    """Warn about bf16 on a CPU without instructions for it."""
     if args.bf16 and args.device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
         logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
 
 
-def check_evaluation(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Raise a `ValueError` if an evaluation during training has no validation set."""
-    if args.eval_strategy != "no" and not data_args.has("validation"):
-        raise ValueError(
-            f"eval_strategy must be 'no' without a validation set, got {IntervalStrategy(args.eval_strategy).value!r}."
-        )
-
-
-def _execute(run: Run) -> RunResult:
-    """Run the remaining stages."""
-    needs_training = run.manifest.finished is None
-    settings = call_on_main_process(lambda: _evaluation_settings(run))
-    unscored = [name for name in settings if run.manifest.score_of(name, settings[name]) is None]
-    if not needs_training:
-        logger.warning("%s contains a finished run: training is skipped.", run.folder)
-    reports: list[ValidationReport] = []
-    if needs_training or unscored:
-        data = _prepare_data(run, names=run.corpora if needs_training else unscored)
-        reports = data.reports
-        trainer = _build_trainer(run, data, evaluation_only=not needs_training)
-        if needs_training:
-            training = _train(run, trainer)
-            _average_checkpoints(run, trainer)
-            _save_model(run, trainer)
-            _record_model(run, trainer, data, training)
-        else:
-            _load_weights(trainer, [run.folder])
-        for name in unscored:
-            metrics = _score(trainer, data.sets[name])
-            run.manifest.scores[name] = {"scored": settings[name], "metrics": metrics}
-            _write_manifest(run)
-        if run.args.push_to_hub and needs_training:
-            trainer.push_to_hub()
-    result = _result(run, settings, reports)
-    if run.args.process_index == 0 and (needs_training or unscored or not (run.folder / CARD).is_file()):
-        write_model_card(run.folder / CARD, result, run.data_args, run.model_args, run.args, run.manifest.history)
-    return result
-
-
-def _evaluation_settings(run: Run) -> dict[str, dict[str, Any]]:
-    """All settings that determine the scores of the validation and test sets, except the model."""
-    return {
-        name: {"set": fingerprint(corpora), "on_invalid": run.data_args.on_invalid, **run.args.generation_kwargs}
-        for name, corpora in run.corpora.items()
-        if name != "train"
-    }
-
-
-# Data and model
-
-
-def _prepare_data(run: Run, names: Collection[str]) -> PreparedData:
-    return prepare_data(run.corpora, run.data_args, run.model_args, run.args, run.manifest, list(names))
+# The model
 
 
 def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> TranslationTrainer:
     """The initial model in a trainer."""
-    model = build_model(run.model_args, run.args, data.tokenizer)
+    args = run.args
+    model = build_model(run.model, args, data.tokenizer)
     if (code := getattr(data.tokenizer, "tgt_lang", None)) is not None:  # the default of the saved model
         model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
-    if data.tokenizer.model_max_length == VERY_LARGE_INTEGER:  # no limit
-        # Saved with the model, so that the pipeline rejects longer texts instead of running out of memory.
-        data.tokenizer.model_max_length = model.config.max_position_embeddings
-    args = run.args
+    limit_sources(model, data.tokenizer)  # saved with the model
     if evaluation_only:
         args = copy.copy(args)
         args.eval_strategy, args.load_best_model_at_end, args.early_stopping_patience = IntervalStrategy.NO, False, None
-    train = data.sets.get("train")
+    metrics = None
+    if _evaluation_sets(run):
+        from ..inference.evaluation import translation_metrics
+
+        metrics = translation_metrics(data.tokenizer)
     return TranslationTrainer(
         model,
         args,
-        train_dataset=data.stream if train is None else train.tokens,
+        train_dataset=data.stream or (data.sets["train"].tokens if "train" in data.sets else None),
         train_weights=data.train_weights,
-        run_id=run.manifest.run_id,
-        eval_dataset=validation_sets(data.sets),
+        run_id=run.trained.facts["run_id"],
+        eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        compute_metrics=translation_metrics(data.tokenizer),
+        compute_metrics=metrics,
     )
 
 
-# Training
+def _train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
+    """Train from the newest checkpoint to the last step.
 
-
-@dataclass
-class Training:
-    """The length of the training: its optimizer steps, and its time in this process in seconds."""
-
-    steps: int
-    seconds: float
-
-
-def _train(run: Run, trainer: TranslationTrainer) -> Training:
-    """Train from the newest checkpoint to the last step."""
+    Returns:
+        The number of optimizer steps, and the time in this process in seconds.
+    """
     newest = call_on_main_process(lambda: newest_complete(run.folder))
     named = run.args.resume_from_checkpoint
     start = Path(named) if newest is None and isinstance(named, str) else newest
     if start is not None:
         check_checkpoint(start, trainer.model)
     if newest is not None and is_last(newest, run.args.max_steps, run.args.num_train_epochs):
-        return Training(step_of(newest), 0.0)  # an earlier process was stopped before it had saved the model
+        return step_of(newest), 0.0  # an earlier process was stopped before it had saved the model
     begin = time.perf_counter()
     trainer.train(resume_from_checkpoint=str(start) if start != newest else True)
-    return Training(trainer.state.global_step, time.perf_counter() - begin)
+    return trainer.state.global_step, time.perf_counter() - begin
 
 
 def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
@@ -224,6 +168,8 @@ def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
         best = best_of(checkpoints[-1])
         checkpoints = checkpoints if best is None else [best]
     if run.args.ema_decay is not None and not has_trained:
+        from .ema import load_ema
+
         load_ema(trainer.model, checkpoints[-1])
     elif len(checkpoints) > 1 or not has_trained:
         _load_weights(trainer, checkpoints)
@@ -242,35 +188,37 @@ def _save_model(run: Run, trainer: TranslationTrainer) -> None:
         trainer.accelerator.wait_for_everyone()
 
 
-def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, training: Training) -> None:
-    """Record in the manifest that the final model is saved."""
+# Records
+
+
+def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **facts: Any) -> None:
+    """Record that the final model is saved, and the facts of a `RunResult`."""
     sizes, reports, tags = data.corpus_sizes, data.reports, _tags(data.tokenizer)
     if data.stream is not None:
         report = _stream_report(run, data.stream.report)
         reports = [*reports, report]
         if len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
             sizes = [report.lines - report.invalid]
-    _write_manifest(
-        run,
-        steps=training.steps,
-        seconds=training.seconds,
-        parameters=trainer.model.num_parameters(),
-        trained=trainer.get_num_trainable_parameters(),
-        pairs=sum(sizes),
-        learning_rate=trainer.args.learning_rate,
-        world_size=run.args.world_size,
-        corpora=[
-            {
-                "name": str(corpus),
-                "languages": corpus.languages,
-                "pairs": size,
-                "weight": corpus.weight,
-                "tag": _tag_of(corpus, tags),
-            }
-            for corpus, size in zip(data.corpora, sizes, strict=True)
-        ],
-        reports=[asdict(report) for report in reports],
-    )
+    corpora = [
+        {
+            "name": str(corpus),
+            "languages": corpus.languages,
+            "pairs": size,
+            "weight": corpus.weight,
+            "tag": _tag_of(corpus, tags),
+        }
+        for corpus, size in zip(data.corpora, sizes, strict=True)
+    ]
+    facts |= {
+        "parameters": trainer.model.num_parameters(),
+        "trained": trainer.get_num_trainable_parameters(),
+        "pairs": sum(sizes),
+        "learning_rate": trainer.args.learning_rate,
+        "world_size": run.args.world_size,
+        "corpora": corpora,
+        "reports": [asdict(report) for report in reports],
+    }
+    run.record(lambda job: Stage(job, job.stages[TRAIN]).finish(sorted(run.folder.glob("*.safetensors")), **facts))
 
 
 def _tags(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -295,34 +243,58 @@ def _stream_report(run: Run, report: ValidationReport) -> ValidationReport:
     return ValidationReport(**json.loads((newest / STREAM_REPORT).read_bytes()))
 
 
-# Scores and records
+# Scores
 
 
-def _score(trainer: TranslationTrainer, tokenized: TokenizedSet) -> dict[str, Any]:
-    """Compute BLEU and chrF++ of the generated translations against the untokenized references."""
+def _evaluation_sets(run: Run) -> list[str]:
+    """The names of the validation and test sets."""
+    return [name for name in run.corpora if name != "train"]
+
+
+def _scores_of(run: Run, name: str) -> Stage:
+    """The record of the scores of a set. Its inputs are the weights and all other settings that determine them."""
+    settings = {"set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid, **run.args.generation_kwargs}
+    return run.job.begin(
+        f"score {name}", {"weights": run.trained.files, **settings}, may_change=lambda *_: True
+    )  # scored again
+
+
+def _unscored(run: Run) -> list[str]:
+    return [name for name in _evaluation_sets(run) if not _scores_of(run, name).is_finished]
+
+
+def _score(run: Run, trainer: TranslationTrainer, name: str, tokenized: TokenizedSet) -> None:
+    """Record BLEU and chrF++ of the generated translations against the untokenized references."""
+    from ..inference.evaluation import score
+
     output = trainer.predict(tokenized.tokens, **trainer.args.generation_kwargs)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-    return score(translations, tokenized.pairs["target"][:])
+    metrics = score(translations, tokenized.pairs["target"][:])
+    run.record(lambda _: _scores_of(run, name).finish(metrics=metrics))
 
 
-def _write_manifest(run: Run, **finished: Any) -> None:
-    """Write the manifest in the first process; `finished` describes the saved model."""
-
-    def write() -> Manifest:
-        if finished:
-            run.manifest.finish(run.folder, **finished)
-        else:
-            run.manifest.write(run.folder)
-        return run.manifest
-
-    run.manifest = call_on_main_process(write)
-
-
-def _result(run: Run, names: Collection[str], new_reports: Sequence[ValidationReport]) -> RunResult:
-    """The result of a finished run, from its manifest and the reports of this call."""
-    finished = {name: value for name, value in (run.manifest.finished or {}).items() if name != "files"}
-    reports = {report["name"]: ValidationReport(**report) for report in finished.pop("reports")}
+def _result(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
+    """The result of a finished run, from its record and the reports of this call."""
+    facts = {name: value for name, value in run.trained.facts.items() if name not in INPUTS_OF_RUN}
+    reports = {report["name"]: ValidationReport(**report) for report in facts.pop("reports")}
     reports |= {report.name: report for report in new_reports}
-    scores = with_means({name: run.manifest.scores[name]["metrics"] for name in names})
-    return RunResult(folder=run.folder, **finished, reports=list(reports.values()), scores=scores)
+    scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in _evaluation_sets(run)}
+    return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=_with_means(scores))
+
+
+def _with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Add the mean scores of several validation sets and of several test sets, such as `"test mean"`."""
+    means = {}
+    for split in ("validation", "test"):
+        by_set = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
+        if len(by_set) > 1:
+            means[f"{split} mean"] = {
+                metric: {
+                    "score": sum(metrics[metric]["score"] for metrics in by_set) / len(by_set),
+                    "name": values["name"],
+                    "signature": values["signature"],
+                }
+                for metric, values in by_set[0].items()
+            }
+    return scores | means

@@ -3,12 +3,13 @@
 import copy
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,19 +23,17 @@ from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
     Seq2SeqTrainer,
+    TrainerCallback,
     TrainerControl,
     set_seed,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
-from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
-from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..pipeline_random_transformer import longest_target, source_positions, target_positions
 from ..utils.distributed import call_on_main_process
-from .callbacks import IntervalsCallback, SetEpochCallback, Throughput, ThroughputProgressCallback
 from .checkpoints import (
     STREAM_REPORT,
     all_checkpoints,
@@ -47,14 +46,14 @@ from .checkpoints import (
     remove_checkpoint,
     remove_unfinished,
     save_error,
+    to_local,
 )
-from .ema import EMACallback, to_local
-from .fsdp2 import is_sharded, prepare_for_evaluation, shard_layers, uses_fsdp2
 from .loss import LossMonitor, SmoothedCrossEntropy
-from .predictions import common_tag, reordered, select_rows, with_mean_metrics
-from .r_drop import RDropLoss
+from .model_init import is_sharded, prepare_for_evaluation, shard_layers
 from .recipe import TranslationTrainingArguments
-from .word_dropout import WordDropout
+
+if TYPE_CHECKING:
+    from .ema import EMACallback
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +79,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     compute_metrics: Callable[..., dict[str, Any]] | None
     control: TrainerControl
+    ema: "EMACallback | None" = None
+    word_dropout: Callable[[Tensor], Tensor] | None = None
 
     def __init__(
         self,
@@ -93,6 +94,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.train_weights = train_weights
         self.checkpoint_limit = args.save_total_limit
         args = _trainer_arguments(args, model)
+        loss_function = SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
+        if args.r_drop_alpha:
+            from .r_drop import RDropLoss
+
+            loss_function = RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
         self.padding_multiple = padding_multiple(args.device)
         kwargs.setdefault(
             "data_collator",
@@ -100,29 +106,33 @@ class TranslationTrainer(Seq2SeqTrainer):
                 kwargs.get("processing_class"), model=model, pad_to_multiple_of=self.padding_multiple
             ),
         )
-        super().__init__(model=model, args=args, compute_loss_func=_loss_function(args), **kwargs)
+        if kwargs.get("compute_metrics") is not None:
+            kwargs["compute_metrics"] = self._in_dataset_order(kwargs["compute_metrics"])
+        super().__init__(model=model, args=args, compute_loss_func=loss_function, **kwargs)
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
-        self.ema = EMACallback(args.ema_decay)
-        self.word_dropout = (
-            WordDropout(self.processing_class, args.word_dropout, args.device) if args.word_dropout else None
-        )
         self.loss_monitor = LossMonitor(self.processing_class, self._advice)
+        self.tokens: Tensor | int = 0  # of this process; on the device until they are read
         self._batch_losses: list[Tensor] = []
-        self.throughput = Throughput()
-        self._add_callbacks()
+        self._row_order: np.ndarray | None = None  # see `evaluation_loop`
+        self.resumption = ResumptionCallback()
+        self.add_callback(self.resumption)
+        if args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+        if args.ema_decay is not None:
+            from .ema import EMACallback
 
-    def _add_callbacks(self) -> None:
-        self.add_callback(IntervalsCallback())
-        if self.args.early_stopping_patience is not None:
-            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
-        if self.args.ema_decay is not None:
+            self.ema = EMACallback(args.ema_decay)
             self.add_callback(self.ema)
+        if args.word_dropout:
+            from .word_dropout import WordDropout
+
+            self.word_dropout = WordDropout(self.processing_class, args.word_dropout, args.device)
         # Replace transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
         if self.pop_callback(ProgressCallback) is None:
             self.remove_callback(PrinterCallback)
-        if not self.args.disable_tqdm:
-            self.add_callback(ThroughputProgressCallback(self.throughput))
+        if not args.disable_tqdm:
+            self.add_callback(ThroughputProgressCallback(self))
 
     # Batches
 
@@ -130,42 +140,17 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
         if self.train_dataset is None:
             raise ValueError("train_dataset must be given for training, got None.")
-        if isinstance(self.train_dataset, TokenBudgetStream):
-            if self.args.bpe_dropout and self.train_dataset.bpe_dropout is None:
-                raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.bpe_dropout}.")
-            self.train_dataset.set_max_length(self._positions())
-            # The stream itself distributes the batches over the processes.
-            self.train_dataset.set_share(
-                self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps
-            )
-            loader = DataLoader(
-                self.train_dataset,
-                batch_size=None,
-                collate_fn=self.data_collator,
-                pin_memory=self.args.dataloader_pin_memory,
-            )
-            return prepare_data_loader(
-                loader,
-                self.args.device,
-                num_processes=1,
-                process_index=0,
-                put_on_device=True,
-                dispatch_batches=False,
-                non_blocking=self.accelerator.non_blocking,
-            )
-        dataset, sampler = self._training_batches()
-        self.add_callback(SetEpochCallback(sampler))
-        return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
-
-    def _training_batches(self) -> tuple[Dataset | BPEDropoutPairs, TokenBudgetSampler]:
-        """The training pairs, segmented anew in every epoch with `bpe_dropout`, and their batches."""
-        dataset: Dataset | BPEDropoutPairs = self.train_dataset
+        if hasattr(self.train_dataset, "set_share"):
+            return self._stream_loader(self.train_dataset)
+        dataset: Any = self.train_dataset
         kind: Callable[..., TokenBudgetSampler] = TokenBudgetSampler
-        if self.args.bpe_dropout:
+        if self.args.bpe_dropout:  # the pairs are segmented anew in every epoch
+            from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
+
             bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._positions())
             dataset = BPEDropoutPairs(self.train_dataset, bpe_dropout, self.args.order_seed)
             kind = partial(BPEDropoutSampler, dataset)
-        sampler = kind(
+        self.resumption.sampler = sampler = kind(
             *lengths_of(self.train_dataset).T,
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
@@ -174,7 +159,24 @@ class TranslationTrainer(Seq2SeqTrainer):
             weights=self.train_weights,
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
         )
-        return dataset, sampler
+        return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
+
+    def _stream_loader(self, stream: Any) -> DataLoader:
+        """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
+        if self.args.bpe_dropout and stream.bpe_dropout is None:
+            raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.bpe_dropout}.")
+        stream.set_max_length(self._positions())
+        stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)
+        options = {"collate_fn": self.data_collator, "pin_memory": self.args.dataloader_pin_memory}
+        return prepare_data_loader(
+            DataLoader(stream, batch_size=None, **options),
+            self.args.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            dispatch_batches=False,
+            non_blocking=self.accelerator.non_blocking,
+        )
 
     def _positions(self) -> int | None:
         """The longest source or target that the model's learned positions allow; `None` for no limit."""
@@ -234,9 +236,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """The batches of a step and their number of target tokens. Also counts all tokens, for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         # The sum stays a tensor on the device: reading it would synchronize.
-        self.throughput.tokens += sum(
-            batch["attention_mask"].sum() + batch["labels"].ne(-100).sum() for batch in batches
-        )
+        self.tokens += sum(batch["attention_mask"].sum() + batch["labels"].ne(-100).sum() for batch in batches)
         return batches, num_items
 
     # Evaluation
@@ -284,28 +284,36 @@ class TranslationTrainer(Seq2SeqTrainer):
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self.gather_function = self._gather_rows
         self._batch_losses = []
-        if uses_fsdp2(self.accelerator) and not is_sharded(self.model):
+        concatenated = self.args.eval_do_concat_batches
+        self._row_order = sampler.positions() if concatenated and not self.args.batch_eval_metrics else None
+        if self.accelerator.is_fsdp2 and not is_sharded(self.model):
             prepare_for_evaluation(self)
         if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
             self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
-        compute_metrics = self.compute_metrics
-        if compute_metrics is not None and self.args.eval_do_concat_batches and not self.args.batch_eval_metrics:
-            self.compute_metrics = lambda prediction: compute_metrics(reordered(prediction, sampler.positions()))
-        try:
-            with self.ema.applied(self.model):
-                output = super().evaluation_loop(
-                    dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-                )
-        finally:
-            self.compute_metrics = compute_metrics
+        with self.ema.applied(self.model) if self.ema is not None else nullcontext():
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
         if self._batch_losses:
             output.metrics[f"{metric_key_prefix}_loss"] = self._mean_loss(sampler.num_batches)
-        if not self.args.eval_do_concat_batches:
+        if not concatenated:
             return output
         predictions, labels = (
             select_rows(rows, sampler.positions()) for rows in (output.predictions, output.label_ids)
         )
         return output._replace(predictions=predictions, label_ids=labels)
+
+    def _in_dataset_order(self, compute_metrics: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        """The metrics of rows in the order of the data set, `_row_order`, instead of that of the batches."""
+
+        @wraps(compute_metrics)  # transformers reads its parameters
+        def ordered(prediction: EvalPrediction, **options: Any) -> dict[str, Any]:
+            if self._row_order is not None:
+                rows = (prediction.predictions, prediction.label_ids, prediction.inputs)
+                prediction = EvalPrediction(*(select_rows(part, self._row_order) for part in rows), prediction.losses)
+            return compute_metrics(prediction, **options)
+
+        return ordered
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Loss, predictions and labels of a batch; also stores the batch's summed loss and token count.
@@ -403,7 +411,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """The optimizer; before, the weights are sharded if Accelerate's configuration selects FSDP2."""
-        if uses_fsdp2(self.accelerator):
+        if self.accelerator.is_fsdp2:
             shard_layers(self.model, self.accelerator)
         return super().create_optimizer(*args, **kwargs)
 
@@ -417,14 +425,21 @@ class TranslationTrainer(Seq2SeqTrainer):
         # In one process, because the file systems of other nodes may show another state.
         newest = call_on_main_process(partial(self._newest_checkpoint, resume_from_checkpoint is True))
         if resume_from_checkpoint is True:
-            self._check_resumable(newest)
+            # Set by transformers if it shards the model.
+            if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
+                raise ValueError(
+                    f"output_dir must be new with tp_size or fsdp_size above 1, which cannot be resumed, got one with "
+                    f"{newest}. Accelerate's FSDP2 can be resumed (examples/accelerate/fsdp2.yaml)."
+                )
             resume_from_checkpoint = None if newest is None else str(newest)
         self.loss_monitor.unchecked.clear()
-        self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        if self.ema is not None:
+            self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         self.loss_monitor.check(before=self.state.global_step + 1)
         self._check_weights()
-        self.ema.finish(self.model)
+        if self.ema is not None:
+            self.ema.finish(self.model)
         return output
 
     def _newest_checkpoint(self, resumes: bool) -> Path | None:
@@ -433,14 +448,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         for folder in remove_unfinished(self.args.output_dir) if resumes else ():
             logger.warning("%s was incomplete and has been removed.", folder)
         return newest_complete(self.args.output_dir)
-
-    def _check_resumable(self, newest: Path | None) -> None:
-        """Raise an error if transformers shards the model, because it cannot save the state of the optimizer."""
-        if getattr(self, "is_distributed_loading_by_transformers", False) and newest is not None:
-            raise ValueError(
-                f"output_dir must be new with tp_size or fsdp_size above 1, which cannot be resumed, got one with "
-                f"{newest}. Accelerate's FSDP2 can be resumed (examples/accelerate/fsdp2.yaml)."
-            )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.loss_monitor.check(before=self.state.global_step + 1)
@@ -451,10 +458,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()  # no process writes a file before the marker
         try:
             super()._save_checkpoint(model, trial)
-            self.ema.save(self.model, folder, is_writer=self.args.should_save)
+            if self.ema is not None:
+                self.ema.save(self.model, folder, is_writer=self.args.should_save)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                if isinstance(self.train_dataset, TokenBudgetStream):
+                if hasattr(self.train_dataset, "report"):  # of a stream
                     (folder / STREAM_REPORT).write_text(json.dumps(asdict(self.train_dataset.report)))
                 mark_complete(folder)
         except Exception as error:
@@ -480,7 +488,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        self.ema.load(self.model, Path(self.state.best_model_checkpoint))
+        if self.ema is not None:
+            self.ema.load(self.model, Path(self.state.best_model_checkpoint))
 
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
@@ -512,7 +521,77 @@ def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedMode
     return args
 
 
-def _loss_function(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
-    if args.r_drop_alpha:
-        return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
-    return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
+# Callbacks
+
+
+class ThroughputProgressCallback(ProgressCallback):
+    """transformers' progress bar with loss, learning rate and throughput instead of printed log entries."""
+
+    def __init__(self, trainer: TranslationTrainer):
+        super().__init__()
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        self.trainer.tokens, self.since = 0, time.perf_counter()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        if logs is None or "loss" not in logs or self.training_bar is None:
+            super().on_log(args, state, control, logs=logs, **kwargs)
+            return
+        groups = args.world_size / args.tp_size  # a tensor-parallel group shares a batch
+        rate = float(self.trainer.tokens) * groups / max(time.perf_counter() - self.since, 1e-9)
+        self.trainer.tokens, self.since = 0, time.perf_counter()
+        loss, learning_rate = float(logs["loss"]), float(logs["learning_rate"])
+        self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
+
+
+class ResumptionCallback(TrainerCallback):
+    """Uses the intervals of the arguments, not those of a resumed state, and sets the epoch of the sampler."""
+
+    sampler: TokenBudgetSampler | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        state.compute_steps(args, state.max_steps)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if self.sampler is not None:
+            self.sampler.set_epoch(int(state.epoch or 0))
+
+
+# Rows and metrics of evaluation
+
+
+def common_tag(labels: Tensor) -> int:
+    """The language tag that all labels, `[batch, target_len]`, start with.
+
+    Raises:
+        ValueError: labels start with different tags.
+    """
+    tags = labels[:, 0].unique().tolist()
+    if len(tags) != 1:
+        raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
+    return tags[0]
+
+
+def select_rows(rows: Any, positions: np.ndarray) -> Any:
+    """The rows at these positions, of an array or of each array in a tuple."""
+    if isinstance(rows, (tuple, list)):
+        return type(rows)(select_rows(part, positions) for part in rows)
+    return None if rows is None else rows[positions]
+
+
+def with_mean_metrics(by_set: Mapping[str, dict[str, float]], prefix: str) -> dict[str, float]:
+    """The metrics of several sets, and their means, named like the metrics of a single set.
+
+    Args:
+        by_set: the metrics of each set, whose names begin with the key of the set, such as `"eval_en-de"`.
+        prefix: what the names of the means begin with, such as `"eval"`. Times and rates have no means.
+    """
+    first = next(iter(by_set))
+    names = [key.removeprefix(first) for key in by_set[first] if not key.endswith(("time", "_per_second"))]
+    means = {
+        f"{prefix}{name}": float(np.mean([metrics[f"{key}{name}"] for key, metrics in by_set.items()]))
+        for name in names
+    }
+    return means | {name: value for metrics in by_set.values() for name, value in metrics.items()}

@@ -26,7 +26,6 @@ from modeling_random_transformer.data.mixing import CorpusSpec
 from modeling_random_transformer.inference import one_line, translate, translate_n_best
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
-from modeling_random_transformer.training.manifest import Manifest
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
@@ -394,7 +393,7 @@ def test_training_set_of_a_student_is_kept(folder, tmp_path, monkeypatch):
             distilled(folder, **options)
     files = [path for path in (tmp_path / "student" / "distillation").iterdir() if path.name != "selected.source"]
     contents = [path.read_bytes() for path in files]
-    Manifest({}, {}).write(tmp_path / "student")  # the training has begun
+    (tmp_path / "student" / distillation.MANIFEST).write_text("{}")  # the training has begun
     for other, message in (
         ({"drop_worst": 0.3}, "differs in drop_worst: use another output_dir"),
         ({"source_file": str(folder / "test.a"), "target_file": str(folder / "test.b")}, "differs in original: use"),

@@ -10,7 +10,6 @@ from transformers import Trainer
 from modeling_random_transformer.training import TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training import trainer as trainer_module
-from modeling_random_transformer.training.callbacks import Throughput, ThroughputProgressCallback
 from modeling_random_transformer.training.checkpoints import (
     MARKER,
     UNFINISHED,
@@ -97,7 +96,7 @@ def test_a_finished_run_without_checkpoints_is_not_trained_from_step_0(copied):
 )
 def test_a_model_without_a_manifest_is_an_error(name, tmp_path, monkeypatch):
     write_corpus(tmp_path)
-    monkeypatch.setattr(run_module, "sets_of", None)  # raises before anything is read
+    monkeypatch.setattr(run_module, "set_seed", None)  # raises before anything is read
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_bytes(b"mine")
     assert_unchanged(tmp_path, f"output_dir must be new or contain an earlier attempt .*{name}, which the run has not")
@@ -130,21 +129,9 @@ def test_a_process_killed_while_saving_leaves_a_marked_checkpoint(tmp_path, monk
             run(tmp_path, "out")
     [killed] = all_checkpoints(tmp_path / "out")
     assert [path.name for path in killed.iterdir()] == [UNFINISHED]
-    identity = json.loads((tmp_path / "out" / MANIFEST).read_text())["run_id"]
+    identity = json.loads((tmp_path / "out" / MANIFEST).read_text())["train"]["facts"]["run_id"]
     assert json.loads((killed / UNFINISHED).read_text())["run"] == identity != ""
     assert run(tmp_path, "out").steps == STEPS
-
-
-def test_checkpoints_of_earlier_versions_are_resumed(copied):
-    """Their marker has only the sizes of the files."""
-    for folder in all_checkpoints(copied / "out"):
-        marker = folder / MARKER
-        marker.write_text(json.dumps(json.loads(marker.read_text())["files"]))
-    path = copied / "out" / MANIFEST
-    manifest = json.loads(path.read_text())
-    del manifest["run_id"]
-    path.write_text(json.dumps(manifest))
-    assert run(copied, "out", max_steps=14).steps == 14
 
 
 def test_an_interrupted_removal_leaves_an_unfinished_checkpoint(tmp_path):
@@ -232,11 +219,11 @@ def test_no_process_waits_for_a_download_with_a_timeout(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("tp_size", "expected"), [(1, "200 tokens/s"), (2, "100 tokens/s")])
-def test_a_tensor_parallel_group_counts_its_batch_once(tp_size, expected):
+def test_a_tensor_parallel_group_counts_its_batch_once(tp_size, expected, monkeypatch):
     """Each of two processes has counted 100 tokens in a second."""
-    throughput, args = Throughput(), SimpleNamespace(world_size=2, tp_size=tp_size)
-    throughput.read = lambda: 100.0
-    callback = ThroughputProgressCallback(throughput)
+    callback = trainer_module.ThroughputProgressCallback(SimpleNamespace(tokens=100))
+    callback.since, args = 0.0, SimpleNamespace(world_size=2, tp_size=tp_size)
+    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: 1.0)
     texts = []
     callback.training_bar = SimpleNamespace(set_postfix_str=texts.append)
     callback.on_log(args, None, None, logs={"loss": 1.0, "learning_rate": 0.1})
@@ -257,7 +244,7 @@ def test_intervals_of_a_resumed_run_are_those_of_its_arguments(tmp_path):
     history = json.loads((tmp_path / "out" / "checkpoint-10" / "trainer_state.json").read_text())["log_history"]
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [4, 6, 8, 10]
     assert [entry["step"] for entry in history if "loss" in entry] == [4, 5, 6, 7, 8, 9, 10]
-    free = json.loads((tmp_path / "out" / MANIFEST).read_text())["free"]
+    free = json.loads((tmp_path / "out" / MANIFEST).read_text())["train"]["facts"]["free"]
     assert (free["save_steps"], free["eval_steps"], free["logging_steps"]) == (3, 2, 1)
 
 

@@ -100,7 +100,7 @@ def test_training_on_a_compressed_table(tmp_path):
     given = {"source_file": None, "target_file": None, "train_file": str(path), "source_key": "1", "target_key": "3"}
     options = {**given, "test_source_file": None, "test_target_file": None, "max_steps": 2}
     assert run(tmp_path, "out", **options).pairs == 120
-    with pytest.raises(ValueError, match="output_dir must be new or contain a run with the same arguments and data"):
+    with pytest.raises(ValueError, match="target_key was 3, now 1"):
         run(tmp_path, "out", **{**options, "target_key": "1"})
 
 
@@ -134,7 +134,7 @@ def test_every_file_is_digested_once_and_a_second_run_reads_the_cache(tmp_path, 
         assert digested == dict.fromkeys(names, 1)
         # The first line of the training set says whether its sources have a tag.
         assert read == [{"train.a": 121, "test.a": 12}, {"train.a": 1}, {"train.a": 121}][number]
-        manifests.append(json.loads((tmp_path / str(number) / "training_manifest.json").read_text())["fixed"])
+        manifests.append(json.loads((tmp_path / str(number) / "training_manifest.json").read_text())["train"]["inputs"])
     assert manifests[0]["training set"] == manifests[1]["training set"] != manifests[2]["training set"]
 
 
@@ -216,7 +216,7 @@ def test_a_weighted_run_resumes_with_the_weights_of_an_uninterrupted_run(streami
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts")]
     for name, weight in weights[0].items():
         assert torch.equal(weights[1][name], weight), name
-    with pytest.raises(ValueError, match=r"train_weights: was \[0.5, 1.5\], now None"):
+    with pytest.raises(ValueError, match=r"train_weights was \[0.5, 1.5\], now None"):
         run(tmp_path, "parts", **options | {"train_weights": None})
 
 

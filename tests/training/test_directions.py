@@ -56,7 +56,7 @@ def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch):
     assert AutoModelForSeq2SeqLM.from_pretrained(result.folder).generation_config.forced_bos_token_id is None
     monkeypatch.setattr(Trainer, "train", None)  # not to be called
     assert run(tmp_path, "out", **data).scores == result.scores
-    with pytest.raises(ValueError, match=r"training set: was .* a-c"):
+    with pytest.raises(ValueError, match=r"training set was .* a-c"):
         run(tmp_path, "out", **data | {"target_lang": ["b", "b", "a"]})
 
 

@@ -153,7 +153,7 @@ def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(corpus, tmp
     assert fine_tune(corpus, tmp_path / "out", **options, max_steps=4).steps == 4
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(config | {"dropout": 0.5}))
-    with pytest.raises(ValueError, match=r"with different ones .*model_name_or_path"):
+    with pytest.raises(ValueError, match=r"other values .*model_name_or_path"):
         fine_tune(corpus, tmp_path / "out", **options, max_steps=6)
 
 

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from modeling_random_transformer import RandomTransformerTokenizer, cli
+from modeling_random_transformer import __version__, cli
+from modeling_random_transformer.jobs import Job, StageRecord
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -35,12 +36,11 @@ from modeling_random_transformer.training.manifest import (
     MANIFEST,
     OTHER_FORM,
     RECORDED,
-    Manifest,
+    Run,
     check_shared,
     locked,
 )
 from modeling_random_transformer.training.model_init import check_arguments
-from modeling_random_transformer.training.tokenizer import TOKENIZER_LOCK, train_tokenizer
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import STEPS, run, write_corpus
@@ -74,7 +74,7 @@ def weights(folder):
 
 
 def manifest(folder):
-    return json.loads((folder / MANIFEST).read_text())
+    return json.loads((folder / MANIFEST).read_text())["train"]
 
 
 def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
@@ -85,8 +85,8 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
     assert (result.steps, result.pairs, set(result.scores)) == (STEPS, 120, {"test"})
     after = {path: path.read_bytes() for path in sorted((copied / "out").rglob("*")) if path.is_file()}
     changed = {path.name for path in {*before, *after} if before.get(path) != after.get(path)}
-    assert changed <= {MANIFEST, LOCK, TOKENIZER_LOCK}
-    assert manifest(copied / "out")["history"] == [{"step": STEPS, "changes": {"logging_steps": [4, 1]}}]
+    assert changed <= {MANIFEST, LOCK}
+    assert manifest(copied / "out")["facts"]["history"] == [{"step": STEPS, "changes": {"logging_steps": [4, 1]}}]
 
 
 def test_only_missing_sets_are_scored(copied, monkeypatch):
@@ -160,28 +160,29 @@ def test_early_stopping_patience_is_resumed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        ({"learning_rate": 1e-3}, "learning_rate: was 0.003, now 0.001"),
-        ({"warmup_steps": 5, "seed": 1}, r"seed: was 42, now 1; warmup_steps: was 4(\.0)?, now 5"),
-        ({"vocab_size": 300}, "vocab_size: was 280, now 300"),
-        ({"config_overrides": SIZES.replace("d_ff=32", "d_ff=64")}, "d_ff: was 32, now 64"),
-        ({"target_file": "train.a"}, "training set: was .* sha256"),
-        ({"bpe_dropout": 0.1}, "bpe_dropout: was 0.0, now 0.1"),
-        ({"ema_decay": 0.9, "average_last": 1}, "average_last: was 2, now 1; ema_decay: was None, now 0.9"),
-        ({"r_drop_alpha": 5.0, "word_dropout": 0.1}, "r_drop_alpha: was 0.0, now 5.0; word_dropout: was 0.0, now 0.1"),
-        ({"ignore_data_skip": True}, "ignore_data_skip: was False, now True"),
-        ({"average_tokens_across_devices": False}, "average_tokens_across_devices: was True, now False"),
-        ({"accelerator_config": {"split_batches": True}}, "accelerator_config: was None, now {'split_batches': True}"),
-        ({"max_length_ratio": 3.0}, "max_length_ratio: was None, now 3.0"),
-        ({"max_steps": 6}, "max_steps: was 12, now 6"),
-        ({"max_steps": -1}, "max_steps: was 12, now None; num_train_epochs: was None, now 3"),
-        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x devices: was 1, now 2"),
+        ({"learning_rate": 1e-3}, "learning_rate was 0.003, now 0.001"),
+        ({"warmup_steps": 5, "seed": 1}, r"seed was None, now 1; warmup_steps was 4(\.0)?, now 5"),
+        ({"vocab_size": 300}, "vocab_size was 280, now 300"),
+        ({"config_overrides": SIZES.replace("d_ff=32", "d_ff=64")}, "config_overrides was .*d_ff=32.*, now .*d_ff=64"),
+        ({"target_file": "train.a"}, "training set was .*, now "),
+        ({"bpe_dropout": 0.1}, "bpe_dropout was None, now 0.1"),
+        ({"ema_decay": 0.9, "average_last": 1}, "average_last was 2, now 1; ema_decay was None, now 0.9"),
+        ({"r_drop_alpha": 5.0, "word_dropout": 0.1}, "r_drop_alpha was None, now 5.0; word_dropout was None, now 0.1"),
+        ({"ignore_data_skip": True}, "ignore_data_skip was None, now True"),
+        ({"average_tokens_across_devices": False}, "average_tokens_across_devices was None, now False"),
+        ({"accelerator_config": {"split_batches": True}}, "accelerator_config was None, now {'split_batches': True}"),
+        ({"max_length_ratio": 3.0}, "max_length_ratio was None, now 3.0"),
+        ({"streaming": True}, "streaming was None, now True"),
+        ({"max_steps": 6}, "max_steps was 12, now 6"),
+        ({"max_steps": -1}, "max_steps was 12, now None; num_train_epochs was None, now 3"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x devices was 1, now 2"),
     ],
 )
 def test_changes_of_the_result_raise(options, difference, copied):
     if "target_file" in options:
         options = {"target_file": str(copied / options["target_file"])}
     before = weights(copied / "out")
-    with pytest.raises(ValueError, match=f"output_dir must be new or .* with different ones .*{difference}"):
+    with pytest.raises(ValueError, match=f"one with other values .*{difference}.*: use another output_dir"):
         run(copied, "out", **options)
     assert weights(copied / "out") == before
 
@@ -189,7 +190,7 @@ def test_changes_of_the_result_raise(options, difference, copied):
 def test_more_steps_extend_a_run_and_are_recorded(copied):
     result = run(copied, "out", max_steps=14)
     assert result.steps == 14
-    assert manifest(copied / "out")["history"] == [{"step": STEPS, "changes": {"max_steps": [STEPS, 14]}}]
+    assert manifest(copied / "out")["facts"]["history"] == [{"step": STEPS, "changes": {"max_steps": [STEPS, 14]}}]
     card = (copied / "out" / "README.md").read_text()
     assert "from step 12: `max_steps` 14 (was 12)" in card
     assert "| `learning_rate` | 0.003 |" in card
@@ -210,7 +211,7 @@ def test_arguments_may_change_after_a_failed_start(tmp_path, monkeypatch):
 
 def test_a_damaged_manifest_raises(copied):
     (copied / "out" / MANIFEST).write_text("{")
-    with pytest.raises(ValueError, match=f"{MANIFEST} must be the manifest of a run, got a damaged file"):
+    with pytest.raises(ValueError, match=f"{MANIFEST} must be the record of a job, got .*: the record is damaged"):
         run(copied, "out")
 
 
@@ -220,11 +221,11 @@ def test_a_new_argument_is_recorded_and_compared(tmp_path):
 
     kinds = (MoreData, MoreModel, MoreTraining)
     run(tmp_path, "out", kinds, max_steps=2, new_rate=0.25)
-    fixed = manifest(tmp_path / "out")["fixed"]
+    fixed = manifest(tmp_path / "out")["inputs"]
     assert (fixed["new_rate"], "new_layer" in fixed) == (0.25, False)
     for change in ({"new_rate": 0.75}, {"new_layer": 2}, {"new_filter": "all"}):
         [(name, value)] = change.items()
-        with pytest.raises(ValueError, match=f"with different ones .*{name}: was .*, now {value}"):
+        with pytest.raises(ValueError, match=f"other values .*{name} was .*, now {value}"):
             run(tmp_path, "out", kinds, max_steps=2, **{"new_rate": 0.25, **change})
 
 
@@ -348,14 +349,6 @@ def test_an_invalid_architecture_raises_before_the_corpus_is_read(options, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_a_manifest_round_trips(tmp_path):
-    written = Manifest({"seed": 1}, {"logging_steps": 5}, scores={"test": {"scored": {"set": "a"}, "metrics": {}}})
-    written.write(tmp_path)
-    assert Manifest.read(tmp_path) == written
-    assert written.score_of("test", {"set": "a"}) == {}
-    assert written.score_of("test", {"set": "b"}) is None
-
-
 def test_the_model_card_works_without_an_installed_package(tmp_path, monkeypatch):
     def not_installed(name):
         raise importlib.metadata.PackageNotFoundError(name)
@@ -366,9 +359,11 @@ def test_the_model_card_works_without_an_installed_package(tmp_path, monkeypatch
     result = RunResult(folder=tmp_path, **facts, learning_rate=0.5, world_size=2)
     args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, bpe_dropout=0.1)
     data = DataArguments(source_file=__file__, target_file=__file__)
-    card.write_model_card(tmp_path / "README.md", result, data, ModelArguments(), args, [])
+    run = Run(data, ModelArguments(), args, {}, Job(tmp_path / "x"))
+    run.job.stages["train"] = StageRecord(facts={"history": []})
+    card.write_model_card(tmp_path / "README.md", result, run)
     text = (tmp_path / "README.md").read_text()
-    assert "with random-transformer 0.1.0" in text
+    assert f"with random-transformer {__version__}" in text
     assert "| `learning_rate` | 0.5 |" in text
     assert "| `world_size` | 2 |" in text
     assert "| `bpe_dropout` | 0.1 |" in text
@@ -402,18 +397,6 @@ def test_the_report_of_a_stream_survives_a_stop_before_saving(tmp_path, monkeypa
     result = run(tmp_path, "out", streaming=True)
     assert result.pairs == 120
     assert "trained from scratch on 120 pairs" in (result.folder / "README.md").read_text()
-
-
-def test_processes_wait_for_the_tokenizer_without_a_collective(tmp_path, monkeypatch):
-    """The process that waited for the lock loads the tokenizer that another one trained meanwhile."""
-    write_corpus(tmp_path)
-    texts, manifest = (tmp_path / "train.a").read_text().splitlines(), Manifest({}, {})
-    manifest.write(tmp_path)
-    train_tokenizer(tmp_path, manifest, texts, vocab_size=280)
-    monkeypatch.setattr(RandomTransformerTokenizer, "train", stop)
-    waiting = Manifest({}, {})
-    train_tokenizer(tmp_path, waiting, texts, vocab_size=280)
-    assert waiting.tokenizer == manifest.tokenizer is not None
 
 
 def test_the_saved_tokenizer_limits_the_source_length(finished):

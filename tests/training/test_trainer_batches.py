@@ -147,7 +147,7 @@ def test_a_step_does_not_synchronize_with_the_device(tmp_path, monkeypatch):
     trainer.train()
     # For each step: get_batch_samples, then two training_steps. A loader reads a seed before its first batch.
     assert reads[1:] == [0, 0, 0, 1, 0, 0, 1, 0]
-    assert isinstance(trainer.throughput.tokens, torch.Tensor)
+    assert isinstance(trainer.tokens, torch.Tensor)
 
 
 def test_one_gpu_is_used_without_a_launcher(tmp_path, caplog):
