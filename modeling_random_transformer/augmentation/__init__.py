@@ -8,8 +8,7 @@
 
 from typing import Any
 
-from .back_translation import BackTranslationReport, back_translate
-from .noise import add_noise
+from .back_translation import BackTranslationReport, add_noise, back_translate
 
 __all__ = [
     "BackTranslationReport",

@@ -1,40 +1,47 @@
 """Back-translation (Sennrich et al. 2016): synthetic sources for monolingual text of the target language.
 
 The stages: select lines → translate them with a reverse model (resumable) → add noise and the tag → write the files.
-The files of the first two stages are in the folder `<output_source>.work`, which exists until the outputs are complete.
+The files of the first two stages and their record are in the folder `<output_source>.work`, which exists until the
+outputs are complete.
 """
 
 import os
+import random
 import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.readers import TEXT_KEYS, read_texts
+from ..data.validation import ValidationReport
 from ..inference.translation import TranslationOptions
-from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline
 from ..utils.compressed_files import check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
-from .noise import add_noise
-from .selection import Selection, write_selection
-from .stages import read_translations, translate_once
+from .stages import read_translations, translate_once, write_selection
 
 TAG = "<bt>"
+# Files of the working folder: the record of the job, its lock, the lines to translate, and their translations.
+RECORD, LOCK, SELECTED, TRANSLATED = "job.json", "job.lock", "target.txt", "source.txt"
 # A file of the working folder, or the temporary file of an interrupted write.
-OWN_FILE = re.compile(r"(job\.lock|target\.txt|source\.txt(\.json)?|.+\.[0-9a-f]{8}\.tmp|source\.txt\.parts)")
+OWN_FILE = re.compile(r"job\.(json|lock)|(source|target)\.txt(\..+)?|.+\.[0-9a-f]{8}\.tmp")
 # The options of `generate()` of each method (Edunov et al. 2018). top_k=0: the complete vocabulary.
 METHODS: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
     "sampling": {"num_beams": 1, "do_sample": True, "top_k": 0, "temperature": 1.0},
     "noised_beam": {"num_beams": 4},
 }
+# Noise: words are deleted, replaced by a filler and reordered (Lample et al. 2018), as often as in Edunov et al. 2018.
+DELETION, REPLACEMENT, DISTANCE = 0.1, 0.1, 3
+FILLER = "<blank>"  # one token, if it is declared with --special_tokens
 
 
 @dataclass
@@ -42,13 +49,13 @@ class BackTranslationReport:
     """The result of `back_translate`.
 
     Attributes:
-        selection: counts of the lines of the monolingual text.
-        empty: lines whose translation is empty, which are skipped.
+        selection: the lines of the monolingual text, and those that are skipped.
+        empty: lines whose translation is empty, which are skipped too.
         pairs: pairs of the synthetic corpus.
         seconds: time of this call.
     """
 
-    selection: Selection
+    selection: ValidationReport
     empty: int
     pairs: int
     seconds: float
@@ -56,8 +63,8 @@ class BackTranslationReport:
     def __str__(self) -> str:
         rate = self.pairs / max(self.seconds, 1e-9)
         return (
-            f"{self.pairs:,} synthetic pairs ({rate:,.1f} per second). {self.selection}, "
-            f"{self.empty:,} with an empty translation."
+            f"{self.pairs:,} synthetic pairs ({rate:,.1f} per second). {self.selection}; {self.empty:,} with an empty "
+            "translation."
         )
 
 
@@ -73,9 +80,7 @@ def back_translate(
     tag: str | None = TAG,
     seed: int = 0,
     max_tokens: int | None = None,
-    chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
-    progress: bool | None = None,
     **options: Any,
 ) -> BackTranslationReport:
     """Make a synthetic parallel corpus from monolingual text of the target language and a target-to-source model.
@@ -89,8 +94,8 @@ def back_translate(
 
     Args:
         input_file: monolingual UTF-8 text of the target language, one text per line, or in a column of a `.tsv`,
-            `.jsonl` or `.parquet` file; `-` is standard input, which a call that resumes reads again. Files may be
-            compressed (`.gz`, `.zst`).
+            `.csv`, `.jsonl` or `.parquet` file; `-` is standard input, which a call that resumes reads again. Files may
+            be compressed (`.gz`, `.zst`).
         output_source: the file of synthetic sources, to write or to replace.
         output_target: the file of their targets, to write or to replace.
         model: a model that translates the target language to the source language.
@@ -103,15 +108,13 @@ def back_translate(
             tokenizer of the model that is trained on the corpus should have it as a special token.
         seed: random seed of sampling and noise.
         max_tokens: skip lines with more tokens; `None` for the limit of the tokenizer and the model.
-        chunk_size: see `translate_file`, as for the following arguments.
         restart: discard the files of an interrupted call with the same outputs.
-        progress: show a progress bar on stderr.
-        **options: those of `translate`, such as `num_beams`, `temperature`, `max_batch_tokens`, `src_lang` and
-            `tgt_lang`.
+        **options: `chunk_size` and `progress` of `translate_file`, and the options of `translate`, such as `num_beams`,
+            `temperature`, `max_batch_tokens`, `src_lang` and `tgt_lang`.
 
     Raises:
-        ValueError: an argument is invalid, a line is not UTF-8, no line can be translated, another call with the same
-            `output_source` is in progress, or the files of an earlier call belong to a different job.
+        ValueError: an argument is invalid, a line is not UTF-8, no line can be translated, another call with one of
+            the outputs is in progress, or the files of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
     start = time.perf_counter()
@@ -119,124 +122,130 @@ def back_translate(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ValueError(f"tag must be None or text without whitespace, got {tag!r}.")
-    files = Files(Path(input_file), Path(os.path.realpath(output_source)), Path(os.path.realpath(output_target)))
-    call_on_main_process(files.check)
+    monolingual, source, target = Path(input_file), *(Path(os.path.realpath(x)) for x in (output_source, output_target))
+    call_on_main_process(lambda: check_files(monolingual, source, target))
+    job = {name: options.pop(name) for name in ("chunk_size", "progress") if name in options}
     options = {**METHODS[method], **options} | ({"seed": seed} if method == "sampling" else {})
     pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
-    in_use = f"output_source must not be in use, got {str(files.source)!r} with another call in progress."
-    with exclusive(files.lock, in_use):
-        selection = call_on_main_process(
-            lambda: files.select(pipe, text_key, max_tokens, options.get("src_lang"), progress)
-        )
-        translate_once(
-            files.selected,
-            files.translated,
-            model,
-            tokenizer,
-            chunk_size=chunk_size,
-            restart=restart,
-            progress=progress,
-            **options,
-        )
+    with reserved("output_source", source) as folder, reserved("output_target", target):
+        selected, translated = folder / SELECTED, folder / TRANSLATED
+
+        def select() -> ValidationReport:
+            report, texts = ValidationReport("input_file"), read_texts(monolingual, text_key)
+            shown, code = job.get("progress"), options.get("src_lang")
+            write_selection(selected, texts, pipe, report, max_tokens=max_tokens, src_lang=code, progress=shown)
+            return report
+
+        selection = call_on_main_process(select)
+        translate_once(folder / RECORD, selected, translated, model, tokenizer, restart=restart, **job, **options)
         noise_seed = seed if method == "noised_beam" else None
-        count = call_on_main_process(lambda: files.write(tag, noise_seed))
-    return BackTranslationReport(selection, selection.selected - count, count, time.perf_counter() - start)
+        count = call_on_main_process(lambda: write_outputs(folder, source, target, tag, noise_seed))
+    return BackTranslationReport(selection, selection.valid - count, count, time.perf_counter() - start)
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of a back-translation, and the stages other than the translation.
+def working_folder(output: Path) -> Path:
+    """The folder with the files that exist until an output is complete."""
+    return output.with_name(f"{output.name}.work")
 
-    Attributes:
-        monolingual: the input.
-        source: the output with synthetic sources, not a symbolic link.
-        target: the output with their targets, not a symbolic link.
+
+def check_files(monolingual: Path, source: Path, target: Path) -> None:
+    """Check the paths of the input and of both outputs.
+
+    Raises:
+        ValueError: the input is not a file, an output cannot be written, two of them are the same file, or the working
+            folder contains files of something else.
     """
+    check_readable("input_file", monolingual)
+    for name, path in (("output_source", source), ("output_target", target)):
+        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+            raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
+    if len({monolingual.resolve(), source, target}) < 3:
+        raise ValueError(
+            "input_file, output_source and output_target must be different files, got "
+            f"{str(monolingual)!r}, {str(source)!r} and {str(target)!r}."
+        )
+    folder = working_folder(source)
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    others = sorted(name for name in names if OWN_FILE.fullmatch(name) is None)
+    if others:
+        raise ValueError(f"{folder} must contain only the files of an earlier call, got others, such as {others[0]}.")
 
-    monolingual: Path
-    source: Path
-    target: Path
 
-    @property
-    def folder(self) -> Path:
-        """The folder of the following files."""
-        return self.source.with_name(f"{self.source.name}.work")
+@contextmanager
+def reserved(argument: str, output: Path) -> Iterator[Path]:
+    """Reserve an output for this call; yields its working folder, which is removed if nothing can be resumed.
 
-    @property
-    def lock(self) -> Path:
-        """The file that a call locks, because other calls would replace the following files."""
-        return self.folder / "job.lock"
-
-    @property
-    def selected(self) -> Path:
-        """The lines to translate."""
-        return self.folder / "target.txt"
-
-    @property
-    def translated(self) -> Path:
-        """Their translations."""
-        return self.folder / "source.txt"
-
-    def check(self) -> None:
-        """Check the paths.
-
-        Raises:
-            ValueError: the input is not a file, an output cannot be written, two of them are the same file, or the
-                folder contains files of something else.
-        """
-        check_readable("input_file", self.monolingual)
-        for name, path in (("output_source", self.source), ("output_target", self.target)):
-            if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-                raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
-        if len({self.monolingual.resolve(), self.source, self.target}) < 3:
-            raise ValueError(
-                "input_file, output_source and output_target must be different files, got "
-                f"{str(self.monolingual)!r}, {str(self.source)!r} and {str(self.target)!r}."
-            )
-        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
-        others = sorted(name for name in names if OWN_FILE.fullmatch(name) is None)
-        if others:
-            raise ValueError(
-                f"{self.folder} must contain only the files of an earlier call, got others, such as {others[0]}."
-            )
-
-    def select(
-        self,
-        pipe: Seq2SeqPipeline,
-        text_key: str,
-        max_tokens: int | None,
-        src_lang: str | None,
-        progress: bool | None,
-    ) -> Selection:
-        """Write the lines to translate.
-
-        Raises:
-            ValueError: a line is not UTF-8, there is no such column, or no line can be translated.
-        """
-        lines = read_texts(self.monolingual, text_key)
+    Raises:
+        ValueError: another call is in progress that writes the same file.
+    """
+    folder = working_folder(output)
+    message = f"{argument} must not be in use, got {str(output)!r} with another call in progress."
+    with exclusive(folder / LOCK, message):
         try:
-            return write_selection(self.selected, lines, pipe, max_tokens, src_lang, "input_file", progress)
-        except Exception:
-            if [*self.folder.iterdir()] == [self.lock]:  # nothing to resume
-                shutil.rmtree(self.folder)
-            raise
+            yield folder
+        finally:
+            if PartialState().is_main_process and folder.is_dir() and os.listdir(folder) == [LOCK]:
+                shutil.rmtree(folder)
 
-    def write(self, tag: str | None, noise_seed: int | None) -> int:
-        """Write both outputs and return the number of pairs. `noise_seed` is `None` for no noise."""
-        count = sum(1 for _ in self.pairs())
-        # Temporary files in this folder are removed with it, also those of a killed process.
-        scratch = self.folder if self.target.parent == self.source.parent else None
-        write_binary(self.target, encode_lines(target for _, target in self.pairs()), scratch)
-        write_binary(self.source, encode_lines(self.synthetic_sources(tag, noise_seed)), self.folder)
-        shutil.rmtree(self.folder)  # which contains files of these stages only, see check()
-        return count
 
-    def synthetic_sources(self, tag: str | None, noise_seed: int | None) -> Iterator[str]:
-        """The translations with noise and tag."""
-        for number, (text, _) in enumerate(self.pairs(), start=1):
-            noised = text if noise_seed is None else add_noise(text, f"{noise_seed} {number}")
-            yield noised if tag is None else f"{tag} {noised}"
+def write_outputs(folder: Path, source: Path, target: Path, tag: str | None, noise_seed: int | None) -> int:
+    """Write both outputs, remove the working folder and return the number of pairs; see `add_noise_and_tag`."""
 
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """The translations that are not empty, and the lines that were translated."""
-        return ((translation, text) for text, translation in read_translations(self.selected, self.translated))
+    def pairs() -> Iterator[tuple[str, str]]:
+        return read_translations(folder / SELECTED, folder / TRANSLATED)
+
+    count = sum(1 for _ in pairs())
+    # The temporary files are in this folder, with which those of a killed process are removed.
+    write_binary(target, encode_lines(text for text, _ in pairs()), folder if target.parent == source.parent else None)
+    synthetic = add_noise_and_tag((translation for _, translation in pairs()), tag, noise_seed)
+    write_binary(source, encode_lines(synthetic), folder)
+    shutil.rmtree(folder)  # which contains files of these stages only, see check_files
+    return count
+
+
+def add_noise_and_tag(texts: Iterator[str], tag: str | None, noise_seed: int | None) -> Iterator[str]:
+    """The synthetic sources; `noise_seed` is `None` for no noise."""
+    for number, text in enumerate(texts, start=1):
+        noised = text if noise_seed is None else add_noise(text, f"{noise_seed} {number}")
+        yield noised if tag is None else f"{tag} {noised}"
+
+
+def add_noise(
+    text: str,
+    seed: int | str,
+    *,
+    deletion: float = DELETION,
+    replacement: float = REPLACEMENT,
+    distance: int = DISTANCE,
+    filler: str = FILLER,
+) -> str:
+    """Delete, replace and reorder words of a text; the same seed and text give the same result.
+
+    Words are separated by whitespace, which becomes one space. At least one word is kept.
+
+    Args:
+        text: the text.
+        seed: the seed of the random numbers.
+        deletion: probability of deleting a word.
+        replacement: probability of replacing a remaining word by the filler.
+        distance: largest number of positions by which a word is moved; 0 keeps the order.
+        filler: the text that replaces a word.
+
+    Raises:
+        ValueError: a probability is not between 0 and 1, or `distance` is negative.
+    """
+    for name, probability in (("deletion", deletion), ("replacement", replacement)):
+        if not 0 <= probability <= 1:
+            raise ValueError(f"{name} must be between 0 and 1, got {probability}.")
+    if distance < 0:
+        raise ValueError(f"distance must be at least 0, got {distance}.")
+    draw = random.Random(str(seed))
+    words = text.split()
+    if not words:
+        return ""
+    kept = [word for word in words if draw.random() >= deletion] or [draw.choice(words)]
+    replaced = [filler if draw.random() < replacement else word for word in kept]
+    # Sorting by these positions moves no word by more than `distance`. Equal positions keep their order.
+    positions = [index + draw.random() * (distance + 1) for index in range(len(replaced))]
+    order = sorted(range(len(replaced)), key=positions.__getitem__)
+    return " ".join(replaced[index] for index in order)

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Languages
@@ -24,6 +25,8 @@ from .stages import language_options
 
 ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
 HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
+
+Models = Mapping[str, Sequence[Path]]  # the folders of models or ensembles, by name
 
 
 @dataclass
@@ -48,6 +51,11 @@ class Row:
     megabytes: float
     signature: str
 
+    def cells(self) -> tuple[str, ...]:
+        """The columns of a table."""
+        numbers = f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.sentences_per_second:.1f}", f"{self.megabytes:.1f}"
+        return self.model, self.dtype, *numbers
+
 
 @dataclass(frozen=True)
 class TestSet:
@@ -65,23 +73,19 @@ class TestSet:
     options: dict[str, Any]
     languages: Languages | None = None
 
-    def compare(self, models: Mapping[str, Sequence[Path]], dtype: str, device: torch.device) -> list[Row]:
-        """Translate the test set with several saved models or ensembles, in turns, because the load may change.
-
-        Args:
-            models: the folders of each model by its name.
-            dtype: dtype of the weights.
-            device: the device.
-        """
+    def compare(self, models: Models, dtype: str, device: torch.device) -> list[Row]:
+        """Translate the test set with several saved models or ensembles, in turns, because the load may change."""
         calls = [self.translation(name, folders, dtype, device) for name, folders in models.items()]
         start = time.perf_counter()
         translations = [call() for call in calls]
         rounds = ROUNDS if time.perf_counter() - start < LONG else 1
-        seconds = map(statistics.median, time_interleaved(calls, rounds))
-        return [
-            self.row(name, dtype, texts, len(self.sources) / median, sum(saved_size(path, dtype) for path in folders))
-            for (name, folders), texts, median in zip(models.items(), translations, seconds, strict=True)
-        ]
+        rates = [len(self.sources) / statistics.median(seconds) for seconds in time_interleaved(calls, rounds)]
+        rows = []
+        for (name, folders), texts, rate in zip(models.items(), translations, rates, strict=True):
+            scores, megabytes = score(texts, self.references), sum(saved_size(folder, dtype) for folder in folders)
+            bleu, chrf = scores["bleu"], scores["chrf"]
+            rows.append(Row(name, dtype, bleu["score"], chrf["score"], rate, megabytes, bleu["signature"]))
+        return rows
 
     def translation(
         self, name: str, folders: Sequence[Path], dtype: str, device: torch.device
@@ -90,12 +94,6 @@ class TestSet:
         model, tokenizer = load_models(folders, dtype, device, argument=name)
         options = {**self.options, **language_options(tokenizer, self.languages)}
         return lambda: translate(self.sources, model, tokenizer, **options)
-
-    def row(self, name: str, dtype: str, translations: list[str], speed: float, megabytes: float) -> Row:
-        """The row of a model."""
-        scores = score(translations, self.references)
-        bleu, chrf = scores["bleu"], scores["chrf"]
-        return Row(name, dtype, bleu["score"], chrf["score"], speed, megabytes, bleu["signature"])
 
 
 def saved_size(folder: Path, dtype: str) -> float:
@@ -106,27 +104,22 @@ def saved_size(folder: Path, dtype: str) -> float:
         return folder_size(temporary, "*.safetensors")
 
 
-def usable_dtypes(model_types: Sequence[str], device: torch.device) -> list[str]:
-    """The dtypes to compare: without bfloat16 on CPUs that emulate it, without int8 for other architectures."""
+def models_by_dtype(models: Models, device: torch.device) -> dict[str, Models]:
+    """The models that can be compared in each dtype: bfloat16 not on CPUs that emulate it, int8 only this package's."""
     is_emulated = device.type == "cpu" and not supports_native_matmul(torch.bfloat16)
-    excluded = {
-        "bfloat16": is_emulated,
-        "int8": any(name != RandomTransformerConfig.model_type for name in model_types),
+    folders = {folder for several in models.values() for folder in several}
+    others = {
+        folder
+        for folder in folders
+        if AutoConfig.from_pretrained(folder).model_type != RandomTransformerConfig.model_type
     }
-    return [dtype for dtype in DTYPES if not excluded.get(dtype)]
+    dtypes = [dtype for dtype in DTYPES if not (dtype == "bfloat16" and is_emulated)]
+    return {
+        dtype: {name: models[name] for name in models if dtype != "int8" or not others & {*models[name]}}
+        for dtype in dtypes
+    }
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    cells = (
-        (
-            row.model,
-            row.dtype,
-            f"{row.bleu:.2f}",
-            f"{row.chrf:.2f}",
-            f"{row.sentences_per_second:.1f}",
-            f"{row.megabytes:.1f}",
-        )
-        for row in rows
-    )
-    return markdown_table(HEADER, cells)
+    return markdown_table(HEADER, [row.cells() for row in rows])

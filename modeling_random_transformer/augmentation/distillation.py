@@ -1,29 +1,27 @@
 """Sequence-level knowledge distillation (Kim & Rush 2016): a student is trained on the translations of a teacher.
 
 The stages: the teacher translates → the training set is selected → the student is trained → it is exported to int8 →
-teacher and student are compared. `distillation.json` in the output folder records the result, and the same call
-resumes.
+teacher and student are compared. `distillation/job.json` in the output folder records them, and the same call resumes.
 """
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub import ModelCard
-from transformers import AutoConfig
 
 from ..data.mixing import CorpusSpec
 from ..data.sources import Languages, ParallelText
-from ..data.validation import raise_if_empty, raise_if_invalid, validate
+from ..data.validation import validate
 from ..inference.loading import load_translator, silence_transformers
 from ..inference.startup import load_models
+from ..jobs import Job
 from ..pipeline_random_transformer import encode_texts, languages_of_pair
-from ..training.arguments import ModelArguments
+from ..training.arguments import DataArguments, ModelArguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
 from ..training.model_init import load_tokenizer
@@ -33,12 +31,25 @@ from ..training.run import check_run, train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
-from .comparison import Row, TestSet, table, usable_dtypes
-from .distillation_arguments import DistillationArguments, StudentDataArguments
-from .distillation_corpus import SyntheticCorpus, SyntheticReport, pairs_of
+from .comparison import Row, TestSet, models_by_dtype, table
+from .stages import begin, run_stage
+from .training_set import RECORD, DistillationArguments, SyntheticReport, TrainingSet, pairs_of
 
-RECORD, WORK, INT8 = "distillation.json", "distillation", "int8"
+WORK, INT8 = "distillation", "int8"
 SECTION = "## Distillation\n"
+
+
+@dataclass
+class StudentDataArguments(DataArguments):
+    """The validation and test sets of the student, and optionally original pairs that are added to the training set."""
+
+    requires_train: ClassVar[bool] = False
+
+    def with_training_set(self, source: Path, target: Path) -> DataArguments:
+        """The same sets, with two aligned files as the training set."""
+        train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
+        languages = {name: (getattr(self, name) or [])[:1] or None for name in ("source_lang", "target_lang")}
+        return DataArguments(**{**asdict(self), **train, **languages})
 
 
 @dataclass
@@ -65,8 +76,7 @@ def distill(
     """Train a student on the translations of a teacher, and compare both; or resume an earlier call.
 
     `args.output_dir` then contains the student as `train_translation` saves it, its int8 version in `int8`, the
-    student's training set in `distillation`, and `distillation.json` with the comparison, which the model card also
-    contains.
+    student's training set in `distillation`, and the comparison in the model card and in `distillation/job.json`.
 
     Args:
         arguments: the teacher, the texts to translate and the selection of the translations.
@@ -84,28 +94,16 @@ def distill(
     if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
         model = replace(model, tokenizer=str(teacher[0]))
     check(folder, teacher, arguments, data, model, args)
-    original, [test] = data.corpora("train"), data.corpora("test")
-    corpus = SyntheticCorpus(folder / WORK, arguments.interpolate)
+    training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
-    report = corpus.make(
-        translator,
-        tokenizer,
-        arguments,
-        original,
-        data.max_source_length,
-        languages=training_languages(data),
-        is_in_use=(folder / MANIFEST).is_file(),
-    )
+    report = training_set.make(translator, tokenizer, data.max_source_length, training_languages(data))
     del translator
-    run = train_translation(data.with_training_set(*corpus.train), model, args)
-
-    def compare() -> list[Row]:
-        comparison = Comparison(folder, teacher, test, args)
-        rows = comparison.rows(report)
-        add_to_card(folder / CARD, arguments, report, rows)
-        return rows
-
-    return DistillationResult(run, report, call_on_main_process(compare))
+    run = train_translation(data.with_training_set(*training_set.sides("train")), model, args)
+    [test] = data.corpora("test")
+    export_int8(folder)
+    rows = call_on_main_process(lambda: compare(folder, teacher, test, args))
+    call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
+    return DistillationResult(run, report, rows)
 
 
 def check(
@@ -150,9 +148,7 @@ def check(
     for corpus in chain.from_iterable(corpora.values()):
         if isinstance(corpus.text, ParallelText):
             corpus.text.require_files()
-        report = validate(corpus.text)
-        raise_if_invalid(report, data.on_invalid)
-        raise_if_empty(report)
+        validate(corpus.text, data.on_invalid)
     check_positions(model, [*corpora["validation"], *corpora["test"]])
 
 
@@ -196,86 +192,50 @@ def training_languages(data: StudentDataArguments) -> Languages | None:
     return (source.pop(), target.pop()) if source and target else None
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The comparison of a finished student with its teacher.
+def export_int8(folder: Path) -> None:
+    """Save the student in int8, in a folder that replaces that of an earlier call."""
 
-    Attributes:
-        folder: the output folder.
-        teacher: the folders of the teacher.
-        test: the test set.
-        args: the training arguments, with the options of evaluation.
-    """
-
-    folder: Path
-    teacher: Sequence[Path]
-    test: CorpusSpec
-    args: TranslationTrainingArguments
-
-    def rows(self, report: SyntheticReport) -> list[Row]:
-        """The rows of teacher and student in each dtype; finished ones are read from the record."""
-        record, inputs = self.folder / RECORD, self.inputs()
-        content: dict[str, Any] = {
-            "teacher": [str(path) for path in self.teacher],
-            **asdict(report),
-            "synthetic": report.synthetic,
-            "synthetic_share": report.synthetic_share,
-            "inputs": inputs,
-        }
-        earlier = json.loads(record.read_bytes()) if record.is_file() else {}
-        is_same = earlier.get("inputs") == inputs
-        rows = [Row(**row) for row in earlier["rows"]] if is_same else []
-        if not (is_same and (self.folder / INT8).is_dir()):
-            self.export_int8()
-        test_set, finished = self.test_set(), {row.dtype for row in rows}
-        for dtype, models in self.models_by_dtype().items():
-            if dtype not in finished:
-                rows += test_set.compare(models, dtype, self.args.device)
-                rows_so_far = {"rows": [asdict(row) for row in rows]}
-                write_atomically(record, [json.dumps(content | rows_so_far, indent=2).encode()])
-        return sorted(rows, key=lambda row: row.model != "teacher")
-
-    def inputs(self) -> dict[str, Any]:
-        """Everything that determines the scores."""
-        weights = [file_digest(path) for folder in (*self.teacher, self.folder) for path in weight_files(folder)]
-        return {"weights": weights, "test set": fingerprint([self.test]), **self.args.generation_kwargs}
-
-    def test_set(self) -> TestSet:
-        """The valid pairs of the test set, without a limit on their length, as in the evaluation of the training.
-
-        Learned positions of a model truncate longer sources.
-        """
-        pairs = list(pairs_of([self.test]))
-        return TestSet(
-            sources=[source for source, _ in pairs],
-            references=[target for _, target in pairs],
-            options={**self.args.generation_kwargs, "max_source_tokens": sys.maxsize},
-            languages=self.test.languages,
-        )
-
-    def models_by_dtype(self) -> dict[str, dict[str, Sequence[Path]]]:
-        """The folders of the models that can be compared in each dtype, by name."""
-        models: dict[str, Sequence[Path]] = {"teacher": self.teacher, "student": [self.folder]}
-        dtypes = {name: usable_dtypes(list(map(model_type, models[name])), self.args.device) for name in models}
-        return {dtype: {name: models[name] for name in models if dtype in dtypes[name]} for dtype in dtypes["student"]}
-
-    def export_int8(self) -> None:
-        """Save the student in int8, in a folder that replaces that of an earlier call."""
-        shutil.rmtree(self.folder / INT8, ignore_errors=True)
-        quantized, tokenizer = load_translator(self.folder, "int8")
-        with new_folder(self.folder / INT8) as temporary, silence_transformers():
+    def export(_: bool) -> None:
+        shutil.rmtree(folder / INT8, ignore_errors=True)
+        quantized, tokenizer = load_translator(folder, "int8")
+        with new_folder(folder / INT8) as temporary, silence_transformers():
             quantized.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
 
+    def inputs() -> dict[str, Any]:
+        return {"weights": digests([folder])}
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files of a saved model's weights."""
-    return sorted(folder.glob("*.safetensors"))
+    work, files = (lambda is_new: call_on_main_process(lambda: export(is_new))), [folder / INT8 / "config.json"]
+    run_stage(folder / WORK / RECORD, "int8", inputs, work, files, may_change=True)
 
 
-def model_type(folder: Path) -> str:
-    """The architecture of a saved model."""
-    return AutoConfig.from_pretrained(folder).model_type
+def compare(folder: Path, teacher: Sequence[Path], test: CorpusSpec, args: TranslationTrainingArguments) -> list[Row]:
+    """The rows of teacher and student in each dtype; finished ones are read from the record."""
+    inputs = {"weights": digests([*teacher, folder]), "test set": fingerprint([test]), **args.generation_kwargs}
+    stage, _ = begin(Job(folder / WORK / RECORD), "comparison", inputs, restart=False, may_change=True)
+    rows = [Row(**row) for row in stage.facts.get("rows", ())]
+    test_set, finished = test_set_of(test, args), {row.dtype for row in rows}
+    for dtype, models in models_by_dtype({"teacher": teacher, "student": [folder]}, args.device).items():
+        if dtype not in finished:
+            rows += test_set.compare(models, dtype, args.device)
+            stage.note(rows=[asdict(row) for row in rows])
+    stage.finish()
+    return sorted(rows, key=lambda row: row.model != "teacher")
+
+
+def test_set_of(test: CorpusSpec, args: TranslationTrainingArguments) -> TestSet:
+    """The valid pairs of the test set, without a limit on their length, as in the evaluation of the training.
+
+    Learned positions of a model truncate longer sources.
+    """
+    sources, references = map(list, zip(*pairs_of([test]), strict=True))
+    options = {**args.generation_kwargs, "max_source_tokens": sys.maxsize}
+    return TestSet(sources, references, options, languages=test.languages)
+
+
+def digests(folders: Sequence[Path]) -> list[str]:
+    """The digests of the weights of saved models."""
+    return [file_digest(path) for folder in folders for path in sorted(folder.glob("*.safetensors"))]
 
 
 def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticReport, rows: Sequence[Row]) -> None:

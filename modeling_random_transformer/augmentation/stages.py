@@ -1,24 +1,137 @@
-"""A translated file as a stage of back-translation and distillation, which is not repeated when it is finished."""
+"""What back-translation and distillation have in common: the stages of a job, and texts that a model translates."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import Languages
+from ..data.validation import ValidationReport
 from ..inference.jobs import fingerprint
-from ..inference.translation import TranslationOptions
+from ..inference.translation import TranslationOptions, progress_bar
 from ..inference.translation_files import plain_options, translate_file
-from ..pipeline_random_transformer import CHUNK_SIZE, check_positive, tokenizer_languages
-from ..utils.atomic_files import write_atomically
+from ..jobs import Job, Stage, changes
+from ..pipeline_random_transformer import (
+    CHUNK_SIZE,
+    Seq2SeqPipeline,
+    check_positive,
+    encode_texts,
+    source_language,
+    source_limit,
+    tokenizer_languages,
+)
+from ..utils.atomic_files import new_file
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
-from ..utils.text import read_lines
+from ..utils.text import encode_lines, one_line, read_lines
+
+BLANK = "blank"
+
+
+def begin(job: Job, name: str, inputs: dict[str, Any], *, restart: bool, may_change: bool) -> tuple[Stage, bool]:
+    """Begin a stage, and whether its files are made anew: with `restart`, or if inputs that may change have changed."""
+    earlier = job.stages.get(name)
+    is_changed = earlier is not None and bool(changes(earlier.inputs, json.loads(json.dumps(inputs))))
+    is_new = restart or (may_change and is_changed)
+    return job.begin(name, inputs, restart=is_new), is_new
+
+
+def run_stage(
+    record: Path,
+    name: str,
+    inputs: Callable[[], dict[str, Any]],
+    work: Callable[[bool], dict[str, Any] | None],
+    files: Sequence[Path],
+    *,
+    restart: bool = False,
+    may_change: bool = False,
+) -> dict[str, Any]:
+    """Do the work of a stage in every process, unless an earlier call has finished it with the same inputs.
+
+    Args:
+        record: the file of the job.
+        name: the name of the stage.
+        inputs: returns what determines its files; called in the first process.
+        work: makes the files, from the first text if its argument is true, and returns facts for the record.
+        files: the files.
+        restart: make the files anew.
+        may_change: make the files anew if the inputs have changed, which is an error by default.
+
+    Returns:
+        The facts.
+
+    Raises:
+        ValueError: the inputs have changed.
+    """
+
+    def begin_in_record() -> tuple[bool, dict[str, Any], bool]:
+        stage, is_new = begin(Job(record), name, inputs(), restart=restart, may_change=may_change)
+        return stage.is_finished, stage.facts, is_new
+
+    def finish(facts: dict[str, Any]) -> None:
+        job = Job(record)
+        Stage(job, job.stages[name]).finish(files, **facts)
+
+    is_finished, facts, is_new = call_on_main_process(begin_in_record)
+    if not is_finished:
+        facts = work(is_new) or {}
+        call_on_main_process(lambda: finish(facts))
+    return facts
+
+
+def write_selection(
+    path: Path,
+    lines: Iterable[str],
+    pipe: Seq2SeqPipeline,
+    report: ValidationReport,
+    *,
+    max_tokens: int | None = None,
+    src_lang: str | None = None,
+    progress: bool | None = None,
+) -> None:
+    """Write the lines of monolingual text that are neither blank nor too long for a model.
+
+    Args:
+        path: the file to write, which is replaced only if a line can be translated.
+        lines: the lines.
+        pipe: the pipeline of the model.
+        report: the report that counts the lines.
+        max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model.
+        src_lang: language code of the lines; `None` for that of the tokenizer.
+        progress: show a progress bar on stderr; `None` shows it after a delay.
+
+    Raises:
+        ValueError: `max_tokens` is not positive, no line can be translated, or a line is not UTF-8.
+    """
+    check_positive(or_none=True, max_tokens=max_tokens)
+    limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
+    limit = min(limit, max_tokens or limit)
+    iterator = iter(lines)
+    with (
+        progress_bar(lines, progress, unit="line") as bar,
+        new_file(path) as file,
+        source_language(pipe.tokenizer, src_lang),
+    ):
+        while chunk := list(map(one_line, islice(iterator, CHUNK_SIZE))):
+            lengths = map(len, encode_texts(pipe.tokenizer, chunk, verbose=False)["input_ids"])
+            for text, length in zip(chunk, lengths, strict=True):
+                report.lines += 1
+                if not text.strip():
+                    report.add(BLANK, report.lines)
+                elif length > limit:
+                    report.add(f"of more than {limit:,} tokens", report.lines)
+                else:
+                    file.writelines(encode_lines([text]))
+            bar.update(len(chunk))
+        if not report.valid:
+            raise ValueError(f"{report.name} must have a line that can be translated, got {report}.")
 
 
 def translate_once(
+    record: Path,
     source: Path,
     output: Path,
     model: PreTrainedModel,
@@ -28,63 +141,27 @@ def translate_once(
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
-    is_in_use: bool = False,
     **options: Any,
 ) -> None:
-    """`translate_file`, which does nothing if the output is the finished translation of an earlier call.
-
-    The file `<output>.json` describes the finished translation.
-
-    Args:
-        source: the file to translate.
-        output: the file to write.
-        model: any model of `AutoModelForSeq2SeqLM`.
-        tokenizer: its tokenizer.
-        output_format: see `translate_file`, as for the following arguments.
-        chunk_size: lines of a chunk.
-        restart: translate again from the first line.
-        progress: show a progress bar.
-        is_in_use: raise an error instead of replacing the output by that of another job.
-        **options: those of `translate`.
-
-    Raises:
-        ValueError: see `translate_file`; or the output of another job is in use.
-        OSError: a file cannot be read or written.
-    """
+    """`translate_file` as a stage of a job; see `run_stage` and `translate_file`."""
     check_positive(chunk_size=chunk_size)
     settings = TranslationOptions.from_kwargs(**options)
-    record = output.with_name(f"{output.name}.json")
+    pipe = settings.pipeline(model, tokenizer)
 
-    def describe() -> tuple[str, bool]:
-        options = plain_options(settings.pipeline(model, tokenizer), settings) | {"chunk_size": chunk_size}
-        if output_format != "text":
-            options["output_format"] = output_format
-        described = {"input": file_digest(source), "model": fingerprint(model, tokenizer), "options": options}
-        job = json.dumps(described, sort_keys=True)
-        if not restart and output.is_file() and record.is_file() and record.read_text(encoding="utf-8") == job:
-            return job, True
-        if is_in_use:
-            raise ValueError(
-                f"{output} must be the translation of the same texts by the same model with the same options, since a "
-                "model has been trained on it, got another one or none: use another output folder."
-            )
-        record.unlink(missing_ok=True)
-        return job, False
+    def inputs() -> dict[str, Any]:
+        described = {"texts": file_digest(source), "model": fingerprint(model, tokenizer)}
+        return {**described, "chunk_size": chunk_size, "format": output_format, **plain_options(pipe, settings)}
 
-    job, is_finished = call_on_main_process(describe)
-    if not is_finished:
-        translate_file(
-            source,
-            output,
-            model,
-            tokenizer,
-            output_format=output_format,
-            chunk_size=chunk_size,
-            restart=restart,
-            progress=progress,
-            **options,
-        )
-        call_on_main_process(lambda: write_atomically(record, [job.encode()]))
+    def work(is_new: bool) -> None:
+        job: dict[str, Any] = {
+            "output_format": output_format,
+            "chunk_size": chunk_size,
+            "restart": is_new,
+            "progress": progress,
+        }
+        translate_file(source, output, model, tokenizer, **job, **options)
+
+    run_stage(record, "translation", inputs, work, [output], restart=restart)
 
 
 def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from ..augmentation.comparison import table
-from ..augmentation.distillation import INT8, RECORD, distill
-from ..augmentation.distillation_arguments import DistillationArguments, StudentDataArguments
+from ..augmentation.distillation import INT8, WORK, StudentDataArguments, distill
+from ..augmentation.training_set import RECORD, DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.recipe import TranslationTrainingArguments
 from .command_line import run_command
@@ -33,4 +33,5 @@ def run(argv: Sequence[str]) -> None:
     if args.process_index == 0:
         folder = result.run.folder
         print(f"{result.corpus}.\n\n{table(result.rows)}\n\n{result.rows[0].signature}")
-        print(f"Saved the student to {folder}, in int8 to {folder / INT8}, and the comparison to {folder / RECORD}.")
+        record = folder / WORK / RECORD
+        print(f"Saved the student to {folder}, in int8 to {folder / INT8}, and the comparison to {record}.")

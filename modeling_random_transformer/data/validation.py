@@ -60,13 +60,20 @@ class ValidationReport:
         return f"{self.name}: {self.invalid:,} of {self.lines:,} lines are invalid: {'; '.join(reasons)}"
 
 
-def validate(corpus: Corpus) -> ValidationReport:
-    """Read a corpus once and report its invalid lines."""
+def validate(corpus: Corpus, on_invalid: str | None = None) -> ValidationReport:
+    """Read a corpus once and report its invalid lines.
+
+    Raises:
+        ValueError: see `load_pairs`, if `on_invalid` is given.
+    """
     report = ValidationReport(str(corpus))
     for line in corpus.lines():
         report.lines += 1
         if isinstance(line, InvalidLine):
             report.add(line.reason, line.number)
+    if on_invalid is not None:
+        raise_if_invalid(report, on_invalid)
+        raise_if_empty(report)
     return report
 
 

@@ -94,7 +94,8 @@ class TestBackTranslate:
         assert all(source.startswith("<bt> ") for source in sources)
         assert len(sources) == len(targets) == report.pairs == len(VALID) - report.empty
         assert [line for line in VALID if line in targets] == targets
-        assert (report.selection.lines, report.selection.blank, report.selection.too_long) == (16, 2, 1)
+        assert report.selection.lines == 16
+        assert report.selection.first == {"blank": [13, 14], "of more than 200 tokens": [15]}
         assert sorted(path.name for path in paths[0].parent.iterdir()) == ["mono.de", "synthetic.de", "synthetic.en"]
 
     def test_compressed_files(self, paths, model, tokenizer):
@@ -126,12 +127,12 @@ class TestBackTranslate:
         back_translate(*paths, model, tokenizer, **SHORT)
         expected = [path.read_bytes() for path in paths[1:]]
         with monkeypatch.context() as patch:
-            patch.setattr(back_translation.Files, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(back_translation, "write_outputs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 back_translate(*paths, model, tokenizer, **SHORT)
         monkeypatch.setattr(files, "translate_chunk", None)  # nothing is translated again
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-        with pytest.raises(ValueError, match="input_file must have a line that can be translated, got 0 of 0 lines"):
+        with pytest.raises(ValueError, match="must have a line that can be translated, got input_file: 0 lines"):
             back_translate("-", *paths[1:], model, tokenizer, **SHORT)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(paths[0].read_bytes())))
         back_translate("-", *paths[1:], model, tokenizer, **SHORT)
@@ -139,7 +140,7 @@ class TestBackTranslate:
 
     def test_text_without_a_line_to_translate_leaves_no_folder(self, paths, model, tokenizer):
         paths[0].write_text(" \n\n")
-        with pytest.raises(ValueError, match="got 0 of 2 lines selected"):
+        with pytest.raises(ValueError, match="2 of 2 lines are invalid: 2 blank"):
             back_translate(*paths, model, tokenizer, **SHORT)
         assert list(paths[0].parent.iterdir()) == [paths[0]]
 
@@ -191,7 +192,7 @@ class TestBackTranslate:
         with monkeypatch.context() as patch:
             patch.setattr(files, "translate_chunk", interrupt_second)
             if interrupted == "before the outputs":
-                patch.setattr(back_translation.Files, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+                patch.setattr(back_translation, "write_outputs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 back_translate(*paths, model, tokenizer, **options)
         assert not paths[1].exists()
@@ -218,9 +219,15 @@ class TestBackTranslate:
 
         def call_again(*args, **options):
             if next(calls) == 0:
-                for restart in (False, True):
-                    with pytest.raises(ValueError, match=r"output_source must not be in use, got .*synthetic\.en'"):
-                        back_translate(other, *paths[1:], model, tokenizer, restart=restart, **SHORT)
+                third = paths[0].with_name("third")
+                for outputs, name in (
+                    (paths[1:], "source"),
+                    ((third, paths[2]), "target"),
+                    ((paths[2], third), "source"),
+                ):
+                    for restart in (False, True):
+                        with pytest.raises(ValueError, match=f"output_{name} must not be in use, got .*synthetic"):
+                            back_translate(other, *outputs, model, tokenizer, restart=restart, **SHORT)
             return translate_chunk(*args, **options)
 
         monkeypatch.setattr(files, "translate_chunk", call_again)
@@ -250,10 +257,12 @@ class TestBackTranslate:
 
     def test_finished_translation_of_another_input_is_not_reused(self, paths, model, tokenizer, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(back_translation.Files, "write", lambda *_: 0)
+            patch.setattr(back_translation, "write_outputs", lambda *_: 0)
             back_translate(*paths, model, tokenizer, **SHORT)
         paths[0].write_text("another line\n")
-        assert back_translate(*paths, model, tokenizer, **SHORT).pairs <= 1
+        with pytest.raises(ValueError, match=r"texts was .*: use another output, or discard the earlier work"):
+            back_translate(*paths, model, tokenizer, **SHORT)
+        assert back_translate(*paths, model, tokenizer, restart=True, **SHORT).pairs <= 1
         assert lines(paths[2]) in (["another line"], [])
 
     @pytest.mark.parametrize(
@@ -290,7 +299,7 @@ class TestBackTranslate:
             back_translate(mono, source, target, model, tokenizer)
         (work / "notes.txt").unlink()
         mono.write_text(" \n")
-        with pytest.raises(ValueError, match="must have a line that can be translated, got 0 of 1 lines selected"):
+        with pytest.raises(ValueError, match=r"that can be translated, got .* 1 of 1 lines are invalid: 1 blank"):
             back_translate(*paths, model, tokenizer)
         mono.write_bytes(b"caf\xe9\n")
         with pytest.raises(ValueError, match="must be UTF-8 text, but line 1 is not"):
@@ -331,8 +340,9 @@ class TestCommand:
     def test_writes_both_files_and_prints_the_counts(self, folder, paths, capsys):
         assert cli.main([*flags(folder, paths), "--method", "sampling", "--no_tag", "--max_tokens", "20"]) == 0
         error = capsys.readouterr().err
-        assert "of 16 lines selected; skipped: 2 blank" in error
-        assert "of more than 20 tokens" in error
+        assert "of 16 lines are invalid" in error
+        assert "2 blank (line 13, 14)" in error
+        assert "of more than 20 tokens (line" in error
         sources, targets = map(lines, paths[1:])
         assert len(sources) == len(targets) > 3
         assert not any(source.startswith("<bt>") for source in sources)

@@ -16,10 +16,14 @@ from modeling_random_transformer.augmentation import (
     StudentDataArguments,
     distill,
     distillation,
-    distillation_corpus,
+    training_set,
 )
-from modeling_random_transformer.augmentation.distillation_corpus import SyntheticCorpus
-from modeling_random_transformer.augmentation.interpolation import nearest, targets_by_source, write_nearest
+from modeling_random_transformer.augmentation.training_set import (
+    TrainingSet,
+    nearest,
+    targets_by_source,
+    write_nearest,
+)
 from modeling_random_transformer.conversion.marian import convert_marian
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.data.mixing import CorpusSpec
@@ -77,7 +81,7 @@ def result(folder):
 class TestResult:
     def test_training_set_is_the_teachers_translations_then_the_original_pairs(self, folder, result):
         sources, targets = (
-            path.read_text().split("\n")[:-1] for path in SyntheticCorpus(result.run.folder / "distillation").train
+            (result.run.folder / "distillation" / f"train.{side}").read_text().split("\n")[:-1] for side in SIDES
         )
         teacher = AutoModelForSeq2SeqLM.from_pretrained(folder / "teacher")
         texts = (folder / "train.a").read_text().split("\n")[:-1]
@@ -107,10 +111,11 @@ class TestResult:
         assert rows["student", "float32"].chrf == pytest.approx(result.run.scores["test"]["chrf"]["score"])
 
     def test_record_and_model_card(self, folder, result):
-        record = json.loads((result.run.folder / "distillation.json").read_text())
-        assert record["teacher"] == [str(folder / "teacher")]
-        assert record["synthetic_share"] == result.corpus.synthetic_share
-        assert len(record["rows"]) == len(result.rows)
+        record = json.loads((result.run.folder / "distillation" / "job.json").read_text())
+        assert [*record] == ["translation", "training set", "int8", "comparison"]
+        assert all(stage["is_finished"] for stage in record.values())
+        assert record["training set"]["facts"]["original"] == 12
+        assert len(record["comparison"]["facts"]["rows"]) == len(result.rows)
         card = (result.run.folder / "README.md").read_text()
         assert card.count("## Distillation") == 1
         assert "`teacher` (1 model, 1 beams)" in card
@@ -125,11 +130,7 @@ class TestResult:
         assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
 
     def test_finished_distillation_is_not_repeated(self, folder, result, monkeypatch):
-        for module, name in (
-            (distillation.TestSet, "compare"),
-            (distillation.Comparison, "export_int8"),
-            (SyntheticCorpus, "best"),
-        ):
+        for module, name in ((distillation.TestSet, "compare"), (distillation, "new_folder"), (TrainingSet, "best")):
             monkeypatch.setattr(module, name, None)
         monkeypatch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", None)
         again = distilled(folder, source_file=str(folder / "test.a"), target_file=str(folder / "test.b"))
@@ -148,7 +149,7 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
     (tmp_path / "test.en").write_text(f"a book\n{long}\n")
     test = CorpusSpec(ParallelText(tmp_path / "test.en", tmp_path / "test.en"))
     args = TranslationTrainingArguments(output_dir=str(tmp_path / "student"), num_beams=1, use_cpu=True)
-    test_set = distillation.Comparison(tmp_path / "student", [tmp_path / "teacher"], test, args).test_set()
+    test_set = distillation.test_set_of(test, args)
     translations = test_set.translation("teacher", [tmp_path / "teacher"], "float32", args.device)()
     limits = {"max_source_tokens": 16} if positions == "learned" else {}
     tokenizer.model_max_length = 10**6
@@ -178,20 +179,25 @@ def test_teacher_with_language_tags(tmp_path):
         distilled(tmp_path, **files, source_lang=["a", "b"], target_lang=["b", "a"])
 
 
+@pytest.fixture
+def _no_comparison(monkeypatch):
+    monkeypatch.setattr(distillation, "compare", lambda *_: [])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["train_translation", "Comparison"])
-def test_resumes_after_an_interruption(folder, tmp_path, monkeypatch, stage):
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(distillation, stage, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            distilled(tmp_path, output="interrupted")
-    monkeypatch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", None)
-    if stage == "Comparison":
-        monkeypatch.setattr(distillation_corpus.SyntheticCorpus, "best", None)
-    assert len(distilled(tmp_path, output="interrupted").rows) >= 4
+def test_resumes_after_interruptions(folder, tmp_path, monkeypatch):
+    """No stage is repeated."""
+    translate_file = "modeling_random_transformer.inference.translation_files.translate_chunk"
+    for stage, later in (("train_translation", translate_file), ("compare", None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(distillation, stage, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                distilled(folder, output_dir=str(tmp_path / "student"))
+        monkeypatch.setattr(*((later,) if later else (TrainingSet, "best")), None)
+    assert len(distilled(folder, output_dir=str(tmp_path / "student")).rows) >= 4
 
 
+@pytest.mark.usefixtures("_no_comparison")
 def test_student_of_a_converted_marian_model(tmp_path):
     """Its tokenizer has no start token: the student's targets start with the padding token, like the teacher's."""
     opus_folder(tmp_path / "opus")
@@ -207,7 +213,7 @@ def test_student_of_a_converted_marian_model(tmp_path):
 
 class TestSelection:
     def test_drops_the_lowest_scores_per_token(self, tmp_path):
-        corpus = SyntheticCorpus(tmp_path)
+        corpus = TrainingSet(tmp_path, DistillationArguments(["x"], ["-"]))
         corpus.scores.write_text("-9.0\t9\n-4.0\t2\n-1.0\t4\n-6.0\t2\n")
         assert corpus.best(0) is None
         assert corpus.best(0.25) == {0, 1, 2}
@@ -217,9 +223,10 @@ class TestSelection:
         text = tmp_path / "mono.en"
         text.write_text("".join(f"{line}\n" for line in some_texts(20)))
         options = DistillationArguments(["x"], [str(text)], teacher_num_beams=1, drop_worst=0.25)
-        report = SyntheticCorpus(tmp_path / "work").make(random_translator(), random_tokenizer(), options, [], 256)
+        corpus = TrainingSet(tmp_path / "work", options)
+        report = corpus.make(random_translator(), random_tokenizer(), 256)
         assert report.dropped == int(0.25 * (report.selected - report.empty)) > 0
-        lines = [path.read_text().count("\n") for path in SyntheticCorpus(tmp_path / "work").train]
+        lines = [path.read_text().count("\n") for path in corpus.sides("train")]
         assert lines == [report.synthetic, report.synthetic]
 
 
@@ -244,8 +251,8 @@ class TestInterpolation:
             (tmp_path / name).write_text("".join(f"{line}\n" for line in lines[:5]))
         original = [CorpusSpec(ParallelText(tmp_path / "source", tmp_path / "target"))]
         options = DistillationArguments(["x"], [str(tmp_path / "mono")], teacher_num_beams=3, interpolate=True)
-        corpus = SyntheticCorpus(tmp_path / "work", interpolate=True)
-        report = corpus.make(teacher, tokenizer, options, original, 256)
+        corpus = TrainingSet(tmp_path / "work", options, original)
+        report = corpus.make(teacher, tokenizer, 256)
         expected = [*references, *(candidates[0] for candidates in n_best[5:])]
         assert corpus.translated.read_text().split("\n")[:-1] == [one_line(text) for text in expected]
         assert (report.interpolated, report.original) == (5, 5)
@@ -275,19 +282,20 @@ class TestInterpolation:
             return {f"{side}_file": str(tmp_path / f"{number}.{name}") for side, name in SIDES.items()}
 
         options = {"output_dir": str(tmp_path / "student"), "interpolate": True, "teacher_num_beams": 2}
-        corpus = SyntheticCorpus(tmp_path / "student" / "distillation", interpolate=True)
+        work = tmp_path / "student" / "distillation"
         texts = []
         for number, function in ((120, "score_file"), (60, "score_file"), (60, "train_translation")):
-            module = distillation if function == "train_translation" else distillation_corpus
+            module = distillation if function == "train_translation" else training_set
             with monkeypatch.context() as patch:
                 patch.setattr(module, function, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
                     distilled(folder, **options, **files(number), drop_worst=0.1)
-            texts.append(corpus.translated.read_text())
+            texts.append((work / "interpolated.target").read_text())
             monkeypatch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", None)
         assert texts[0] != texts[1] == texts[2]
-        assert json.loads(corpus.record.read_text())["report"]["dropped"] > 0
+        assert json.loads((work / "job.json").read_text())["training set"]["facts"]["dropped"] > 0
 
+    @pytest.mark.usefixtures("_no_comparison")
     def test_student(self, folder, monkeypatch):
         options = {
             "output": "interpolated",
@@ -299,12 +307,12 @@ class TestInterpolation:
         result = distilled(folder, **options)
         assert result.corpus.interpolated == result.corpus.original == 120
         assert "sequence-level interpolation" in (result.run.folder / "README.md").read_text()
-        monkeypatch.setattr(distillation_corpus, "write_nearest", None)
+        monkeypatch.setattr(training_set, "write_nearest", None)
         assert distilled(folder, **options).corpus == result.corpus
         more = {f"{side}_file": [str(folder / f"train.{x}"), str(folder / f"test.{x}")] for side, x in SIDES.items()}
-        with pytest.raises(ValueError, match="differs in original: use another output_dir"):
+        with pytest.raises(ValueError, match=r"original was .*: use another output"):
             distilled(folder, **options | more)
-        with pytest.raises(ValueError, match="must be the translation of the same texts by the same model"):
+        with pytest.raises(ValueError, match=r"num_return_sequences was 2, now None\): use another output"):
             distilled(folder, **options | {"interpolate": False})
 
     def test_texts_without_a_reference(self, folder, tmp_path):
@@ -321,8 +329,8 @@ def test_texts_in_a_column_and_on_standard_input(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[3:]).encode())))
     sources = [str(tmp_path / "mono.tsv"), "-"]
     options = DistillationArguments(["x"], sources, text_key="2", teacher_num_beams=1)
-    corpus = SyntheticCorpus(tmp_path / "work")
-    corpus.make(random_translator(), random_tokenizer(), options, [], 256)
+    corpus = TrainingSet(tmp_path / "work", options)
+    corpus.make(random_translator(), random_tokenizer(), 256)
     assert corpus.selected.read_text().splitlines() == texts
 
 
@@ -333,7 +341,7 @@ def test_restart_discards_the_translations_of_another_teacher_beam(folder, tmp_p
         with pytest.raises(KeyboardInterrupt):
             distilled(folder, **options)
         options["teacher_num_beams"] = 2
-        with pytest.raises(ValueError, match=r"num_beams: .* or discard these parts with restart \(--restart on"):
+        with pytest.raises(ValueError, match=r"num_beams was 1, now 2.* or discard the earlier work with restart"):
             distilled(folder, **options)
         with pytest.raises(KeyboardInterrupt):
             distilled(folder, **options, restart=True)
@@ -388,16 +396,19 @@ def test_training_set_of_a_student_is_kept(folder, tmp_path, monkeypatch):
         patch.setattr(distillation, "train_translation", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             distilled(folder, **options)
-        patch.setattr(distillation_corpus, "score_file", None)
+        patch.setattr(training_set, "score_file", None)
         with pytest.raises(KeyboardInterrupt):
             distilled(folder, **options)
     files = [path for path in (tmp_path / "student" / "distillation").iterdir() if path.name != "selected.source"]
     contents = [path.read_bytes() for path in files]
     (tmp_path / "student" / distillation.MANIFEST).write_text("{}")  # the training has begun
     for other, message in (
-        ({"drop_worst": 0.3}, "differs in drop_worst: use another output_dir"),
-        ({"source_file": str(folder / "test.a"), "target_file": str(folder / "test.b")}, "differs in original: use"),
-        ({"teacher_num_beams": 2}, "must be the translation of the same texts by the same model"),
+        ({"drop_worst": 0.3}, "drop_worst was 0.2, now 0.3.*: use another output"),
+        (
+            {"source_file": str(folder / "test.a"), "target_file": str(folder / "test.b")},
+            "original was .*: use another output",
+        ),
+        ({"teacher_num_beams": 2}, "num_beams was 1, now 2.*: use another output"),
     ):
         with pytest.raises(ValueError, match=message):
             distilled(folder, **options | other)
