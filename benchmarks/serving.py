@@ -18,7 +18,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.export import ENGINES, Translate, compare, export_model, folder_size, load_engine
-from modeling_random_transformer.export.search import translate_fn
+from modeling_random_transformer.export.engines import translate_fn
 
 WORDS = 37_000  # the paper's vocabulary (5.1)
 MAX_WORDS, NUM_SENTENCES = 12, 16  # words per sentence and number of sentences, for random weights

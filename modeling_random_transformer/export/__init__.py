@@ -10,8 +10,7 @@ Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[
 """
 
 from .compare import SENTENCES, Comparison, compare, folder_size
-from .engines import ENGINES, Engine, export_model, load_engine, max_tokens
-from .search import Translate
+from .engines import ENGINES, Engine, Translate, export_model, load_engine, max_tokens
 from .web import export_web_page
 
 __all__ = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..pipeline_random_transformer import longest_target
-from .search import Translate, translate_fn
+from .engines import Translate, translate_fn
 
 BEAMS = (1, 4)
 COMPARED_LENGTH = 128  # tokens of the source and the target for which every export is compared with the modules

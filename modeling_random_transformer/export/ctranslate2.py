@@ -28,14 +28,12 @@ from ..modeling_random_transformer import LearnedPositions, RandomTransformerFor
 from ..pipeline_random_transformer import encode_texts
 from ..utils.errors import format_names
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
-from .search import (
+from .engines import (
     LENGTH_PENALTY,
     MAX_BATCH_TOKENS,
     Translate,
-    check_options,
     end_tokens,
-    first_token,
-    min_new_tokens,
+    read_search,
     start_token,
     suppressed_sequences,
 )
@@ -208,24 +206,23 @@ class RandomTransformerLoader(BartLoader):
     def set_config(
         self, config: Any, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        check_options(model, "CTranslate2")
+        options = read_search(model, tokenizer, "CTranslate2")
         _, target = self.get_vocabulary(model, tokenizer)
-        start, end = start_and_end(model)
+        end = target[end_token(model)]
         config.layer_norm_epsilon = model.config.layer_norm_eps
         # add_source_bos and add_source_eos stay off, since the tokenizer appends the end token.
-        config.decoder_start_token = config.bos_token = target[start]
-        config.eos_token = target[end]
+        config.decoder_start_token = config.bos_token = target[options.start_token]
+        config.eos_token = end
         # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
-        config.unk_token = tokenizer.unk_token or target[end]
-        first = first_token(model, tokenizer)
+        config.unk_token = tokenizer.unk_token or end
         search = {  # arguments of translate_batch
-            "target_prefix": [] if first is None else [target[first]],
-            "min_decoding_length": min_new_tokens(model),
-            "no_repeat_ngram_size": model.generation_config.no_repeat_ngram_size or 0,
-            "suppress_sequences": [[target[i] for i in word] for word in suppressed_sequences(model) if len(word) > 1],
+            "target_prefix": [] if options.first_token is None else [target[options.first_token]],
+            "min_decoding_length": options.min_new_tokens,
+            "no_repeat_ngram_size": options.no_repeat_ngram_size,
+            "suppress_sequences": [[target[i] for i in word] for word in options.suppressed_sequences if len(word) > 1],
         }
         config.add_attribute(SEARCH, search)
-        config.add_attribute(PREFIX, getattr(model.config, "prefix", None) or "")
+        config.add_attribute(PREFIX, options.prefix)
 
     def get_vocabulary(
         self, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
@@ -248,7 +245,7 @@ def check_scores(
 ) -> None:
     """Raise a ValueError if the engine does not compute what the modules compute, whose code may have been edited."""
     model = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    start, end = start_and_end(model)
+    start, end = start_token(model, "CTranslate2"), end_token(model)
     excluded = {start, end, model.config.pad_token_id, *suppressed_tokens(model)}
     usable = torch.tensor([i for i in range(model.config.vocab_size) if i not in excluded])
     length = min(model.config.max_position_embeddings - 1, COMPARED_LENGTH)
@@ -322,14 +319,10 @@ def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | No
     return logits.index_fill(0, torch.tensor(suppressed), SUPPRESSED)
 
 
-def start_and_end(model: RandomTransformerForConditionalGeneration) -> tuple[int, int]:
-    """Ids of the tokens that start and end a target in `generate()`.
-
-    Raises:
-        ValueError: there is not exactly one of each.
-    """
-    start, ends = start_token(model, "CTranslate2"), end_tokens(model)
+def end_token(model: RandomTransformerForConditionalGeneration) -> int:
+    """The token that ends a target. Raise a `ValueError` if there is not exactly one."""
+    ends = end_tokens(model)
     if len(ends) != 1:
         given = model.generation_config.eos_token_id
         raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
-    return start, ends[0]
+    return ends[0]

@@ -1,19 +1,44 @@
-"""The list of inference engines, and the export of a model to one of them."""
+"""The list of inference engines, the export of a model to one of them, and the search that all of them use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from os import PathLike
-from typing import Any
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..pipeline_random_transformer import Seq2SeqPipeline, language_id
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names
 from ..utils.vocabulary import check_tokenizer
-from .search import Translate
+
+LENGTH_PENALTY = 0.6  # paper 6.1
+MAX_BATCH_TOKENS = 4096
+# Options of the generation config that change the result of a search and that only `generate()` computes, with values
+# that have no effect. `None` has none either.
+UNSUPPORTED: dict[str, Any] = {
+    "begin_suppress_tokens": [],
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1,
+    "max_time": None,
+    "repetition_penalty": 1,  # CTranslate2 applies it to logits, generate() in beam search to log-probabilities
+    "sequence_bias": None,
+    "stop_strings": None,
+    "token_healing": False,
+    "watermarking_config": None,
+}
+
+
+class Translate(Protocol):
+    """A function that translates texts."""
+
+    def __call__(self, texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
+        """Translate texts by greedy search (one beam) or beam search, and return the translations in their order."""
 
 
 @dataclass(frozen=True)
@@ -115,3 +140,112 @@ def engine_module(engine: str) -> Any:
             f"{format_names(missing)} cannot be found."
         )
     return import_module(f".{engine}", __package__)
+
+
+def translate_fn(model: Any, tokenizer: Any) -> Translate:
+    """Wrap a model's `generate()` as a function that translates texts."""
+    pipe = Seq2SeqPipeline(model, tokenizer, device=model.device, max_batch_tokens=MAX_BATCH_TOKENS)
+
+    def run(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
+        options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens, "do_sample": False}
+        options["forced_eos_token_id"] = None  # set by Marian; it replaces the last token at the length limit
+        options["num_return_sequences"] = 1
+        if num_beams > 1:  # CTranslate2 always stops after the first `num_beams` finished hypotheses
+            options |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
+            if forbids_tokens(model):  # CTranslate2 distributes their probability over the other tokens
+                options["renormalize_logits"] = True
+        indices = [i for i, text in enumerate(texts) if text.strip()]  # the pipeline rejects blank texts
+        translations = [""] * len(texts)
+        for i, answer in zip(indices, pipe([texts[i] for i in indices], **options), strict=True):
+            translations[i] = answer["generated_text"]
+        return translations
+
+    return run
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of a model's search that are exported, as `generate()` applies them.
+
+    Attributes:
+        start_token: the token that starts a target.
+        end_tokens: the tokens that end a target.
+        first_token: the token that every target begins with, such as the tag of its language.
+        suppressed_sequences: the sequences of tokens that are never completed.
+        min_new_tokens: the minimum number of tokens before the end token.
+        no_repeat_ngram_size: sequences of so many tokens are not repeated; 0 for no limit.
+        prefix: text before each source.
+    """
+
+    start_token: int
+    end_tokens: list[int]
+    first_token: int | None
+    suppressed_sequences: list[list[int]]
+    min_new_tokens: int
+    no_repeat_ngram_size: int
+    prefix: str
+
+
+def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any, engine: str) -> SearchOptions:
+    """Read the options of the generation config.
+
+    Raises:
+        ValueError: there is not exactly one start token; the engine would ignore an option; or the model has several
+            target languages, and neither its generation config nor the tokenizer selects one.
+    """
+    options = model.generation_config
+    for name, neutral in UNSUPPORTED.items():
+        value = getattr(options, name, None)
+        if value not in (None, neutral):
+            raise ValueError(f"{name} must be {neutral} for {engine}, got {value}.")
+    start = start_token(model, engine)
+    forced, language = options.forced_bos_token_id, getattr(tokenizer, "tgt_lang", None)
+    if forced is None and language is not None:
+        forced = language_id(tokenizer, language)
+    Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language({"forced_bos_token_id": forced})
+    return SearchOptions(
+        start_token=start,
+        end_tokens=end_tokens(model),
+        first_token=forced,
+        suppressed_sequences=suppressed_sequences(model),
+        min_new_tokens=min_new_tokens(model),
+        no_repeat_ngram_size=options.no_repeat_ngram_size or 0,
+        prefix=getattr(model.config, "prefix", None) or "",
+    )
+
+
+def start_token(model: RandomTransformerForConditionalGeneration, engine: str) -> int:
+    """The token that starts a target in `generate()`. Raise a `ValueError` if there is not exactly one."""
+    options = model.generation_config
+    start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
+    if not isinstance(start, int):
+        raise ValueError(f"decoder_start_token_id must be one token id for {engine}, got {start}.")
+    return start
+
+
+def end_tokens(model: RandomTransformerForConditionalGeneration) -> list[int]:
+    """The tokens that end a target in `generate()`."""
+    end = model.generation_config.eos_token_id
+    return end if isinstance(end, list) else [] if end is None else [end]
+
+
+def suppressed_sequences(model: Any) -> list[list[int]]:
+    """The sequences of tokens that `generate()` never completes: `suppress_tokens` and `bad_words_ids`."""
+    options, size = model.generation_config, model.config.vocab_size
+    ends = [[end] for end in end_tokens(model)]  # transformers allows them in spite of bad_words_ids
+    words = [word for word in options.bad_words_ids or [] if word not in ends]
+    words += [[token] for token in options.suppress_tokens or []]
+    return sorted({tuple(word): word for word in words if max(word) < size}.values())
+
+
+def min_new_tokens(model: Any) -> int:
+    """The minimum number of tokens before the end token in `generate()`."""
+    options = model.generation_config
+    of_target = max((options.min_length or 0) - 1, 0)  # min_length counts the start token
+    return of_target if options.min_new_tokens is None else options.min_new_tokens
+
+
+def forbids_tokens(model: Any) -> bool:
+    """Whether tokens can be forbidden in some steps of `generate()`."""
+    ngrams = model.generation_config.no_repeat_ngram_size
+    return bool(suppressed_sequences(model) or min_new_tokens(model) or ngrams)

@@ -5,6 +5,7 @@ Beams of one source share its keys and values, as in `generate()`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -95,13 +96,11 @@ class DecoderGraph(nn.Module):
         return tuple(outputs)
 
 
+@dataclass
 class GraphAttention:
     """Eager attention of one decoder layer, with a cache that grows by concatenation (see `StepAttention`).
 
-    `source_weights` are the weights of the cross-attention of the last step, `[sources, heads, beams · new_len,
-    source_len]`.
-
-    Args:
+    Attributes:
         layer: the decoder layer.
         keys: the target's keys so far, `[batch, heads, past_len, d_k]`, where batch is sources · beams.
         values: its values, `[batch, heads, past_len, d_v]`.
@@ -109,26 +108,22 @@ class GraphAttention:
         source_values: its values, `[sources, heads, source_len, d_v]`.
         causal_mask: true where a new token may see a token, `[new_len, past_len + new_len]`.
         source_mask: true for source tokens, `[sources, 1, 1, source_len]`.
+        source_weights: the weights of the cross-attention of the last step, `[sources, heads, beams · new_len,
+            source_len]`.
     """
 
-    def __init__(
-        self,
-        layer: Any,
-        keys: Tensor,
-        values: Tensor,
-        source_keys: Tensor,
-        source_values: Tensor,
-        causal_mask: Tensor,
-        source_mask: Tensor,
-    ):
-        self.self_attn, self.encoder_attn = layer.self_attn, layer.encoder_attn
-        self.keys, self.values = keys, values
-        self.source_keys, self.source_values = source_keys, source_values
-        self.causal_mask, self.source_mask = causal_mask, source_mask
+    layer: Any
+    keys: Tensor
+    values: Tensor
+    source_keys: Tensor
+    source_values: Tensor
+    causal_mask: Tensor
+    source_mask: Tensor
+    source_weights: Tensor = field(init=False)
 
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, new_len, heads · d_k]` and `[batch, new_len, heads · d_v]` → `[batch, new_len, heads · d_v]`."""
-        attention = self.self_attn
+        attention = self.layer.self_attn
         self.keys = torch.cat([self.keys, attention.split_heads(key, attention.config.d_k)], dim=2)
         self.values = torch.cat([self.values, attention.split_heads(value, attention.config.d_v)], dim=2)
         return attend(attention, query, self.keys, self.values, self.causal_mask[None, None])[0]
@@ -138,7 +133,7 @@ class GraphAttention:
         batch, new_len, width = query.shape
         grouped = query.reshape(self.source_keys.shape[0], -1, width)
         outputs, self.source_weights = attend(
-            self.encoder_attn, grouped, self.source_keys, self.source_values, self.source_mask
+            self.layer.encoder_attn, grouped, self.source_keys, self.source_values, self.source_mask
         )
         return outputs.reshape(batch, new_len, -1)
 

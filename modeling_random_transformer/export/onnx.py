@@ -24,9 +24,9 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..generation_random_transformer import difference
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
+from .engines import Translate, translate_fn
 from .graphs import DecoderGraph, EncoderGraph
 from .onnx_model import ATTENTIONS, DECODER, ENCODER, OnnxModel, tensor_names
-from .search import Translate, translate_fn
 
 # Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
 SOURCES, SOURCE_LEN, BEAMS, PAST_LEN, NEW_LEN = 2, 3, 4, 5, 6
@@ -58,14 +58,11 @@ def save(
     model.set_attn_implementation("eager")
     with TemporaryDirectory() as scratch:
         graphs = folder if dtype == "float32" else Path(scratch)
-        for name in (ENCODER, DECODER):
-            path = graphs / name
-            if name == ENCODER:
-                export_encoder(model, path)
-            else:
-                export_decoder(model, path, attentions=web)
-            if dtype == "int8":
-                quantize(path, folder / name, web)
+        export_encoder(model, graphs / ENCODER)
+        export_decoder(model, graphs / DECODER, attentions=web)
+        if dtype == "int8":
+            for name in (ENCODER, DECODER):
+                quantize(graphs / name, folder / name, web)
         check_logits(model, graphs)
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
@@ -99,16 +96,8 @@ def max_tokens(config: RandomTransformerConfig) -> int | None:
 def export_encoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:
     """Export the graph that encodes the source."""
     ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    dynamic_shapes = (dynamic(0, 1), dynamic(0, 1))
-    export_graph(
-        EncoderGraph(model),
-        tuple(inputs.values()),
-        dynamic_shapes,
-        [*inputs],
-        tensor_names(model.config, "source"),
-        path,
-    )
+    names, outputs = ["input_ids", "attention_mask"], tensor_names(model.config, "source")
+    export_graph(EncoderGraph(model), (ids, torch.ones_like(ids)), (dynamic(0, 1),) * 2, names, outputs, path)
 
 
 def export_decoder(model: RandomTransformerForConditionalGeneration, path: Path, attentions: bool = False) -> None:

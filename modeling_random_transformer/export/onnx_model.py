@@ -85,20 +85,11 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
     def dtype(self) -> torch.dtype:
         return torch.float32
 
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: Any,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> None:
+    def _prepare_cache_for_generation(self, generation_config: GenerationConfig, *args: Any) -> None:
         implementation = generation_config.cache_implementation
         if implementation not in (None, "dynamic"):
             raise ValueError(f"cache_implementation must be None or 'dynamic' for ONNX graphs, got {implementation!r}.")
-        super()._prepare_cache_for_generation(
-            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
-        )
+        super()._prepare_cache_for_generation(generation_config, *args)
 
     def forward(
         self,

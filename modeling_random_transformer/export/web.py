@@ -4,8 +4,15 @@ The folder is an export to ONNX with a page and its JavaScript: `load_engine` an
 that the page needs are downloaded from npm when it is exported; the page itself loads nothing from other hosts.
 """
 
+import base64
+import hashlib
 import json
+import os
 import shutil
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,22 +22,37 @@ from transformers import PreTrainedTokenizerBase
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ..utils.atomic_files import check_free, new_folder
-from .engines import check_engine, check_exportable, engine_module
-from .npm import Package, default_cache, download, extract
-from .search import (
-    LENGTH_PENALTY,
-    check_options,
-    end_tokens,
-    first_token,
-    min_new_tokens,
-    start_token,
-    suppressed_sequences,
-)
+from .engines import LENGTH_PENALTY, check_engine, check_exportable, engine_module, read_search
 
 PAGE = Path(__file__).parent / "page"
 INDEX = "index.html"
 SCRIPTS, VENDOR = "page", "page/vendor"
 SETTINGS = "page.json"
+TIMEOUT = 600  # seconds
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of a pinned version, and the files that are used.
+
+    Args:
+        name: its name in the registry.
+        version: its version.
+        sha512: the digest of its archive in base64, as in package-lock.json.
+        files: paths of the files within the package.
+    """
+
+    name: str
+    version: str
+    sha512: str
+    files: Sequence[str]
+
+    @property
+    def archive(self) -> str:
+        """The file name that `npm pack` gives to the archive."""
+        return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
+
+
 RUNTIME = Package(
     "onnxruntime-web",
     "1.30.0",
@@ -111,26 +133,15 @@ def page_settings(
     """
     config = model.config
     check_web_tokenizer(tokenizer)
-    check_options(model, "the web page")
+    search = read_search(model, tokenizer, "the web page")
     positions = config.max_position_embeddings if config.position_embedding == "learned" else None
     limit, _ = source_limit(tokenizer, positions, None)
+    widths = ("encoder_layers", "decoder_layers", "num_heads", "d_model", "d_k", "d_v", "vocab_size")
     return {
         "dtype": dtype,
         "parameters": model.num_parameters(),
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "num_heads": config.num_heads,
-        "d_model": config.d_model,
-        "d_k": config.d_k,
-        "d_v": config.d_v,
-        "vocab_size": config.vocab_size,
-        "start_token": start_token(model, "the web page"),
-        "end_tokens": end_tokens(model),
-        "first_token": first_token(model, tokenizer),
-        "suppressed_sequences": suppressed_sequences(model),
-        "min_new_tokens": min_new_tokens(model),
-        "no_repeat_ngram_size": model.generation_config.no_repeat_ngram_size or 0,
-        "prefix": getattr(config, "prefix", None) or "",
+        **{name: getattr(config, name) for name in widths},
+        **asdict(search),
         "control_tokens": getattr(tokenizer, "control_tokens", []),  # text, if they occur in a text
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "max_source_tokens": limit if limit < 10**6 else None,  # 10³⁰ means none
@@ -153,3 +164,56 @@ def check_web_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     if kinds != ["BPE", "ByteLevel", "ByteLevel"]:
         found = type(tokenizer).__name__ if backend is None else f"{type(tokenizer).__name__} of type {kinds[0]}"
         raise ValueError(f"tokenizer must be a byte-level BPE tokenizer for the web page, got a {found}.")
+
+
+def default_cache() -> Path:
+    """The folder of downloaded archives of the current user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "random-transformer" / "npm"
+
+
+def download(packages: Sequence[Package], folder: Path) -> None:
+    """Download the archives that are not in a folder with `npm pack`, and check the digests of all.
+
+    Raises:
+        ValueError: an archive is missing and npm is not installed or fails, or an archive has another digest.
+        OSError: the folder is not writable.
+    """
+    missing = [package for package in packages if not (folder / package.archive).exists()]
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        pack(missing, folder)
+    for package in packages:
+        digest = hashlib.sha512((folder / package.archive).read_bytes()).digest()
+        if base64.b64encode(digest).decode() != package.sha512:
+            raise ValueError(
+                f"{folder / package.archive} must be the archive of {package.name} {package.version}, got a file with "
+                "another digest: delete it to download it again."
+            )
+
+
+def pack(packages: Sequence[Package], folder: Path) -> None:
+    """Call `npm pack`, which downloads the archives of packages without running any of their scripts."""
+    npm = shutil.which("npm")
+    names = [f"{package.name}@{package.version}" for package in packages]
+    if npm is None:
+        raise ValueError(
+            f"npm must be installed to download {' and '.join(names)}, or npm_cache must be a folder with "
+            f"{' and '.join(package.archive for package in packages)}, got {str(folder)!r}."
+        )
+    command = [npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder), *names]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"npm pack must finish within {TIMEOUT} seconds, but did not.") from error
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in error.stderr.splitlines() if line.startswith("npm error")] or error.stderr.split("\n")
+        raise ValueError(f"npm must be able to download {' and '.join(names)}, but failed: {lines[0]}") from error
+
+
+def extract(package: Package, cache: Path, folder: Path) -> None:
+    """Extract the files of a package to a folder, without their own folders."""
+    with tarfile.open(cache / package.archive) as archive:
+        for name in package.files:
+            content = archive.extractfile(f"package/{name}")
+            assert content is not None  # the digest is that of an archive with these files
+            (folder / Path(name).name).write_bytes(content.read())

@@ -17,6 +17,7 @@ from transformers import (
 
 from modeling_random_transformer.conversion import convert_marian, from_marian
 from modeling_random_transformer.inference import translate
+from tests.helpers.conversion import Call, check_refused
 from tests.helpers.marian import ENGLISH, SPANISH, opus_folder, tiny_marian
 from tests.helpers.references import relative_difference
 
@@ -45,10 +46,9 @@ def logits_of(model: MarianMTModel):
     return lambda ids, mask, target: model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_logits_and_generation_equal_original(case, seed):
-    original = tiny_marian(seed, **CASES[case])
+def test_logits_and_generation_equal_original(case):
+    original = tiny_marian(**CASES[case])
     model, report = from_marian(original)
     assert relative_difference(model, logits_of(original)) < 1e-5
     batch = batch_for(original)
@@ -207,9 +207,7 @@ def test_tokenizer_is_copied(separate_vocabs, tmp_path):
 def test_invalid_tokenizer_writes_nothing(change, message, tmp_path):
     opus_folder(tmp_path / "opus", separate_vocabs=True)
     change(tmp_path / "opus")
-    with pytest.raises(ValueError, match=message):
-        convert_marian(tmp_path / "opus", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    check_refused(message, tmp_path, convert_marian, tmp_path / "opus", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -264,17 +262,9 @@ def another_vocabulary(**changes):
     return lambda folder: (folder / "vocab.json").write_text(json.dumps({**VOCABULARY, **changes}))
 
 
-class RunCommand:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.path}",)
-
-
 def with_code(folder):
     (folder / "model.safetensors").unlink()
-    torch.save({"model.shared.weight": RunCommand(folder.parent / "ran")}, folder / "pytorch_model.bin")
+    torch.save({"model.shared.weight": Call(os.system, f"touch {folder.parent}/ran")}, folder / "pytorch_model.bin")
 
 
 @pytest.mark.parametrize(
@@ -302,10 +292,7 @@ def with_code(folder):
 )
 def test_invalid_folder_writes_nothing(folder, change, message, tmp_path):
     change(folder)
-    with pytest.raises(ValueError, match=message) as caught:
-        convert_marian(folder, tmp_path / "out")
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == [folder]
+    check_refused(message, tmp_path, convert_marian, folder, tmp_path / "out")
 
 
 def test_existing_output_is_not_overwritten(folder):
@@ -322,6 +309,4 @@ def test_argument_of_wrong_type_raises(wrong):
 
 def test_vocabulary_smaller_than_embedding(folder, tmp_path):
     tiny_marian(vocab_size=300, decoder_vocab_size=300).save_pretrained(folder)
-    with pytest.raises(ValueError, match="300 rows of the embedding, got 61"):
-        convert_marian(folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    check_refused("300 rows of the embedding, got 61", tmp_path, convert_marian, folder, tmp_path / "out")

@@ -13,7 +13,7 @@ from modeling_random_transformer.conversion import (
     from_torch_transformer,
 )
 from modeling_random_transformer.modeling_random_transformer import sinusoids
-from tests.helpers.references import relative_difference, same_search
+from tests.helpers.conversion import assert_same, check_refused
 from tests.helpers.torch_transformer import TARGETS, TOKENS, WIDTH, Original
 
 # Warnings of nn.Transformer about its fast path.
@@ -30,26 +30,15 @@ CASES = {
 }
 
 
-def pad_vocabulary(original: Original, size: int):
-    def logits(*inputs):
-        known = original(*inputs)
-        return torch.cat([known, known.new_full((*known.shape[:-1], size - known.shape[-1]), -torch.inf)], dim=-1)
-
-    return logits
-
-
-def assert_same(original: Original, model: nn.Module) -> None:
+def check_same(original: Original, model: nn.Module, search: bool = False) -> None:
     sizes = original.source.num_embeddings, original.target.num_embeddings
-    assert relative_difference(model, original, vocabularies=sizes) < 1e-5
-    mask = (torch.arange(8) < torch.tensor([8, 5, 2])[:, None]).long()
-    ids = torch.randint(4, sizes[0], mask.shape, generator=torch.Generator().manual_seed(1)) * mask
-    batch = {"input_ids": ids, "attention_mask": mask}
-    for beams in (1, 4):
-        assert same_search(model, pad_vocabulary(original, model.config.vocab_size), batch, beams)
+    assert_same(model, original, sizes, pad=0, search=search)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("as_module", [True, False])
+@pytest.mark.parametrize(
+    ("case", "as_module"),
+    [*((case, True) for case in CASES), ("pre-norm", False), ("without biases, post-norm", False)],
+)
 def test_logits_and_search_equal_original(case, as_module):
     original = Original(**CASES[case])
     module = original.transformer
@@ -62,7 +51,7 @@ def test_logits_and_search_equal_original(case, as_module):
         scale_embedding=True,
         **options,
     )
-    assert_same(original, model)
+    check_same(original, model, search=True)
     assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
     assert set(module.state_dict()) <= {m.source for m in report.mapped}
     assert bool(report.defaults) == ("bias" in CASES[case])
@@ -76,8 +65,15 @@ def state_dict_options(case: dict) -> dict:
     return {"num_heads": 2, **{name: value for name, value in known.items() if name in expected}}
 
 
-@pytest.mark.parametrize("tokens", [(TOKENS,), (TOKENS, TOKENS), (TARGETS, TOKENS), (TOKENS, TARGETS)])
-@pytest.mark.parametrize("output", ["bias", "plain", "tied"])
+@pytest.mark.parametrize(
+    ("tokens", "output"),
+    [
+        ((TOKENS,), "tied"),
+        ((TOKENS, TOKENS), "bias"),
+        *(((TARGETS, TOKENS), output) for output in ("plain", "tied")),
+        *(((TOKENS, TARGETS), output) for output in ("bias", "plain", "tied")),
+    ],
+)
 def test_embeddings_and_output(tokens, output):
     original = Original(tokens, output=output, positions="none", scale=False)
     embedding = original.source if len(tokens) == 1 else (original.source.weight, original.target.weight)
@@ -85,21 +81,14 @@ def test_embeddings_and_output(tokens, output):
     assert model.config.tie_word_embeddings == (output == "tied")
     assert model.config.share_embeddings == (len(tokens) == 1)
     assert model.config.vocab_size == TOKENS
-    assert_same(original, model)
+    check_same(original, model)
 
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "concatenated"])
 def test_positions_by_name(positions):
     original = Original((TOKENS,), positions=positions)
     arguments = (original.transformer, original.source, original.output)
-    assert_same(original, from_torch_transformer(*arguments, positions=positions, scale_embedding=True)[0])
-
-
-def test_output_is_limited_by_the_positions():
-    original = Original((TOKENS,))
-    model, _ = from_torch_transformer(original.transformer, original.source, positions=original.table)
-    ids = torch.tensor([[5, 9, 7]])
-    assert model.generate(ids, suppress_tokens=[model.config.eos_token_id]).shape == (1, len(original.table))
+    check_same(original, from_torch_transformer(*arguments, positions=positions, scale_embedding=True)[0])
 
 
 def test_tables_of_sinusoids_are_recognized():
@@ -109,7 +98,7 @@ def test_tables_of_sinusoids_are_recognized():
     model, report = from_torch_transformer(*arguments, positions=tables, scale_embedding=True)
     assert model.config.position_embedding == "sinusoidal"
     assert set(report.unused) == {"source_positions", "target_positions"}
-    assert_same(original, model)
+    check_same(original, model)
 
 
 def test_custom_stacks_without_final_norms():
@@ -119,7 +108,7 @@ def test_custom_stacks_without_final_norms():
     options = {"positions": original.table, "scale_embedding": True}
     model, _ = from_torch_transformer(original.transformer, *arguments, **options)
     assert not model.config.final_layer_norm
-    assert_same(original, model)
+    check_same(original, model)
     original.transformer.decoder.norm = nn.LayerNorm(WIDTH)
     with pytest.raises(ValueError, match=r"encoder\.norm and decoder\.norm"):
         from_torch_transformer(original.transformer, *arguments, **options)
@@ -162,20 +151,13 @@ def change(path: str, **attributes):
     return changed
 
 
-class CustomLayer(nn.TransformerEncoderLayer):
+def custom(module_class: type) -> type:
     """A subclass with a possibly different computation."""
+    return type(f"Custom{module_class.__name__}", (module_class,), {})
 
 
-class CustomLinear(nn.Linear):
-    """A subclass with a possibly different computation."""
-
-
-class CustomEmbedding(nn.Embedding):
-    """A subclass with a possibly different computation."""
-
-
-class CustomAttention(nn.MultiheadAttention):
-    """A subclass with a possibly different computation."""
+CustomLayer, CustomLinear = custom(nn.TransformerEncoderLayer), custom(nn.Linear)
+CustomEmbedding, CustomAttention = custom(nn.Embedding), custom(nn.MultiheadAttention)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +176,7 @@ class CustomAttention(nn.MultiheadAttention):
         (change("decoder.layers.0.norm3", eps=0.5), "layer_norm_eps"),
         (change("encoder.norm", eps=0.5), "layer_norm_eps"),
         (change("decoder.layers.0.multihead_attn", num_heads=4), "num_heads"),
-        (lambda t: t.encoder.layers.__setitem__(0, CustomLayer(WIDTH, 2, 24)), "CustomLayer"),
+        (lambda t: t.encoder.layers.__setitem__(0, CustomLayer(WIDTH, 2, 24)), "CustomTransformerEncoderLayer"),
         (lambda t: setattr(t.decoder, "norm", nn.Identity()), "Identity"),
         (lambda t: setattr(t, "encoder", nn.Identity()), "Identity"),
         (lambda t: t.register_parameter("gate", nn.Parameter(torch.ones(1))), "got gate"),
@@ -206,9 +188,8 @@ class CustomAttention(nn.MultiheadAttention):
 def test_unsupported_module_is_named(changed, message):
     original = Original((TOKENS,))
     changed(original.transformer)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=f"^[^\n]*(?:{message})[^\n]*$"):
         from_torch_transformer(original.transformer, original.source, original.output)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +242,7 @@ def test_convert_file(suffix, tmp_path):
     else:
         save_file(weights, path)
         report = convert_torch_transformer(path, tmp_path / "out", **NAMES)
-    assert_same(original, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out"))
+    check_same(original, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -278,6 +259,4 @@ def test_convert_file(suffix, tmp_path):
 def test_invalid_description_writes_nothing(change, message, tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(Original().state_dict(), path)
-    with pytest.raises(ValueError, match=message):
-        convert_torch_transformer(path, tmp_path / "out", **{**NAMES, **change})
-    assert sorted(tmp_path.iterdir()) == [path]
+    check_refused(message, tmp_path, convert_torch_transformer, path, tmp_path / "out", **{**NAMES, **change})

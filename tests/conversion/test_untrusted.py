@@ -18,6 +18,7 @@ from modeling_random_transformer.commands.command_line import print_error
 from modeling_random_transformer.conversion import archives, convert_archive, convert_fairseq, convert_marian_npz
 from modeling_random_transformer.conversion.untrusted import parse_yaml, read_checkpoint
 from modeling_random_transformer.utils.errors import format_names, format_value, printable
+from tests.helpers.conversion import Call
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import options, random_weights, save_npz, write_npz
 
@@ -106,16 +107,6 @@ def test_weights_that_are_not_finite(value, tmp_path):
     write_npz(tmp_path / "model.npz", weights, options())
     with pytest.raises(ValueError, match=r"encoder_l1_ffn_W1 of .* one with values that are infinite or not a number"):
         convert_marian_npz(tmp_path / "model.npz", tmp_path / "out")
-
-
-class Call:
-    """Is pickled as a call of a function."""
-
-    def __init__(self, function, *args):
-        self.function, self.args = function, args
-
-    def __reduce__(self):
-        return self.function, self.args
 
 
 def endless():

@@ -6,9 +6,12 @@ import sys
 
 import pytest
 import yaml
+from transformers import GenerationConfig
 
-from modeling_random_transformer.conversion import convert_marian_npz
+from modeling_random_transformer.conversion import ConversionReport, convert_marian_npz
+from modeling_random_transformer.conversion.marian_npz import set_search_options
 from modeling_random_transformer.conversion.marian_npz_files import find_files, read_vocabulary
+from tests.helpers.conversion import check_refused
 from tests.helpers.marian_npz import opus_folder, save_npz, spm_folder
 
 SPECIAL = "</s>: 0\n<unk>: 1\n"
@@ -96,11 +99,7 @@ def test_invalid_file(text, message, tmp_path):
 
 
 def check_error(folder, message, **options):
-    output = folder.parent / "out"
-    with pytest.raises(ValueError, match=message) as caught:
-        convert_marian_npz(folder, output, **options)
-    assert "\n" not in str(caught.value)
-    assert not output.exists()
+    check_refused(message, folder.parent, convert_marian_npz, folder, folder.parent / "out", **options)
 
 
 def test_vocabulary_of_another_model(opus):
@@ -221,22 +220,19 @@ def test_options_of_the_search(tmp_path):
     ("text", "beams"),
     [
         ("beam-size: 1\nnormalize: 0.6\n", 1),
-        ("beam-size: 1\nnormalize: 0\n", 1),
         ("normalize: 0.6\n", None),
         ("beam-size: 4\nnormalize: .nan\n", 4),
         ("beam-size: 4\nnormalize: .inf\n", 4),
-        ("beam-size: 1000000000\nnormalize: 0.6\n", None),
         ("beam-size: 4\nnormalize: true\n", 4),
+        ("beam-size: 1000000000\nnormalize: 0.6\n", None),
         ("beam-size: true\nnormalize: 0.6\n", None),
         ("beam-size: 0\nnormalize: 0.6\n", None),
     ],
 )
-def test_length_normalization_without_a_counterpart_is_dropped(text, beams, tmp_path):
-    save_npz(tmp_path / "model.npz")
-    (tmp_path / "decoder.yml").write_text(text)
-    report = convert_marian_npz(tmp_path, tmp_path / "out")
-    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
-    assert (config.get("num_beams"), config.get("length_penalty")) == (beams, None)
+def test_length_normalization_without_a_counterpart_is_dropped(text, beams):
+    config, report = GenerationConfig(), ConversionReport("Marian")
+    set_search_options(config, yaml.safe_load(text), report)
+    assert (config.num_beams, config.length_penalty) == (beams, None)
     assert any(note.startswith("normalize=") and "was dropped" in note for note in report.notes)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from itertools import cycle
 from operator import ne
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from transformers import GenerationConfig
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.export import export_model, load_engine
-from modeling_random_transformer.export.search import UNSUPPORTED as SEARCH_OPTIONS
+from modeling_random_transformer.export.engines import UNSUPPORTED as SEARCH_OPTIONS
 from modeling_random_transformer.export.web import page_settings
 from tests.helpers.engines import BEAMS, CONFIGS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import EOS, assert_near, random_ids, tiny_model
@@ -21,26 +23,18 @@ pytestmark = needs("ctranslate2")
 GUIDE = Path(__file__).parents[2] / "docs" / "how_to" / "export.md"
 
 
-def check_float32(folder: Path, **overrides) -> None:
-    model, tokenizer = exportable(**overrides)
-    export_model(model, tokenizer, folder, engine="ctranslate2")
-    translate = load_engine(folder, "ctranslate2")
+ACTIVATIONS = ["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu", "tanh", "sigmoid"]
+
+
+@pytest.mark.parametrize(("name", "activation"), [*zip(CONFIGS, cycle(ACTIVATIONS), strict=False)])
+def test_float32_translations_equal_model(name, activation, tmp_path):
+    model, tokenizer = exportable(**{"activation_function": activation, **CONFIGS[name]})
+    export_model(model, tokenizer, tmp_path / "out", engine="ctranslate2")
+    translate = load_engine(tmp_path / "out", "ctranslate2")
     for num_beams in BEAMS:
         expected = own_translations(model, tokenizer, num_beams)
         assert len(set(expected)) > 1, "translations must differ to be compared"
         assert translate(TEXTS, num_beams, LIMIT) == expected
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_float32_translations_equal_model(name, tmp_path):
-    check_float32(tmp_path / "out", **CONFIGS[name])
-
-
-@pytest.mark.parametrize(
-    "activation", ["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu", "tanh", "sigmoid"]
-)
-def test_activation_translations_equal_model(activation, tmp_path):
-    check_float32(tmp_path / "out", activation_function=activation)
 
 
 def test_activations_of_one_kind_are_equal():
@@ -56,15 +50,14 @@ def test_activations_of_one_kind_are_equal():
 
 
 @pytest.mark.parametrize("num_beams", BEAMS)
-def test_generated_ids_equal_model(num_beams, tmp_path):
+def test_generated_ids_equal_model(num_beams, exported):
     """Without torch: tokens in, tokens out."""
     import ctranslate2
 
-    model, tokenizer = exportable(seed=3)
-    export_model(model, tokenizer, tmp_path / "out")
+    model, tokenizer, folder = exported
     sources = [tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) for text in TEXTS]
     assert all(source[-1] == "</s>" for source in sources)
-    engine = ctranslate2.Translator(str(tmp_path / "out"))
+    engine = ctranslate2.Translator(str(folder))
     options = {"beam_size": num_beams, "max_decoding_length": LIMIT, "min_decoding_length": 0, "return_end_token": True}
     results = engine.translate_batch(sources, **options)
     for text, result in zip(TEXTS, results, strict=True):
@@ -89,10 +82,8 @@ def log_probabilities(model, tokenizer, folder):
     return own, torch.tensor([each.log_probs for each in scored])
 
 
-def test_scores_equal_log_probabilities(tmp_path):
-    model, tokenizer = exportable()
-    export_model(model, tokenizer, tmp_path / "out")
-    own, scored = log_probabilities(model, tokenizer, tmp_path / "out")
+def test_scores_equal_log_probabilities(exported):
+    own, scored = log_probabilities(*exported)
     assert_near(scored, own, 1e-4)
 
 
@@ -197,20 +188,27 @@ def test_options_of_generation_equal_model(name, tmp_path):
     assert [translate(TEXTS, num_beams, LIMIT) for num_beams in BEAMS] == expected
 
 
-def test_blank_texts_have_blank_translations(tmp_path):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A model, its tokenizer, and the folder that they were exported to."""
     model, tokenizer = exportable()
-    export_model(model, tokenizer, tmp_path / "out")
-    texts = ["   ", TEXTS[0], "", "\t\n", TEXTS[1]]
+    folder = tmp_path_factory.mktemp("exported") / "out"
+    export_model(model, tokenizer, folder)
+    return model, tokenizer, folder
+
+
+def test_blank_texts_have_blank_translations(exported):
+    model, tokenizer, folder = exported
+    translate, texts = load_engine(folder), ["   ", TEXTS[0], "", "\t\n", TEXTS[1]]
     for num_beams in BEAMS:
-        found = load_engine(tmp_path / "out")(texts, num_beams, LIMIT)
+        found = translate(texts, num_beams, LIMIT)
         assert found == own_translations(model, tokenizer, num_beams, texts)
         assert found[0] == found[2] == found[3] == ""
-    assert load_engine(tmp_path / "out")([" "], 1, LIMIT) == [""]
+    assert translate([" "], 1, LIMIT) == [""]
 
 
-def test_export_of_an_earlier_version(tmp_path):
-    model, tokenizer = exportable()
-    export_model(model, tokenizer, tmp_path / "out")
+def test_export_of_an_earlier_version(exported, tmp_path):
+    shutil.copytree(exported[2], tmp_path / "out")
     settings = json.loads((tmp_path / "out" / "config.json").read_text())
     (tmp_path / "out" / "config.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "search"}))
     with pytest.raises(ValueError, match=r"folder must contain a config.json with 'search', got .*: export it again"):

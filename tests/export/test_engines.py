@@ -9,7 +9,7 @@ from transformers import TorchAoConfig
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerModel
 from modeling_random_transformer.export import ENGINES, Comparison, compare, export_model, folder_size, load_engine
 from modeling_random_transformer.export import engines as engines_module
-from modeling_random_transformer.export.search import translate_fn
+from modeling_random_transformer.export.engines import translate_fn
 from modeling_random_transformer.utils.atomic_files import check_free, new_folder
 from tests.helpers.engines import exportable
 

@@ -20,7 +20,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.commands import export as command
-from modeling_random_transformer.export import export_web_page, load_engine, npm, web
+from modeling_random_transformer.export import export_web_page, load_engine, web
 from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
 from tests.helpers.browser import chromium, errors, requests, require_chromium, static_host
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
@@ -103,14 +103,14 @@ def test_invalid_options(options, message, tmp_path, capsys):
 # Packages
 
 
-def fake_package(folder: Path, content: bytes = b"code") -> npm.Package:
+def fake_package(folder: Path, content: bytes = b"code") -> web.Package:
     """A package in the folder."""
     with tarfile.open(folder / "scope-name-1.2.3.tgz", "w:gz") as archive:
         member = tarfile.TarInfo("package/dist/module.mjs")
         member.size = len(content)
         archive.addfile(member, io.BytesIO(content))
     digest = hashlib.sha512((folder / "scope-name-1.2.3.tgz").read_bytes()).digest()
-    return npm.Package("@scope/name", "1.2.3", base64.b64encode(digest).decode(), ["dist/module.mjs"])
+    return web.Package("@scope/name", "1.2.3", base64.b64encode(digest).decode(), ["dist/module.mjs"])
 
 
 def fake_npm(folder: Path, monkeypatch, script: str) -> None:
@@ -123,9 +123,9 @@ def fake_npm(folder: Path, monkeypatch, script: str) -> None:
 def test_packages_in_the_cache_need_no_npm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     package = fake_package(tmp_path)
-    npm.download([package], tmp_path)
+    web.download([package], tmp_path)
     (tmp_path / "out").mkdir()
-    npm.extract(package, tmp_path, tmp_path / "out")
+    web.extract(package, tmp_path, tmp_path / "out")
     assert (tmp_path / "out" / "module.mjs").read_bytes() == b"code"
 
 
@@ -135,7 +135,7 @@ def test_missing_packages_are_packed_by_npm(tmp_path, monkeypatch):
     fake_npm(
         tmp_path, monkeypatch, f'echo "$@" > {tmp_path}/arguments; /bin/cp {tmp_path}/downloaded "$5/{package.archive}"'
     )
-    npm.download([package], tmp_path / "new" / "cache")
+    web.download([package], tmp_path / "new" / "cache")
     assert (tmp_path / "arguments").read_text().split()[-1] == "@scope/name@1.2.3"
     assert (tmp_path / "new" / "cache" / package.archive).exists()
 
@@ -147,13 +147,13 @@ def test_errors_of_packages(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"npm must be installed to download @scope/name@1.2.3, or npm_cache must be a"
     ):
-        npm.download([package], empty)
+        web.download([package], empty)
     fake_npm(tmp_path, monkeypatch, "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 1")
     with pytest.raises(ValueError, match=r"npm must be able to download @scope/name@1.2.3, but failed: npm error code"):
-        npm.download([package], empty)
+        web.download([package], empty)
     (tmp_path / package.archive).write_bytes(b"changed")
     with pytest.raises(ValueError, match=r"must be the archive of @scope/name 1.2.3, got a file with another digest"):
-        npm.download([package], tmp_path)
+        web.download([package], tmp_path)
 
 
 # Page
@@ -164,10 +164,10 @@ def packages():
     """The folder of the JavaScript packages, which are downloaded once per machine."""
     require_chromium()
     try:
-        npm.download(web.PACKAGES, npm.default_cache())
+        web.download(web.PACKAGES, web.default_cache())
     except ValueError as error:
         pytest.skip(str(error))
-    return npm.default_cache()
+    return web.default_cache()
 
 
 @pytest.fixture(scope="module")

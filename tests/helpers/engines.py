@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.export import ENGINES
-from modeling_random_transformer.export.search import translate_fn
+from modeling_random_transformer.export.engines import translate_fn
 from tests.helpers.models import EOS, tiny_model
 from tests.helpers.translation import random_tokenizer, some_texts
 

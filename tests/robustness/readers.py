@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from modeling_random_transformer.conversion import convert_archive, convert_fairseq, convert_marian_npz
+from tests.helpers.conversion import Call
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import options, random_weights, save_npz, write_npz
 
@@ -118,16 +119,6 @@ def yaml_mutant(draw: random.Random, folder: Path) -> Path:
     stored = "\n".join(f"{name}: {json.dumps(value)}" for name, value in options().items() if name not in names)
     weights["special:model.yml"] = np.frombuffer(f"{text}\n{stored}".encode() + b"\0", np.int8)
     return write_npz(folder / "model.npz", weights, None)
-
-
-class Call:
-    """Is pickled as a call."""
-
-    def __init__(self, function: Any, *args: Any):
-        self.function, self.args = function, args
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.function, self.args
 
 
 def pickle_value(draw: random.Random) -> Any:
