@@ -18,7 +18,7 @@ from .modeling_random_transformer import (
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
 )
-from .pipeline_aliases_random_transformer import register_tasks
+from .pipeline_aliases_random_transformer import register_v4_tasks
 from .pipeline_random_transformer import Seq2SeqPipeline
 from .quantization_random_transformer import DynamicInt8Config
 from .tokenization_random_transformer import RandomTransformerTokenizer
@@ -39,6 +39,7 @@ __all__ = [
     "RandomTransformerPreTrainedModel",
     "RandomTransformerTokenizer",
     "Seq2SeqPipeline",
+    "register_v4_tasks",
 ]
 
 # Register the classes for `from_pretrained`, and save their code with checkpoints for `trust_remote_code`.
@@ -50,8 +51,6 @@ for auto_class, name in MODEL_CLASSES.items():
     model_class = globals()[name]
     getattr(transformers, auto_class).register(RandomTransformerConfig, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class)
-
-register_tasks()
 
 if is_peft_available():  # importing it takes 0.1 s
     from .utils.peft_targets import register_target_modules

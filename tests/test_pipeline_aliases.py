@@ -1,6 +1,8 @@
-"""The tasks of transformers v4 that v5 has removed: their arguments, defaults and outputs."""
+"""The tasks of transformers v4 that v5 has removed: their registration, arguments, defaults and outputs."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,21 +13,23 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
     pipeline,
-    pipelines,
 )
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from modeling_random_transformer import pipeline_aliases_random_transformer as module
+from modeling_random_transformer import register_v4_tasks
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = some_texts(3)
-KEYS = {"translation": "translation", "summarization": "summary", "text2text-generation": "generated"}
-PARAMS = {
-    "summarization": {"prefix": "summarize: ", "max_length": 5, "num_beams": 2},
-    "translation_en_to_de": {"prefix": "translate English to German: ", "max_length": 7, "num_beams": 1},
-    "translation_en_to_fr": {"prefix": "translate English to French: ", "max_length": 6, "num_beams": 3},
-}
+PARAMS = {"prefix": "summarize: ", "max_length": 5, "num_beams": 2}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setattr(PIPELINE_REGISTRY, "supported_tasks", dict(PIPELINE_REGISTRY.supported_tasks))
+    monkeypatch.setattr(PIPELINE_REGISTRY, "check_task", PIPELINE_REGISTRY.check_task)
+    register_v4_tasks()
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +42,6 @@ def model():
     return random_translator().double()
 
 
-@pytest.fixture(scope="module")
-def t5(tokenizer):
-    torch.manual_seed(3)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "initializer_factor": 20.0}
-    ids = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": EOS}
-    config = T5Config(vocab_size=len(tokenizer), **sizes, **ids, task_specific_params=PARAMS)
-    return T5ForConditionalGeneration(config).eval().double()
-
-
-@pytest.fixture(scope="module")
-def nllb():
-    tokens = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "▁": 4, "a": 5, "b": 6}
-    stacks = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    config = M2M100Config(vocab_size=300, decoder_start_token_id=2, **stacks, **sizes)
-    return M2M100ForConditionalGeneration(config).eval().double(), NllbTokenizer(vocab=tokens, merges=[])
-
-
 def make(task, model, tokenizer, **options):
     return pipeline(task, model=model, tokenizer=tokenizer, device="cpu", **options)
 
@@ -65,9 +51,12 @@ def expected(model, tokenizer, text, **options) -> list[str]:
     return tokenizer.batch_decode(output, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-@pytest.mark.parametrize("task", KEYS)
-def test_outputs(task, model, tokenizer):
-    pipe, key = make(task, model, tokenizer, max_new_tokens=6), f"{KEYS[task]}_text"
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("translation", "translation"), ("summarization", "summary"), ("text2text-generation", "generated")],
+)
+def test_outputs(task, name, model, tokenizer):
+    pipe, key = make(task, model, tokenizer, max_new_tokens=6), f"{name}_text"
     options = {"num_beams": 4, "max_new_tokens": 6}
     answers = [{key: expected(model, tokenizer, text, **options)[0]} for text in TEXTS]
     assert pipe(TEXTS[0]) == answers[:1]
@@ -76,136 +65,94 @@ def test_outputs(task, model, tokenizer):
     several = [{key: text} for text in expected(model, tokenizer, TEXTS[0], num_return_sequences=2, **options)]
     assert pipe(TEXTS[0], num_return_sequences=2) == several
     assert pipe(TEXTS[:1], num_return_sequences=2) == [several]
-
-
-def test_nested_lists(model, tokenizer):
-    pipe = make("translation", model, tokenizer, max_new_tokens=6)
-    first, second, third = pipe(TEXTS)
-    assert pipe([TEXTS[:2], TEXTS[2:]]) == [[first, second], [third]]
-    assert pipe([]) == []
-
-
-def test_token_ids(model, tokenizer):
-    pipe = make("summarization", model, tokenizer, max_new_tokens=6)
     (answer,) = pipe(TEXTS[0], return_tensors=True)
-    ids = model.generate(**tokenizer(TEXTS[0], return_tensors="pt"), num_beams=4, max_new_tokens=6)[0]
-    assert answer.keys() == {"summary_token_ids"}
-    assert torch.equal(answer["summary_token_ids"], ids)
-    assert pipe(TEXTS[0], return_tensors=False) == pipe(TEXTS[0], return_text=True) == pipe(TEXTS[0])
+    assert torch.equal(
+        answer[f"{name}_token_ids"], model.generate(**tokenizer(TEXTS[0], return_tensors="pt"), **options)[0]
+    )
 
 
-@pytest.mark.parametrize(
-    ("task", "params"),
-    [
-        ("summarization", PARAMS["summarization"]),
-        ("translation_en_to_fr", PARAMS["translation_en_to_fr"]),
-    ],
-)
-def test_task_specific_params(task, params, t5, tokenizer, recwarn):
-    prefix, options = params["prefix"], {name: value for name, value in params.items() if name != "prefix"}
-    (answer,) = make(task, t5, tokenizer)(TEXTS[0])
-    assert [*answer.values()] == expected(t5, tokenizer, prefix + TEXTS[0], **options)
-    assert not recwarn.list
-    assert t5.config.task_specific_params == PARAMS
-    shorter = make(task, t5, tokenizer, max_new_tokens=2, num_beams=1)(TEXTS[0])
-    assert [*shorter[0].values()] == expected(t5, tokenizer, prefix + TEXTS[0], max_new_tokens=2, num_beams=1)
+def test_options_come_from_the_call_the_task_the_model_and_v4(tokenizer, tmp_path):
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "initializer_factor": 20.0}
+    ids = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": EOS}
+    specific = {"summarization": PARAMS, "translation_en_to_fr": PARAMS}
+    t5 = T5ForConditionalGeneration(
+        T5Config(vocab_size=len(tokenizer), **sizes, **ids, task_specific_params=specific)
+    ).eval().double()
+
+    def text(task, **options):
+        [[answer]] = [list(found.values()) for found in make(task, t5, tokenizer, **options)(TEXTS[0])]
+        return [answer]
+
+    limits = {"num_beams": 2, "max_length": 5}
+    for task in specific:
+        assert text(task) == expected(t5, tokenizer, PARAMS["prefix"] + TEXTS[0], **limits)
+    shorter = {"num_beams": 1, "max_new_tokens": 2}
+    assert text("summarization", **shorter) == expected(t5, tokenizer, PARAMS["prefix"] + TEXTS[0], **shorter)
+    assert text("text2text-generation") == expected(t5, tokenizer, TEXTS[0], num_beams=4, max_new_tokens=256)
+    pipe = make("translation_en_to_fr", t5, tokenizer)
+    pipe.save_pretrained(tmp_path)  # needs no remote code
+    assert not json.loads((tmp_path / "config.json").read_text()).get("custom_pipelines")
+    t5.generation_config.update(num_beams=1, max_length=4)
+    assert text("text2text-generation") == expected(t5, tokenizer, TEXTS[0], num_beams=1, max_length=4)
 
 
-def test_translation_without_languages_is_the_first_of_the_model(t5, tokenizer):
-    with pytest.warns(UserWarning, match="'translation_en_to_de' by default"):
-        pipe = make("translation", t5, tokenizer)
-    assert pipe(TEXTS) == make("translation_en_to_de", t5, tokenizer)(TEXTS)
-
-
-def test_defaults(model, tokenizer):
-    (answer,) = make("text2text-generation", model, tokenizer)(TEXTS[0])
-    assert [answer["generated_text"]] == expected(model, tokenizer, TEXTS[0], num_beams=4, max_new_tokens=256)
-
-
-def test_generation_config_of_the_model_overrides_the_defaults(tokenizer):
-    model = random_translator().double()
-    model.generation_config.update(num_beams=1, max_length=4)
-    (answer,) = make("translation", model, tokenizer)(TEXTS[0])
-    assert [answer["translation_text"]] == expected(model, tokenizer, TEXTS[0], num_beams=1, max_length=4)
-
-
-def test_stop_sequence_and_blank_texts(model, tokenizer):
-    pipe = make("text2text-generation", model, tokenizer, max_new_tokens=6)
-    stop = tokenizer.encode("boy", add_special_tokens=False)[0]
-    answers = expected(model, tokenizer, TEXTS[0], eos_token_id=stop, num_beams=4, max_new_tokens=6)
-    assert pipe(TEXTS[0], stop_sequence="boy") == [{"generated_text": answers[0]}]
-    assert len(pipe(["", " ", TEXTS[0]])) == 3
-    with pytest.raises(ValueError, match="texts must be strings"):
-        pipe([1])
-
-
-@pytest.mark.parametrize("truncation", [True, "longest_first"])
-def test_texts_are_only_truncated_on_request(truncation, model, monkeypatch):
+def test_texts_are_only_truncated_on_request(model, recwarn):
     tokenizer = random_tokenizer()
     tokenizer.model_max_length = 4
-    pipe = make("translation", model, tokenizer, max_new_tokens=3)
-    lengths = []
-    generate = model.generate
-    monkeypatch.setattr(
-        model, "generate", lambda **inputs: lengths.append(inputs["input_ids"].shape[1]) or generate(**inputs)
+    pipe, text = make("translation", model, tokenizer, max_new_tokens=3), "we want to buy two red apples"
+    assert pipe(text) == pipe(text, truncation="do_not_truncate")
+    assert not recwarn.list
+    for options, limit in (({"truncation": "longest_first"}, 4), ({"max_source_tokens": 3}, 3)):
+        with pytest.warns(UserWarning, match=f"truncated to {limit} tokens"):
+            pipe(text, **options)
+
+
+def test_languages(model, tokenizer):
+    tokens = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "▁": 4, "a": 5, "b": 6}
+    stacks = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = M2M100Config(
+        vocab_size=300, d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, decoder_start_token_id=2, **stacks
     )
-    pipe("we want to buy two red apples")
-    with pytest.warns(UserWarning, match="truncated to 4 tokens"):
-        pipe("we want to buy two red apples", truncation=truncation)
-    with pytest.warns(UserWarning, match="truncated to 3 tokens"):
-        pipe("we want to buy two red apples", max_source_tokens=3)
-    pipe("we want to buy two red apples", truncation="do_not_truncate")
-    assert lengths[0] == lengths[3] > 4
-    assert lengths[1:3] == [4, 3]
+    nllb = M2M100ForConditionalGeneration(config).eval().double(), NllbTokenizer(vocab=tokens, merges=[])
+    languages = {"src_lang": "deu_Latn", "tgt_lang": "fra_Latn"}
+    built = nllb[1]._build_translation_inputs("ab", return_tensors="pt", **languages)
+    output = nllb[0].generate(**built, num_beams=4, max_new_tokens=5)
+    answer = [{"translation_text": nllb[1].decode(output[0], skip_special_tokens=True)}]
+    assert make("translation", *nllb, max_new_tokens=5)("ab", **languages) == answer
+    assert make("translation_de_to_fr", *nllb, max_new_tokens=5, **languages)("ab") == answer
+    with pytest.raises(ValueError, match=r"src_lang must be one of .*, got 'de'"):
+        make("translation_de_to_fr", *nllb)
+    without_tags = make("translation_en_to_de", model, tokenizer, max_new_tokens=4)
+    assert without_tags(TEXTS) == without_tags(TEXTS, src_lang="en", tgt_lang="de")
 
 
-class TestLanguages:
-    def test_of_the_call_and_of_the_pipeline(self, nllb):
-        model, tokenizer = nllb
-        languages = {"src_lang": "deu_Latn", "tgt_lang": "fra_Latn"}
-        built = tokenizer._build_translation_inputs("ab", return_tensors="pt", **languages)
-        output = model.generate(**built, num_beams=4, max_new_tokens=5)
-        answer = [{"translation_text": tokenizer.decode(output[0], skip_special_tokens=True)}]
-        assert make("translation", model, tokenizer, max_new_tokens=5)("ab", **languages) == answer
-        assert make("translation", model, tokenizer, max_new_tokens=5, **languages)("ab") == answer
-        (ids,) = make("translation", model, tokenizer, max_new_tokens=5)("ab", return_tensors=True, **languages)
-        assert torch.equal(ids["translation_token_ids"], output[0])
-
-    def test_of_the_name_of_the_task(self, nllb):
-        with pytest.raises(ValueError, match=r"src_lang must be one of .*, got 'de'"):
-            make("translation_de_to_fr", *nllb)
-        pipe = make("translation_de_to_fr", *nllb, src_lang="deu_Latn", tgt_lang="fra_Latn")
-        assert pipe("ab")
-
-    def test_are_ignored_by_other_models(self, model, tokenizer):
-        pipe = make("translation_en_to_de", model, tokenizer, max_new_tokens=4)
-        assert pipe(TEXTS) == pipe(TEXTS, src_lang="en", tgt_lang="de")
+@pytest.mark.parametrize("task", ["translation_en", "translation_en_to", "translation_a_b_to_c_d"])
+def test_unknown_task(task, model, tokenizer):
+    with pytest.raises(KeyError):
+        make(task, model, tokenizer)
 
 
-class TestRegistration:
-    @pytest.mark.parametrize("task", ["translation_en", "translation_en_to", "translation_a_b_to_c_d"])
-    def test_unknown_task(self, task, model, tokenizer):
-        with pytest.raises(KeyError):
-            make(task, model, tokenizer)
+def test_tasks_of_transformers_are_not_replaced(monkeypatch):
+    own = {"impl": object, "pt": (), "type": "text"}
+    monkeypatch.setattr(PIPELINE_REGISTRY, "supported_tasks", {"translation": own, "summarization": own})
+    monkeypatch.setattr(PIPELINE_REGISTRY, "check_task", None)
+    register_v4_tasks()
+    assert [PIPELINE_REGISTRY.supported_tasks[task]["impl"] for task in module.TASKS] == [
+        module.Text2TextGenerationPipeline,
+        object,
+        object,
+    ]
+    assert PIPELINE_REGISTRY.check_task is None
 
-    def test_default_models(self):
-        name, entry, options = pipelines.check_task("translation_en_to_fr")
-        assert name == "translation"
-        assert pipelines.get_default_model_and_revision(entry, options)[0] == "google-t5/t5-base"
-        entry = pipelines.check_task("summarization")[1]
-        assert pipelines.get_default_model_and_revision(entry, None)[0] == "sshleifer/distilbart-cnn-12-6"
 
-    def test_tasks_of_transformers_are_not_replaced(self, monkeypatch):
-        own = {"impl": object, "pt": (), "type": "text"}
-        monkeypatch.setattr(PIPELINE_REGISTRY, "supported_tasks", {"translation": own, "summarization": own})
-        monkeypatch.setattr(PIPELINE_REGISTRY, "check_task", None)
-        module.register_tasks()
-        tasks = PIPELINE_REGISTRY.supported_tasks
-        assert [tasks[task]["impl"] for task in KEYS] == [object, object, module.Text2TextGenerationPipeline]
-        assert PIPELINE_REGISTRY.check_task is None
-
-    def test_saved_pipeline_needs_no_remote_code(self, t5, tokenizer, tmp_path):
-        pipe = make("translation_en_to_fr", t5, tokenizer)
-        pipe.save_pretrained(tmp_path)
-        assert not json.loads((tmp_path / "config.json").read_text()).get("custom_pipelines")
-        assert pipeline("translation_en_to_fr", str(tmp_path), device="cpu")(TEXTS) == pipe(TEXTS)
+def test_importing_the_package_does_not_change_the_tasks_of_transformers():
+    code = """
+from transformers import pipelines
+before = dict(pipelines.PIPELINE_REGISTRY.supported_tasks), dict(getattr(pipelines, "REMOVED_TASKS", {}))
+import modeling_random_transformer
+after = dict(pipelines.PIPELINE_REGISTRY.supported_tasks), dict(getattr(pipelines, "REMOVED_TASKS", {}))
+assert after[1] == before[1] and set(after[0]) - set(before[0]) == {"seq2seq"}, after
+assert "check_task" not in vars(pipelines.PIPELINE_REGISTRY)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -62,8 +62,9 @@ def run(folder, capsysbinary):
     """Run the command in this process; returns the exit status and the lines of stdout and stderr."""
 
     def run(*arguments):
+        model = [] if "--model" in arguments else ["--model", str(folder)]
         try:
-            status = command.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
+            status = command.main([*model, "--device", "cpu", *map(str, arguments)])
         except SystemExit as exit_of_argparse:
             status = exit_of_argparse.code
         captured = capsysbinary.readouterr()
