@@ -1,10 +1,21 @@
 """The original encoder-decoder Transformer as a Hugging Face model. Importing it registers the Auto classes."""
 
+import logging
+
 import transformers
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import is_peft_available
 
-from .utils import quiet_torchao  # noqa: F401  isort: skip  (first, because the other modules import torchao)
+# transformers imports torchao, if it is installed, which warns about kernels that this machine lacks.
+_loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+_levels = [logger.level for logger in _loggers]
+try:
+    for _logger in _loggers:
+        _logger.setLevel(logging.ERROR)
+    import transformers.modeling_utils
+finally:
+    for _logger, _level in zip(_loggers, _levels, strict=True):
+        _logger.setLevel(_level)
 
 from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
 from .modeling_random_transformer import (
@@ -53,6 +64,9 @@ for auto_class, name in MODEL_CLASSES.items():
     model_class.register_for_auto_class(auto_class)
 
 if is_peft_available():  # importing it takes 0.1 s
-    from .utils.peft_targets import register_target_modules
+    from peft.utils import constants
 
-    register_target_modules()
+    # BART's target modules have the same names here. For LoRA: queries and values (Hu et al. 2021, section 7.1).
+    for _name, _targets in vars(constants).items():
+        if _name.startswith("TRANSFORMERS_MODELS_TO_") and "bart" in _targets:
+            _targets.setdefault(RandomTransformerConfig.model_type, _targets["bart"])

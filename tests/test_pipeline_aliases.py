@@ -76,9 +76,11 @@ def test_options_come_from_the_call_the_task_the_model_and_v4(tokenizer, tmp_pat
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "initializer_factor": 20.0}
     ids = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": EOS}
     specific = {"summarization": PARAMS, "translation_en_to_fr": PARAMS}
-    t5 = T5ForConditionalGeneration(
-        T5Config(vocab_size=len(tokenizer), **sizes, **ids, task_specific_params=specific)
-    ).eval().double()
+    t5 = (
+        T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **sizes, **ids, task_specific_params=specific))
+        .eval()
+        .double()
+    )
 
     def text(task, **options):
         [[answer]] = [list(found.values()) for found in make(task, t5, tokenizer, **options)(TEXTS[0])]

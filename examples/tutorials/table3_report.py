@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from modeling_random_transformer.utils.atomic_files import write_atomically
-from modeling_random_transformer.utils.tables import markdown_table
+from modeling_random_transformer.utils.text import markdown_table
 
 from .report import BLUE, GRAY, GRID_COLOR, ORANGE
 from .table3_rows import ROWS

@@ -20,7 +20,7 @@ from ..inference.loading import load_translator, silence_transformers
 from ..inference.startup import load_models
 from ..ops_random_transformer import supports_native_matmul
 from ..utils import DTYPES
-from ..utils.tables import markdown_table
+from ..utils.text import markdown_table
 from .stages import language_options
 
 ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds

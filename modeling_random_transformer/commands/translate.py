@@ -27,8 +27,7 @@ from ..inference.formats import FORMATS, candidate_format, format_all
 from ..inference.startup import exit_with_launcher, load_checked, start_processes
 from ..inference.translation import TranslationOptions, stream_chunks
 from ..inference.translation_files import translate_file
-from ..utils.compressed_files import is_standard_stream, open_binary
-from ..utils.file_formats import check_plain_text
+from ..utils.compressed_files import check_plain_text, is_standard_stream, open_binary
 from ..utils.text import encode_lines, read_lines
 from .command_line import (
     Parser,

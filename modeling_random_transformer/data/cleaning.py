@@ -10,8 +10,7 @@ from typing import Any
 
 from transformers.utils.logging import tqdm
 
-from ..utils.compressed_files import create_binaries, is_standard_stream
-from ..utils.file_formats import file_format
+from ..utils.compressed_files import create_binaries, file_format, is_standard_stream
 from ..utils.text import one_line
 from .filters import DUPLICATE, CleaningOptions, HashSet, cheap_filters, language_filters, scripts_of
 from .readers import quoted

@@ -19,9 +19,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..utils.compressed_files import is_standard_stream, open_binary
+from ..utils.compressed_files import file_format, is_standard_stream, open_binary
 from ..utils.errors import first_line, format_names
-from ..utils.file_formats import file_format
 from ..utils.text import read_lines
 
 TEXT_KEYS = ("text",)

@@ -6,9 +6,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..utils.compressed_files import check_readable, is_standard_stream, open_binary
+from ..utils.compressed_files import check_readable, file_format, is_standard_stream, open_binary
 from ..utils.digests import file_digest
-from ..utils.file_formats import file_format
 from .readers import SURROGATE, TRANSLATION, Columns, Row, decoded, read_columns, texts_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, source_limit
-from ..utils.compressed_files import open_binary
-from ..utils.file_formats import check_plain_text
+from ..utils.compressed_files import check_plain_text, open_binary
 from ..utils.text import decode_line, read_lines
 from .formats import candidate_format, format_all
 from .jobs import check_output, fingerprint, run_job, select_chunks

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
 from ..utils.atomic_files import write_atomically
-from ..utils.tables import markdown_table
+from ..utils.text import markdown_table
 from .arguments import PRESET, ModelArguments
 from .manifest import Run, RunResult, changed_arguments, determining
 from .preparation import distinct_languages

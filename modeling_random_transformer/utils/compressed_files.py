@@ -16,6 +16,13 @@ from .errors import first_line
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard"}
+TEXT_FORMATS = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}  # with columns
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
 
 
@@ -43,6 +50,18 @@ def uncompressed_suffix(path: str | PathLike) -> str:
     """The suffix before `.gz` or `.zst`: `".tsv"` for `a.tsv` and for `a.tsv.gz`."""
     path = Path(path)
     return path.with_suffix("").suffix if path.suffix in FORMATS else path.suffix
+
+
+def file_format(path: str | PathLike) -> str:
+    """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before `.gz` or `.zst`."""
+    return TEXT_FORMATS.get(uncompressed_suffix(path), "text")
+
+
+def check_plain_text(name: str, path: str | PathLike) -> None:
+    """Raise a `ValueError` that begins with `name` for a file with columns, whose lines are not texts."""
+    if file_format(path) != "text":
+        formats = ", ".join(TEXT_FORMATS)
+        raise ValueError(f"{name} must be a file with one text per line, not {formats}, got {str(Path(path))!r}.")
 
 
 @contextmanager

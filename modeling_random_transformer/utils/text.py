@@ -1,10 +1,11 @@
-"""Lines of UTF-8 text. Only a line feed ends a line, so a file has the lines that `wc -l` counts.
+"""Lines of UTF-8 text, and tables. Only a line feed ends a line, so a file has the lines that `wc -l` counts.
 
 `str.splitlines()` also splits at U+2028, at form feeds and at other characters that occur within a text.
 """
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
@@ -45,3 +46,9 @@ def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
     """Encode each text as exactly one line of UTF-8."""
     for text in texts:
         yield f"{one_line(text)}\n".encode()
+
+
+def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    """A table with a header line; `|` in cells must be escaped."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
