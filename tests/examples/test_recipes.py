@@ -18,9 +18,9 @@ SMALL = {
     "vocab_size": 300,
     "max_tokens_per_batch": 600,
     "gradient_accumulation_steps": 2,
-    "max_steps": 20,
-    "save_steps": 10,
-    "eval_steps": 20,
+    "max_steps": 4,
+    "save_steps": 2,
+    "eval_steps": 4,
     "warmup_steps": 1,
     "bf16": False,
     "use_cpu": True,
@@ -59,11 +59,10 @@ def test_recipe_trains_and_scores(name, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("name", ["wmt14-en-de-base", "iwslt14-de-en"])
-def test_dry_run(name, tmp_path, monkeypatch, capsys):
+def test_dry_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train"])
     monkeypatch.setattr(estimation, "STEPS", 2)
-    assert command.main([*flags_of(name, tmp_path, max_steps=100_000), "--dry_run"]) == 0
+    assert command.main([*flags_of("wmt14-en-de-base", tmp_path, max_steps=100_000), "--dry_run"]) == 0
     assert "100,000 steps" in capsys.readouterr().out
 
 

@@ -29,7 +29,7 @@ def write_directions(folder):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch):
+def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch, capsys):
     forced = []
     options = TranslationTrainer._generation_options
 
@@ -56,15 +56,24 @@ def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch):
     assert AutoModelForSeq2SeqLM.from_pretrained(result.folder).generation_config.forced_bos_token_id is None
     monkeypatch.setattr(Trainer, "train", None)  # not to be called
     assert run(tmp_path, "out", **data).scores == result.scores
+    flags = []
+    for name, value in (arguments(tmp_path, "out") | data).items():
+        flags += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    assert command.main(flags) == 0
+    lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert all(["test", name, "bleu"] in lines for name in (*directions, "mean"))
     with pytest.raises(ValueError, match=r"training set was .* a-c"):
         run(tmp_path, "out", **data | {"target_lang": ["b", "b", "a"]})
 
 
 def test_tags_are_on_both_sides_of_each_row(tmp_path, monkeypatch):
-    rows = []
-    monkeypatch.setattr(TranslationTrainer, "train", lambda self, **_: rows.extend(self.train_dataset) or 1 / 0)
+    trainers = []
+    monkeypatch.setattr(TranslationTrainer, "train", lambda self, **_: trainers.append(self) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run(tmp_path, "out", **write_directions(tmp_path))
+        run(tmp_path, "out", **write_directions(tmp_path), num_beams=1)
+    rows = list(trainers[0].train_dataset)
+    with pytest.raises(ValueError, match="eval_dataset must have one target language per set, got a batch of 3"):
+        trainers[0].evaluate(trainers[0].train_dataset)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert len(rows) == 360
     for index, row in enumerate(rows):
@@ -95,9 +104,9 @@ def test_a_single_direction_is_the_default_of_the_saved_model(tmp_path):
     assert pipe("abc") == pipe("abc", src_lang="x", tgt_lang="y")
 
 
-def test_special_tokens_are_added_to_a_saved_tokenizer(tmp_path):
+def test_special_tokens_are_added_to_a_saved_tokenizer(trained, tmp_path):
     write_corpus(tmp_path)
-    saved = run(tmp_path, "base", max_steps=1).folder
+    saved = trained[1].folder
     options = {"tokenizer": str(saved), "vocab_size": None, "special_tokens": ["<bt>"], "max_steps": 2}
     result = run(tmp_path, "out", **options)
     base, tokenizer = (AutoTokenizer.from_pretrained(folder) for folder in (saved, result.folder))
@@ -109,7 +118,7 @@ def test_special_tokens_are_added_to_a_saved_tokenizer(tmp_path):
     assert len(load_tokenizer(str(result.folder), ["<bt>"])) == len(tokenizer)
 
 
-def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(tmp_path):
+def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(trained, tmp_path):
     base = run(tmp_path, "base", **write_directions(tmp_path), max_steps=2).folder
     write_corpus(tmp_path)
     saved = {"model_name_or_path": str(base), "vocab_size": None, "config_overrides": "", "max_steps": 2}
@@ -121,18 +130,9 @@ def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(tmp_path):
         run(tmp_path, "other", **saved, source_lang="c", target_lang="d")
     with pytest.raises(ValueError, match=r"source_lang and target_lang must be of a, b, c for .*base, got none"):
         run(tmp_path, "other", **saved)
-    plain = run(tmp_path, "plain", max_steps=2).folder
-    with pytest.raises(ValueError, match=r"must be languages of .*plain \(none\), got x, y"):
+    plain = trained[1].folder
+    with pytest.raises(ValueError, match=r"must be languages of .*out \(none\), got x, y"):
         run(tmp_path, "other", **saved | {"model_name_or_path": str(plain)}, source_lang="x", target_lang="y")
-
-
-def test_a_set_of_mixed_target_languages_is_not_evaluated(tmp_path, monkeypatch):
-    trainers = []
-    monkeypatch.setattr(TranslationTrainer, "train", lambda self, **_: trainers.append(self) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(tmp_path, "out", **write_directions(tmp_path), num_beams=1)
-    with pytest.raises(ValueError, match="eval_dataset must have one target language per set, got a batch of 3"):
-        trainers[0].evaluate(trainers[0].train_dataset)
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,6 @@ def test_the_languages_of_evaluation_sets(tmp_path):
         run(tmp_path, "out", **data | files, test_source_lang="a", test_target_lang="d")
     with pytest.raises(ValueError, match="test_source_lang must be unset without source_lang, got"):
         DataArguments(**data | files | own | {"source_lang": None, "target_lang": None}).corpora("test")
-
-
-def test_the_command_prints_scores_per_direction(tmp_path, capsys):
-    flags = []
-    for name, value in (arguments(tmp_path, "out", max_steps=2) | write_directions(tmp_path)).items():
-        flags += [f"--{name}", *(value if isinstance(value, list) else [] if value is True else [str(value)])]
-    assert command.main(flags) == 0
-    lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
-    assert all(["test", name, "bleu"] in lines for name in ("a-b", "a-c", "b-a", "mean"))
 
 
 def test_the_recipe_of_four_directions(tmp_path, monkeypatch, capsys):

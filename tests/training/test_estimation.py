@@ -60,12 +60,13 @@ def test_the_command_prints_the_estimate_and_saves_nothing(options, tmp_path, mo
     assert not (tmp_path / "out").exists()
 
 
-def test_bf16_warns_on_a_cpu_without_support_before_the_measurement(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(run_module, "supports_native_matmul", lambda _: False)
+@pytest.mark.parametrize("supported", [True, False])
+def test_bf16_warns_on_a_cpu_without_support_before_the_run(supported, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(run_module, "supports_native_matmul", lambda _: supported)
     write_corpus(tmp_path)
-    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", bf16=True, max_steps=-1).items()]
-    assert command.main([*flags, "--dry_run"]) == 2  # without measurement
-    assert "no instructions for bf16" in caplog.text
+    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", bf16=True).items()]
+    run_module.check_run(*command.parse_arguments(flags)[:3])
+    assert ("no instructions for bf16" in caplog.text) == (not supported)
 
 
 @pytest.mark.parametrize("options", [{}, {"train_weights": 0.02}, {"train_weights": 2.5}], ids=str)

@@ -28,16 +28,22 @@ LORA = {**SAVED, "lora_rank": 2}
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """A folder with a corpus and, in `base`, a model trained on it."""
-    folder = tmp_path_factory.mktemp("corpus")
-    write_corpus(folder)
-    run(folder, "base")
-    return folder
+def corpus(finished):
+    """A folder with a corpus and, in `out`, a model trained on it."""
+    return finished
+
+
+@pytest.fixture(scope="module")
+def adapter(corpus, tmp_path_factory):
+    """A finished LoRA run, whose base model was given by a path relative to the working directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(corpus)
+        folder = tmp_path_factory.mktemp("lora") / "adapter"
+        return run(corpus, folder, model_name_or_path="out", **LORA, lora_alpha=8, lora_dropout=0.1)
 
 
 def fine_tune(corpus, output, **options):
-    return run(corpus, output, **{"model_name_or_path": str(corpus / "base"), **SAVED, **options})
+    return run(corpus, output, **{"model_name_or_path": str(corpus / "out"), **SAVED, **options})
 
 
 def logits(model):
@@ -53,13 +59,13 @@ def load(folder):
 @pytest.mark.slow
 def test_fine_tuning_starts_from_the_saved_weights(corpus, tmp_path):
     still = fine_tune(corpus, tmp_path / "still", learning_rate=1e-12, average_last=1)
-    torch.testing.assert_close(logits(load(still.folder)), logits(load(corpus / "base")))
+    torch.testing.assert_close(logits(load(still.folder)), logits(load(corpus / "out")))
     moved = fine_tune(corpus, tmp_path / "moved", config_overrides="dropout=0.0")
     assert load(moved.folder).config.dropout == 0.0
-    assert not torch.allclose(logits(load(moved.folder)), logits(load(corpus / "base")), atol=1e-2)
+    assert not torch.allclose(logits(load(moved.folder)), logits(load(corpus / "out")), atol=1e-2)
     assert moved.trained == moved.parameters
     card = (moved.folder / "README.md").read_text()
-    assert f"`base`, {moved.parameters:,} parameters, fine-tuned on 120" in card
+    assert f"`out`, {moved.parameters:,} parameters, fine-tuned on 120" in card
 
 
 @pytest.mark.parametrize("argument", ["model_name_or_path", "tokenizer"])
@@ -93,39 +99,36 @@ def test_the_tags_of_languages_are_no_tags_of_a_corpus(tmp_path):
 
 def test_half_precision_is_trained_in_float32(corpus, tmp_path):
     half = tmp_path / "half"
-    load(corpus / "base").bfloat16().save_pretrained(half)
-    AutoTokenizer.from_pretrained(corpus / "base").save_pretrained(half)
+    load(corpus / "out").bfloat16().save_pretrained(half)
+    AutoTokenizer.from_pretrained(corpus / "out").save_pretrained(half)
     result = run(corpus, tmp_path / "out", model_name_or_path=str(half), **SAVED, max_steps=2)
     assert {weight.dtype for weight in load_file(result.folder / "model.safetensors").values()} == {torch.float32}
 
 
-def test_a_lora_run_writes_a_scored_adapter(corpus, tmp_path):
-    result = fine_tune(corpus, tmp_path / "out", **LORA)
-    assert result.steps == STEPS
-    assert 0 < result.trained < result.parameters / 20
-    assert not (result.folder / "model.safetensors").exists()
-    card = (result.folder / "README.md").read_text()
-    assert f"A LoRA adapter (rank 2, {result.trained:,} parameters) of `base`" in card
+def test_a_lora_run_writes_a_scored_adapter(corpus, adapter):
+    assert adapter.steps == STEPS
+    assert 0 < adapter.trained < adapter.parameters / 20
+    assert not (adapter.folder / "model.safetensors").exists()
+    card = (adapter.folder / "README.md").read_text()
+    assert f"A LoRA adapter (rank 2, {adapter.trained:,} parameters) of `out`" in card
     assert str(corpus) not in card
     assert "library_name: peft" in card
     assert "merge the adapter into the base model first" in card
     # The folder is complete, and the saved adapter is the mean of the last checkpoints.
-    model, tokenizer = load(result.folder), AutoTokenizer.from_pretrained(result.folder)
+    model, tokenizer = load(adapter.folder), AutoTokenizer.from_pretrained(adapter.folder)
     assert tokenizer.decode(model.generate(**tokenizer("abc", return_tensors="pt"))[0]).startswith("<s>")
-    assert not torch.equal(logits(model), logits(load(corpus / "base")))
-    mean = average_weights(all_checkpoints(result.folder))
-    for name, weight in load_file(result.folder / ADAPTER).items():
+    assert not torch.equal(logits(model), logits(load(corpus / "out")))
+    mean = average_weights(all_checkpoints(adapter.folder))
+    for name, weight in load_file(adapter.folder / ADAPTER).items():
         torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
-
-
-def test_the_base_model_of_an_adapter_is_unchanged(corpus, tmp_path):
-    result = fine_tune(corpus, tmp_path / "out", **LORA, lora_target_modules="fc1, fc2", lora_alpha=8, lora_dropout=0.1)
-    options = json.loads((result.folder / "adapter_config.json").read_text())
-    assert sorted(options["target_modules"]) == ["fc1", "fc2"]
+    options = json.loads((adapter.folder / "adapter_config.json").read_text())
     assert (options["r"], options["lora_alpha"], options["lora_dropout"]) == (2, 8, 0.1)
-    model = PeftModel.from_pretrained(load(corpus / "base"), result.folder)
+
+
+def test_the_base_model_of_an_adapter_is_unchanged(corpus, adapter):
+    model = PeftModel.from_pretrained(load(corpus / "out"), adapter.folder)
     with model.disable_adapter():
-        torch.testing.assert_close(logits(model), logits(load(corpus / "base")), rtol=0, atol=0)
+        torch.testing.assert_close(logits(model), logits(load(corpus / "out")), rtol=0, atol=0)
 
 
 @pytest.mark.slow
@@ -141,7 +144,7 @@ def test_a_lora_run_resumes(regularization, corpus, tmp_path):
 
 
 def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(corpus, tmp_path):
-    base = shutil.copytree(corpus / "base", tmp_path / "base")
+    base = shutil.copytree(corpus / "out", tmp_path / "base")
     options = {"model_name_or_path": str(base), "average_last": 1}
     fine_tune(corpus, tmp_path / "out", **options, max_steps=2)
     before = (base / "training_manifest.json").read_bytes()
@@ -157,12 +160,13 @@ def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(corpus, tmp
         fine_tune(corpus, tmp_path / "out", **options, max_steps=6)
 
 
-def test_averaging_adapters_of_different_modules_raises(corpus, tmp_path):
-    first = fine_tune(corpus, tmp_path / "out", **LORA, max_steps=2)
-    second = fine_tune(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1")
-    model = PeftModel.from_pretrained(load(corpus / "base"), second.folder)
+def test_averaging_adapters_of_different_modules_raises(corpus, adapter, tmp_path):
+    other = fine_tune(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1, fc2")
+    options = json.loads((other.folder / "adapter_config.json").read_text())
+    assert sorted(options["target_modules"]) == ["fc1", "fc2"]
+    model = PeftModel.from_pretrained(load(corpus / "out"), other.folder)
     with pytest.raises(ValueError, match=r"must match the model's adapter: .* has unexpected"):
-        load_average(model, all_checkpoints(first.folder))
+        load_average(model, all_checkpoints(adapter.folder))
 
 
 @pytest.mark.slow
@@ -210,28 +214,32 @@ def test_invalid_dropout_rates_raise(corpus, tmp_path, dropout):
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "found"),
+    ("kind", "then", "found"),
     [
-        (LORA, {}, "an adapter of rank 2"),
-        ({}, LORA, "the full weights of a model"),
-        (LORA, {**LORA, "lora_rank": 3}, "an adapter of rank 2"),
+        ("adapter", {}, "an adapter of rank 2"),
+        ("full", LORA, "the full weights of a model"),
+        ("adapter", {**LORA, "lora_rank": 3}, "an adapter of rank 2"),
     ],
 )
-@pytest.mark.parametrize("save_strategy", ["no", "steps"])
-def test_adapters_and_full_models_need_different_folders(corpus, tmp_path, first, then, found, save_strategy):
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+def test_adapters_and_full_models_need_different_folders(kind, then, found, has_checkpoints, corpus, adapter, tmp_path):
     """The old adapter would be loaded with the new weights, or the new adapter with the old weights."""
-    fine_tune(corpus, tmp_path / "out", **first, max_steps=2, save_strategy=save_strategy, average_last=1)
+    first = adapter.folder if kind == "adapter" else corpus / "out"
+    shutil.copytree(first, tmp_path / "out", ignore=shutil.ignore_patterns("" if has_checkpoints else "checkpoint-*"))
     with pytest.raises(ValueError, match=f"output_dir must be new or .* with {found}"):
         fine_tune(corpus, tmp_path / "out", **then, max_steps=2)
 
 
-def test_a_base_model_inside_the_output_raises(corpus):
+@pytest.mark.parametrize("base", ["out", f"out/checkpoint-{STEPS}"])
+def test_a_base_model_inside_the_output_raises(base, corpus):
+    before = (corpus / "out" / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path and not contain it"):
-        run(corpus, corpus / "base", **SAVED, model_name_or_path=str(corpus / "base" / f"checkpoint-{STEPS}"))
+        run(corpus, "out", **LORA, model_name_or_path=str(corpus / base))
+    assert (corpus / "out" / "model.safetensors").read_bytes() == before
 
 
 def test_training_quantized_weights_raises(corpus, tmp_path):
-    shutil.copytree(corpus / "base", tmp_path / "base")
+    shutil.copytree(corpus / "out", tmp_path / "base")
     config = json.loads((tmp_path / "base" / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "torchao"}
     (tmp_path / "base" / "config.json").write_text(json.dumps(config))
@@ -241,7 +249,7 @@ def test_training_quantized_weights_raises(corpus, tmp_path):
 
 def test_another_model_type_raises(corpus, tmp_path):
     BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(tmp_path / "bert")
-    AutoTokenizer.from_pretrained(corpus / "base").save_pretrained(tmp_path / "bert")
+    AutoTokenizer.from_pretrained(corpus / "out").save_pretrained(tmp_path / "bert")
     with pytest.raises(
         ValueError, match=r"must contain a model of type 'random_transformer', got '.*bert' of type 'bert'"
     ):
@@ -249,8 +257,8 @@ def test_another_model_type_raises(corpus, tmp_path):
 
 
 def test_a_tokenizer_of_another_model_raises(corpus, tmp_path):
-    load(corpus / "base").save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(corpus / "base")
+    load(corpus / "out").save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(corpus / "out")
     tokenizer.add_tokens(["more"])
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="tokenizer must match the model's vocab_size=280, got 281 tokens"):
@@ -258,7 +266,7 @@ def test_a_tokenizer_of_another_model_raises(corpus, tmp_path):
 
 
 def test_incomplete_weights_raise(corpus, tmp_path):
-    folder = shutil.copytree(corpus / "base", tmp_path / "base")
+    folder = shutil.copytree(corpus / "out", tmp_path / "base")
     weights = load_file(folder / "model.safetensors")
     weights.pop("model.encoder.layers.0.fc1.bias")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -270,24 +278,14 @@ def test_incomplete_weights_raise(corpus, tmp_path):
         run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
 
 
-def test_the_base_model_is_not_overwritten(corpus):
-    before = (corpus / "base" / "model.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path"):
-        fine_tune(corpus, corpus / "base", **LORA)
-    assert (corpus / "base" / "model.safetensors").read_bytes() == before
-
-
-def test_a_folder_without_a_full_model_raises(corpus, tmp_path):
+def test_a_folder_without_a_full_model_raises(corpus, adapter, tmp_path):
     with pytest.raises(ValueError, match=r"must contain a saved model, got '.*nowhere'"):
         run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "nowhere"), **SAVED)
-    adapter = fine_tune(corpus, tmp_path / "adapter", **LORA, max_steps=2)
     with pytest.raises(ValueError, match=r"must contain a full model, got .* with an adapter: merge it first"):
         run(corpus, tmp_path / "out", model_name_or_path=str(adapter.folder), **SAVED)
 
 
-def test_an_adapter_finds_its_base_model_from_any_working_directory(corpus, tmp_path, monkeypatch):
-    monkeypatch.chdir(corpus)
-    adapter = run(corpus, tmp_path / "adapter", model_name_or_path="base", **LORA, max_steps=2)
+def test_an_adapter_finds_its_base_model_from_any_working_directory(adapter, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert logits(load(adapter.folder)).shape[-1] == 280
 
@@ -299,7 +297,7 @@ def test_lora_without_peft_raises(corpus, tmp_path, monkeypatch):
 
 
 def test_lora_with_sharded_weights_raises(corpus, tmp_path):
-    given = ModelArguments(model_name_or_path=str(corpus / "base"), lora_rank=2)
+    given = ModelArguments(model_name_or_path=str(corpus / "out"), lora_rank=2)
     recipe = TranslationTrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
     recipe.tp_size = 2
     with pytest.raises(ValueError, match=r"lora_rank must be unset .*, got 2 with tp_size=2 and fsdp_size=1"):

@@ -27,6 +27,7 @@ from modeling_random_transformer.training.checkpoints import (
 from tests.helpers.processes import start_imported
 from tests.helpers.training import STEPS, arguments, run, write_corpus
 
+SIDES = (("source", "a"), ("target", "b"))
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
 
 
@@ -34,9 +35,8 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_a_run_writes_a_scored_model(tmp_path):
-    write_corpus(tmp_path)
-    result = run(tmp_path, "out")
+def test_a_run_writes_a_scored_model(trained):
+    _, result = trained
     assert result.steps == STEPS
     assert set(result.scores) == {"test"}
     card = (result.folder / "README.md").read_text()
@@ -52,6 +52,16 @@ def test_a_run_writes_a_scored_model(tmp_path):
     mean = average_weights(kept)
     for name, weight in load_file(result.folder / "model.safetensors").items():
         torch.testing.assert_close(weight, mean[name], rtol=0, atol=0)
+    first, last = (load_file(path / "model.safetensors") for path in kept)
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, (first[name] + last[name]) / 2)
+    (events,) = (result.folder / "runs").rglob("events.out.tfevents.*")
+    assert b"train/loss" in events.read_bytes()
+
+
+def test_averaging_no_checkpoints_raises():
+    with pytest.raises(ValueError, match="at least one folder"):
+        average_weights([])
 
 
 @pytest.mark.parametrize(
@@ -87,16 +97,6 @@ def test_a_sentencepiece_model_as_tokenizer(tmp_path):
     with pytest.raises(ValueError, match="BPE"):
         run(tmp_path, "other", tokenizer=str(tmp_path / "unigram.model"), **options)
     assert not (tmp_path / "other").exists()  # a manifest would not allow to correct the arguments
-
-
-def test_average_weights_is_the_mean(tmp_path):
-    write_corpus(tmp_path)
-    run(tmp_path, "out")
-    first, last = (load_file(path / "model.safetensors") for path in all_checkpoints(tmp_path / "out"))
-    for name, weight in average_weights(all_checkpoints(tmp_path / "out")).items():
-        torch.testing.assert_close(weight, (first[name] + last[name]) / 2)
-    with pytest.raises(ValueError, match="at least one folder"):
-        average_weights([])
 
 
 def test_a_non_finite_loss_stops_the_run(tmp_path):
@@ -174,43 +174,21 @@ def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(regulariz
     assert not [message for message in warnings if "missing keys" in message]  # such as those of tied weights
 
 
-@pytest.mark.parametrize(("metric", "better"), [("bleu", True), ("loss", False)])
-def test_early_stopping_keeps_the_best_checkpoint(metric, better, tmp_path):
+def test_early_stopping_keeps_the_best_checkpoint(tmp_path):
     write_corpus(tmp_path)
-    validation = {
-        "validation_source_file": str(tmp_path / "test.a"),
-        "validation_target_file": str(tmp_path / "test.b"),
-    }
-    options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": metric, "max_steps": 60}
-    result = run(
-        tmp_path, "out", **validation, **options, load_best_model_at_end=True, early_stopping_patience=2,
-        learning_rate=1e-9,  # without improvement
-    )  # fmt: skip
+    options = {f"validation_{side}_file": str(tmp_path / f"test.{end}") for side, end in SIDES}
+    options |= {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "bleu", "max_steps": 60}
+    options |= {"load_best_model_at_end": True, "early_stopping_patience": 2}
+    result = run(tmp_path, "out", **options, learning_rate=1e-9)  # without improvement
     assert result.steps < 60
     state = json.loads((all_checkpoints(tmp_path / "out")[-1] / "trainer_state.json").read_text())
-    values = {entry["step"]: entry[f"eval_{metric}"] for entry in state["log_history"] if f"eval_{metric}" in entry}
-    best = (max if better else min)(values.values())
-    assert values[state["best_global_step"]] == best
-    saved, checkpoint = (
-        load_file(folder / "model.safetensors") for folder in (result.folder, Path(state["best_model_checkpoint"]))
+    values = {entry["step"]: entry["eval_bleu"] for entry in state["log_history"] if "eval_bleu" in entry}
+    assert values[state["best_global_step"]] == max(values.values())
+    saved, best = (
+        load_file(Path(folder, "model.safetensors")) for folder in (result.folder, state["best_model_checkpoint"])
     )
-    for name, weight in checkpoint.items():
+    for name, weight in best.items():
         assert torch.equal(saved[name], weight), name
-
-
-@pytest.mark.parametrize("supported", [True, False])
-def test_bf16_warns_on_a_cpu_without_support(supported, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(run_module, "supports_native_matmul", lambda _: supported)
-    write_corpus(tmp_path)
-    run(tmp_path, "out", bf16=True, max_steps=1, save_strategy="no", average_last=1)
-    assert ("no instructions for bf16" in caplog.text) == (not supported)
-
-
-def test_report_to_tensorboard(tmp_path):
-    write_corpus(tmp_path)
-    run(tmp_path, "out", report_to="tensorboard", save_strategy="no")
-    (events,) = (tmp_path / "out" / "runs").rglob("events.out.tfevents.*")
-    assert b"train/loss" in events.read_bytes()
 
 
 def test_flags_override_a_recipe_file(tmp_path, monkeypatch, capsys):
