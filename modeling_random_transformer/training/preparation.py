@@ -31,19 +31,6 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TextSet:
-    """One data set before its tokenization.
-
-    Args:
-        parts: the pairs of each corpus; the corpora themselves if the set is streamed.
-        reports: the validation report of each corpus.
-    """
-
-    parts: list[Any]
-    reports: list[ValidationReport]
-
-
-@dataclass
 class TokenizedSet:
     """One data set, as rows of text and of token ids. The rows of several corpora follow each other.
 
@@ -117,47 +104,31 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     Raises:
         ValueError: a corpus is invalid.
     """
-    corpora, data_args, bpe_dropout = run.corpora, run.data, bool(run.args.bpe_dropout)
-    streamed = data_args.streaming and "train" in names
-    texts = {
-        name: _read(name, corpora[name], data_args.on_invalid) for name in names if not streamed or name != "train"
-    }
-    if streamed:
-        parts = [corpus.text for corpus in corpora["train"]]
-        train_texts = TextSet(parts, [_check_stream(text, data_args.on_invalid) for text in parts])
-    else:
-        train_texts = texts.get("train") or TextSet([corpus.text for corpus in corpora["train"]], [])
-    tokenizer = prepare_tokenizer(run, train_texts)
-    reports = [report for text_set in texts.values() for report in text_set.reports]
-    sets = {
-        name: _tokenize(name, text_set, corpora[name], tokenizer, data_args, reports, words=bpe_dropout)
-        for name, text_set in texts.items()
-    }
-    train = corpora["train"]
-    sizes = sets["train"].sizes if "train" in sets else [report.valid for report in train_texts.reports]
-    if data_args.train_temperature is not None and len(sizes) > 1:
-        weights = temperature_weights(sizes, data_args.train_temperature)
+    train, on_invalid = run.corpora["train"], run.data.on_invalid
+    streamed = run.data.streaming and "train" in names
+    texts: dict[str, list[Dataset]] = {}
+    reports: dict[str, list[ValidationReport]] = {}
+    for name in names:
+        if streamed and name == "train":
+            reports[name] = [_check_stream(corpus.text, on_invalid) for corpus in train]
+            continue
+        logger.info("reading the %s set, %s", name, ", ".join(map(str, run.corpora[name])))
+        loaded = [load_pairs(corpus.text, on_invalid, languages=corpus.languages) for corpus in run.corpora[name]]
+        texts[name], reports[name] = ([pair[i] for pair in loaded] for i in (0, 1))
+    sources = texts.get("train") or [corpus.text for corpus in train]
+    tokenizer = prepare_tokenizer(run, sources, sum(report.lines for report in reports.get("train", ())))
+    # The report of a stream itself counts the lines of all corpora together.
+    shown = [report for name in names if name in texts or len(train) > 1 for report in reports[name]]
+    sets = {name: _tokenize(run, name, texts[name], tokenizer, shown) for name in texts}
+    sizes = sets["train"].sizes if "train" in sets else [report.valid for report in reports.get("train", ())]
+    if run.data.train_temperature is not None and len(sizes) > 1:
+        weights = temperature_weights(sizes, run.data.train_temperature)
         train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
-    stream = None
-    if streamed:
-        stream = _stream(run, train, train_texts.reports, tokenizer)
-        # The report of the stream itself counts lines of all corpora together.
-        reports = [*train_texts.reports, *reports] if len(train) > 1 else reports
+    stream = _stream(run, train, reports["train"], tokenizer) if streamed else None
     if run.args.process_index == 0:
-        for report in reports:
+        for report in shown:
             logger.warning("%s", report)
-    return PreparedData(tokenizer, sets, reports, train, sizes, stream)
-
-
-def _read(name: str, corpora: list[CorpusSpec], on_invalid: str) -> TextSet:
-    """Validate and load the corpora of a set."""
-    texts = TextSet([], [])
-    for corpus in corpora:
-        logger.info("reading the %s set, %s", name, corpus)
-        pairs, report = load_pairs(corpus.text, on_invalid=on_invalid, languages=corpus.languages)
-        texts.parts.append(pairs)
-        texts.reports.append(report)
-    return texts
+    return PreparedData(tokenizer, sets, shown, train, sizes, stream)
 
 
 def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
@@ -171,24 +142,22 @@ def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
 
 
 def _tokenize(
+    run: Run,
     name: str,
-    texts: TextSet,
-    corpora: list[CorpusSpec],
+    texts: list[Dataset],
     tokenizer: PreTrainedTokenizerBase,
-    data_args: DataArguments,
     reports: list[ValidationReport],
-    words: bool,
 ) -> TokenizedSet:
-    # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-    limits = _limits(data_args) if name == "train" else LengthLimits()
-    tokenized = []
-    for pairs, corpus in zip(texts.parts, corpora, strict=True):
+    """Tokenize a set, and add a report for each corpus with skipped pairs."""
+    is_train, corpora, tokenized = name == "train", run.corpora[name], []
+    for pairs, corpus in zip(texts, corpora, strict=True):
         tokens, report = tokenize_pairs(
             pairs,
             tokenizer,
-            limits,
-            num_proc=data_args.preprocessing_num_workers,
-            words=words and name == "train",
+            # Only training pairs are filtered by length: scores refer to complete validation and test sets.
+            _limits(run.data) if is_train else LengthLimits(),
+            num_proc=run.data.preprocessing_num_workers,
+            words=is_train and bool(run.args.bpe_dropout),
             name=f"{name} pairs" if len(corpora) == 1 else f"{name} pairs of {corpus}",
         )
         tokenized.append(tokens)
@@ -196,8 +165,8 @@ def _tokenize(
             reports.append(report)
     sizes = [len(tokens) for tokens in tokenized]
     if len(tokenized) == 1:
-        return TokenizedSet(texts.parts[0], tokenized[0], sizes)
-    return TokenizedSet(concatenate_datasets(texts.parts), concatenate_datasets(tokenized), sizes)
+        return TokenizedSet(texts[0], tokenized[0], sizes)
+    return TokenizedSet(concatenate_datasets(texts), concatenate_datasets(tokenized), sizes)
 
 
 def _limits(data_args: DataArguments) -> LengthLimits:
@@ -230,20 +199,20 @@ def _stream(
 # The tokenizer and its languages
 
 
-def prepare_tokenizer(run: Run, texts: TextSet) -> PreTrainedTokenizerBase:
+def prepare_tokenizer(run: Run, texts: Sequence[Dataset | Corpus], lines: int) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a run, which is trained first if the arguments name no saved one.
 
     Its `src_lang` and `tgt_lang` become the languages of the training corpora, if they are the same for all.
 
     Args:
         run: the run.
-        texts: the training set, read only if the tokenizer is trained.
+        texts: the training corpora, read only if the tokenizer is trained.
+        lines: their number of lines; 0 if it is unknown.
     """
     saved = run.model.model_name_or_path or run.model.tokenizer
     defaults = _default_languages(run.corpora["train"])
     if saved is None:
-        lines = sum(report.lines for report in texts.reports) or None
-        sample = chain.from_iterable(vocabulary_sample(text, lines) for text in texts.parts)
+        sample = chain.from_iterable(vocabulary_sample(text, lines or None) for text in texts)
         options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE}
         if run.model.special_tokens:
             options["special_tokens"] = run.model.special_tokens

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
+
 
 class TranslationTrainer(Seq2SeqTrainer):
     """Trains an encoder-decoder on pairs of token ids.
@@ -159,7 +161,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             weights=self.train_weights,
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
         )
-        return self._loader(dataset, sampler, "training", persistent_workers=self.args.dataloader_persistent_workers)
+        return self._loader(dataset, sampler, persistent_workers=self.args.dataloader_persistent_workers)
 
     def _stream_loader(self, stream: Any) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
@@ -205,7 +207,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             pad_to_multiple_of=self.padding_multiple,
             limits=[longest_target(length, self.model.config) for length in source_lengths.tolist()],
         )
-        return self._loader(dataset, sampler, "evaluation")
+        return self._loader(dataset, sampler)
 
     def _data_parallel_size(self) -> int:
         """The number of processes with different batches; a tensor-parallel group shares one batch."""
@@ -215,13 +217,13 @@ class TranslationTrainer(Seq2SeqTrainer):
         """The rank of this process among them. Tensor parallelism is the last dimension of every device mesh."""
         return self.accelerator.process_index // self.get_tp_size()
 
-    def _loader(self, dataset: Dataset, sampler: Sampler, description: str, **options: Any) -> DataLoader:
+    def _loader(self, dataset: Dataset, sampler: Sampler, **options: Any) -> DataLoader:
         """Batches of the sampler, distributed over the processes."""
         collator = self.data_collator
-        if isinstance(dataset, Dataset):
-            dataset = self._remove_unused_columns(dataset, description=description)
-        else:
-            collator = self._get_collator_with_removed_columns(collator, description=description)
+        if self.args.remove_unused_columns:
+            collator = partial(_collate, collator)
+            if isinstance(dataset, Dataset):  # does not read the other columns
+                dataset = dataset.select_columns([name for name in COLUMNS if name in dataset.column_names])
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
@@ -519,6 +521,10 @@ def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedMode
         logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", args.n_gpu)
         args._n_gpu = 1  # prevents DataParallel, as transformers itself does
     return args
+
+
+def _collate(collator: Callable[[list], Any], rows: list[dict[str, Any]]) -> Any:
+    return collator([{name: row[name] for name in COLUMNS if name in row} for row in rows])
 
 
 # Callbacks

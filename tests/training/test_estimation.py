@@ -82,16 +82,10 @@ def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options,
     assert result.flops > 0 < result.hours
 
 
-def test_a_dry_run_requires_a_number_of_steps(tmp_path, capsys):
-    write_corpus(tmp_path)
-    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", max_steps=-1).items()]
-    assert command.main([*flags, "--dry_run"]) == 2
-    assert "max_steps must be a positive integer for a dry run, got -1." in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"max_steps": -1}, r"max_steps must be a positive integer for a dry run, got -1\."),
         ({"max_tokens_per_batch": 4}, r"max_tokens_per_batch\) must be at least \d+, .*, got 4\."),
         ({"eval_strategy": "steps"}, r"eval_strategy must be 'no' without a validation set, got 'steps'\."),
     ],

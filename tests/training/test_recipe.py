@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch.nn import Parameter
-from transformers import HfArgumentParser, get_scheduler
+from transformers import get_scheduler
 
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments, paper_peak_rate
 from modeling_random_transformer.training.model_init import check_arguments
@@ -72,14 +72,6 @@ def test_sizes_that_tensor_parallelism_cannot_divide_raise_before_the_corpus_is_
     args.tp_size = 2  # in one process
     with nullcontext() if message is None else pytest.raises(ValueError, match=message):
         check_arguments(ModelArguments(config_overrides=overrides), args)
-
-
-def test_command_line_flags_set_arguments(tmp_path):
-    parser = HfArgumentParser(TranslationTrainingArguments)
-    (args,) = parser.parse_args_into_dataclasses(
-        ["--output_dir", str(tmp_path), "--learning_rate", "1.5e-3", "--max_tokens_per_batch", "2048", "--use_cpu"]
-    )
-    assert (args.learning_rate, args.max_tokens_per_batch, args.average_last) == (1.5e-3, 2048, 5)
 
 
 @pytest.mark.parametrize(

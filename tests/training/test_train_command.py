@@ -39,6 +39,7 @@ def status_of(argv):
         ("bf16: perhaps", "argument --bf16"),
         ("num_train_epochs: 2", "num_train_epochs must be unset unless max_steps is -1"),
         ("1: 2", "recipe.yaml must contain only argument names, got 1"),
+        ("max_stepps: 4", "recipe.yaml must contain only argument names, got max_stepps"),
     ],
 )
 def test_an_invalid_recipe_is_reported_in_one_line(text, message, tmp_path, capsys):
@@ -56,10 +57,13 @@ def test_recipe_values_are_parsed_like_flags(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "learning_rate: 1e-3\nbf16: false\npredict_with_generate: no\nwarmup_steps: 10\nreport_to: [tensorboard]\n"
-        "lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 0.5}\nvocab_size: null\n"
+        "lr_scheduler_type: cosine\nnum_beams: 3\nlr_scheduler_kwargs: {num_cycles: 0.5}\nvocab_size: null\n"
     )
     files = [f"--{side}_file={tmp_path / f'train.{name}'}" for side, name in (("source", "a"), ("target", "b"))]
-    _, model, args, _ = command.parse_arguments([str(recipe), *files, "--output_dir", str(tmp_path), "--use_cpu"])
+    _, model, args, _ = command.parse_arguments(
+        [str(recipe), *files, "--output_dir", str(tmp_path), "--use_cpu", "--num_beams", "2"]
+    )
+    assert args.num_beams == 2  # a flag overrides the recipe
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
 
