@@ -15,7 +15,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_value
 from .embeddings import check_ids, learn_positions, map_embeddings, pad_rows
-from .marian_npz_files import find_files, find_model, read_vocabularies, save_tokenizer
+from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
 from .options import FLAG, RATE, SIZE, Kind, Option, equal, is_number, is_size, one_of, read_options
 from .report import ConversionReport
 from .untrusted import parse_yaml, read_arrays, read_yaml
@@ -140,17 +140,15 @@ def convert_marian_npz(
     files = find_files(path, [Path(file) for file in vocabs], [Path(file) for file in spm])
     weights, options = read_npz(path)
     vocabularies = read_vocabularies(files)
-    if vocabularies is not None and files.vocabs is not None:
-        names = embedding_names(options)
-        for path_of_ids, ids, name in zip(files.vocabs, (vocabularies.source, vocabularies.target), names, strict=True):
-            if name in weights and weights[name].dim():
-                check_ids(path_of_ids, ids.values(), len(weights[name]))
+    eos, unk = (vocabularies[1][EOS], vocabularies[1][UNK]) if vocabularies else (0, 1)
+    for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
+        if name in weights and weights[name].dim():
+            check_ids(file, ids.values(), len(weights[name]))
     with new_folder(output) as temporary:
-        eos, unk = (vocabularies.eos_token_id, vocabularies.unk_token_id) if vocabularies else (0, 1)
         converted, report = convert_weights(weights, options, str(path), eos, unk)
         set_search_options(converted.generation_config, files.decoder, report)
         converted.save_pretrained(temporary)
-        save_tokenizer(vocabularies, temporary, converted.config, report)
+        save_tokenizer(vocabularies, files.spm, temporary, converted.config, report)
     return report
 
 

@@ -162,25 +162,8 @@ def check_format(path: Path) -> None:
         raise ValueError(f"the model must be an existing .npz file, got {str(path)!r}.")
 
 
-@dataclass(frozen=True)
-class Vocabularies:
-    """The ids of the source's and of the target's tokens, and the SentencePiece models that split texts into tokens."""
-
-    source: dict[str, int]
-    target: dict[str, int]
-    spm: Pair | None
-
-    @property
-    def eos_token_id(self) -> int:
-        return self.target[EOS]
-
-    @property
-    def unk_token_id(self) -> int:
-        return self.target[UNK]
-
-
-def read_vocabularies(files: NpzFiles) -> Vocabularies | None:
-    """Read the vocabularies; `None` if there are none.
+def read_vocabularies(files: NpzFiles) -> tuple[dict[str, int], dict[str, int]] | None:
+    """The ids of the source's and of the target's tokens; `None` if there are no vocabularies.
 
     Raises:
         ValueError: a file is damaged or lacks a special token, or the package sentencepiece is not installed.
@@ -191,7 +174,7 @@ def read_vocabularies(files: NpzFiles) -> Vocabularies | None:
         load_sentencepiece(path)
     first, second = files.vocabs
     source = read_vocabulary(first)
-    return Vocabularies(source, source if second == first else read_vocabulary(second), files.spm)
+    return source, source if second == first else read_vocabulary(second)
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
@@ -284,19 +267,23 @@ def load_sentencepiece(path: Path) -> Any:
         raise ValueError(f"{path} must be a SentencePiece model, got an error: {first_line(error)}.") from error
 
 
-def save_tokenizer(vocabularies: Vocabularies | None, folder: Path, config: Any, report: ConversionReport) -> None:
+def save_tokenizer(
+    vocabularies: tuple[dict[str, int], dict[str, int]] | None,
+    spm: Pair | None,
+    folder: Path,
+    config: Any,
+    report: ConversionReport,
+) -> None:
     """Write the files of a `MarianTokenizer`, with `<pad>` as the last token."""
-    if vocabularies is None or vocabularies.spm is None:
+    if vocabularies is None or spm is None:
         missing = "vocabulary" if vocabularies is None else "SentencePiece models, such as source.spm and target.spm"
         report.notes.append(f"The folder has no tokenizer, as there is no {missing} next to the model.")
         return
-    for name, path in zip(("source.spm", "target.spm"), vocabularies.spm, strict=True):
+    for name, path in zip(("source.spm", "target.spm"), spm, strict=True):
         shutil.copyfile(path, folder / name)
-    separate = vocabularies.source != vocabularies.target
-    write_json(folder / "vocab.json", {**vocabularies.source, PAD: config.pad_token_id})
-    if separate:
-        write_json(folder / "target_vocab.json", {**vocabularies.target, PAD: config.pad_token_id})
+    separate = vocabularies[0] != vocabularies[1]
+    for name, ids in zip(("vocab.json", *(["target_vocab.json"] if separate else [])), vocabularies, strict=False):
+        write_json(folder / name, {**ids, PAD: config.pad_token_id})
     settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-    length = {"model_max_length": config.max_position_embeddings}
-    write_json(folder / "tokenizer_config.json", {**settings, **length})
+    write_json(folder / "tokenizer_config.json", {**settings, "model_max_length": config.max_position_embeddings})
     report.notes.append("The tokenizer is a MarianTokenizer, which requires sentencepiece.")

@@ -34,6 +34,7 @@ from .engines import (
     Translate,
     end_tokens,
     read_search,
+    skip_blank,
     start_token,
     suppressed_sequences,
 )
@@ -112,11 +113,10 @@ def load(folder: str | PathLike) -> Translate:
     engine = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads())
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        translations = [""] * len(texts)
-        indices = [i for i, text in enumerate(texts) if text.strip()]
-        if not indices:
-            return translations
-        ids = encode_texts(tokenizer, [config[PREFIX] + texts[i] for i in indices])["input_ids"]
+        return skip_blank(texts, lambda kept: search(kept, num_beams, max_new_tokens))
+
+    def search(texts: list[str], num_beams: int, max_new_tokens: int) -> list[str]:
+        ids = encode_texts(tokenizer, [config[PREFIX] + text for text in texts])["input_ids"]
         results = engine.translate_batch(
             [[token_of[i] for i in row] for row in ids],
             [first] * len(ids),
@@ -130,9 +130,7 @@ def load(folder: str | PathLike) -> Translate:
         )
         # Ids outside the tokenizer's vocabulary have placeholder names.
         rows = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
-        for i, text in zip(indices, tokenizer.batch_decode(rows, skip_special_tokens=True), strict=True):
-            translations[i] = text
-        return translations
+        return tokenizer.batch_decode(rows, skip_special_tokens=True)
 
     return translate
 

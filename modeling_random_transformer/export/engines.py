@@ -1,6 +1,6 @@
 """The list of inference engines, the export of a model to one of them, and the search that all of them use."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -154,13 +154,17 @@ def translate_fn(model: Any, tokenizer: Any) -> Translate:
             options |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
             if forbids_tokens(model):  # CTranslate2 distributes their probability over the other tokens
                 options["renormalize_logits"] = True
-        indices = [i for i, text in enumerate(texts) if text.strip()]  # the pipeline rejects blank texts
-        translations = [""] * len(texts)
-        for i, answer in zip(indices, pipe([texts[i] for i in indices], **options), strict=True):
-            translations[i] = answer["generated_text"]
-        return translations
+        # The pipeline rejects blank texts.
+        return skip_blank(texts, lambda kept: [answer["generated_text"] for answer in pipe(kept, **options)])
 
     return run
+
+
+def skip_blank(texts: Sequence[str], translate: Callable[[list[str]], list[str]]) -> list[str]:
+    """Translate the texts that are not blank. The translation of a blank text is `""`."""
+    kept = [text for text in texts if text.strip()]
+    translations = iter(translate(kept) if kept else [])
+    return [next(translations) if text.strip() else "" for text in texts]
 
 
 @dataclass(frozen=True)
