@@ -182,19 +182,15 @@ def test_hidden_files(tmp_path):
 
 def test_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
-    opus_folder(tmp_path / "opus")
-    archive = zip_folder(tmp_path / "opus", tmp_path / "opus.zip")
+    spm_folder(tmp_path / "model")
+    archive = zip_folder(tmp_path / "model", tmp_path / "model.zip")
     assert command.main([str(archive), str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "encoder_l1–2_self_Wq" in shown
     assert "model.encoder.layers.0–1.self_attn.q_proj.weight" in shown
     assert "not compared" in shown
-
-
-def test_command_with_unknown_model(tmp_path, capsys):
-    archive = tar_folder(wmt_folder(tmp_path / "wmt"), tmp_path / "A.TGZ")
-    assert command.main([str(archive), str(tmp_path / "out"), "--model", "model9.pt"]) == 2
+    archive = archive.rename(tmp_path / "A.ZIP")
+    assert command.main([str(archive), str(tmp_path / "other"), "--model", "model9.npz"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("random-transformer convert: error: model must be one of wmt19.en-de")
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    assert error == "random-transformer convert: error: model must be one of model.npz, got 'model9.npz'.\n"
+    assert not (tmp_path / "other").exists()

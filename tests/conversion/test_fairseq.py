@@ -365,13 +365,6 @@ def test_shared_embeddings_require_one_dictionary(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_equal_dictionaries_become_one_tokenizer(tmp_path):
-    torch.save(checkpoint(share_all_embeddings=True), tmp_path / "c.pt")
-    files = [write_dictionary(tmp_path / f"dict.{lang}.txt", words(SOURCE_TOKENS - 4, "w")) for lang in ("de", "en")]
-    convert_fairseq(tmp_path / "c.pt", tmp_path / "out", source_dict=files[0], target_dict=files[1])
-    assert (tmp_path / "out" / "tokenizer.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,16 +19,22 @@ SPECIAL = "</s>: 0\n<unk>: 1\n"
 VOCABULARY = "opus.spm32k-spm32k.vocab.yml"
 
 
-@pytest.fixture
-def opus(tmp_path):
-    opus_folder(tmp_path / "opus")
-    return tmp_path / "opus"
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian")
+    opus_folder(folder / "opus")
+    spm_folder(folder / "spm")
+    return folder
 
 
 @pytest.fixture
-def spm(tmp_path):
-    spm_folder(tmp_path / "spm")
-    return tmp_path / "spm"
+def opus(originals, tmp_path):
+    return Path(shutil.copytree(originals / "opus", tmp_path / "opus"))
+
+
+@pytest.fixture
+def spm(originals, tmp_path):
+    return Path(shutil.copytree(originals / "spm", tmp_path / "spm"))
 
 
 TOKENS = [

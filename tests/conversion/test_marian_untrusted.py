@@ -1,6 +1,7 @@
 """Folders of Marian models that refer to code, refer to files outside the folder, or are damaged."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,16 @@ from tests.helpers.marian import opus_folder
 NESTED = '{"a":' * 100_000
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian") / "opus"
+    opus_folder(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path):
-    opus_folder(tmp_path / "opus")
-    return tmp_path / "opus"
+def folder(original, tmp_path):
+    return Path(shutil.copytree(original, tmp_path / "opus"))
 
 
 def add_to(path: Path, **entries):

@@ -48,6 +48,7 @@ def check_short(caught):
         ("a: &a [*a]", "o must contain at most 100000 values"),
         (f"a: {'[' * 60}{']' * 60}", "in 50 levels, got more"),
         (f"a: {'[' * 5000}", "o must contain options in YAML"),
+        ("3: 4", "o must contain options by their names, got dict"),
         ("a: " + "1" * 51, "numbers must have at most 50 characters, got '111"),
         ("a: " + "1:" * 50 + "1", "numbers must have at most 50 characters, got "),
         ("a: !!int ''", "o must contain options in YAML"),
