@@ -218,11 +218,6 @@ class MeasuredTrainer(TranslationTrainer):
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Print nothing: the estimate follows."""
 
-    def reset(self) -> None:
-        """Discard the records of the warm-up steps."""
-        self.shapes.clear()
-        self.tokens = 0
-
     def measured_flops(self) -> float:
         """Floating-point operations of the measured steps in this process."""
         passes = 2 if self.args.r_drop_alpha else 1
@@ -239,7 +234,7 @@ class Timer(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if state.global_step == WARM_UP_STEPS:
             self.seconds = -_synchronized_time(args.device)
-            self.trainer.reset()
+            self.trainer.tokens, self.trainer.shapes = 0, []  # without those of the warm-up steps
         elif state.global_step == state.max_steps:
             self.seconds += _synchronized_time(args.device)
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -208,9 +208,15 @@ def check_shared(folder: Path) -> None:
 
 def changed_arguments(arguments: Any) -> dict[str, Any]:
     """The arguments of a dataclass that differ from their defaults, as values for JSON, without those of `FREE`."""
-    compared = [entry for entry in fields(arguments) if entry.name not in _FREE]
-    values = {entry.name: _plain(getattr(arguments, entry.name)) for entry in compared}
-    return {entry.name: values[entry.name] for entry in compared if values[entry.name] != _default(entry)}
+    changed = {}
+    for entry in fields(arguments):
+        value = getattr(arguments, entry.name)
+        # The changed fields of a dataclass, the value of an enumeration member, or the argument itself.
+        value = changed_arguments(value) or None if is_dataclass(value) else getattr(value, "value", value)
+        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+        if entry.name not in _FREE and value != default:
+            changed[entry.name] = value
+    return changed
 
 
 def determining(args: TranslationTrainingArguments) -> dict[str, Any]:
@@ -250,7 +256,8 @@ def recorded(run: Run) -> dict[str, Any]:
 
 def _free_values(args: TranslationTrainingArguments) -> dict[str, Any]:
     """The values that may change when a run is resumed."""
-    values = {name: _plain(getattr(args, name, None)) for name in (*RECORDED, *LENGTHS, "world_size")}
+    values = {name: getattr(args, name, None) for name in (*RECORDED, *LENGTHS, "world_size")}
+    values = {name: getattr(value, "value", value) for name, value in values.items()}
     return {**values, "random-transformer": __version__}
 
 
@@ -263,15 +270,6 @@ def fingerprint(corpora: list[CorpusSpec]) -> Any:
     """A digest of one corpus and its languages, or a list of those of several."""
     digests = [" ".join(filter(None, (corpus.text.fingerprint(), corpus.direction))) for corpus in corpora]
     return digests[0] if len(digests) == 1 else digests
-
-
-def _plain(value: Any) -> Any:
-    """The value of an enumeration member, the changed fields of a dataclass, or the argument itself."""
-    return changed_arguments(value) or None if is_dataclass(value) else getattr(value, "value", value)
-
-
-def _default(entry: Field) -> Any:
-    return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
 def _files(folder: Path, *patterns: str) -> list[Path]:

@@ -177,13 +177,13 @@ def test_early_stopping_patience_is_resumed(tmp_path, monkeypatch):
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x devices was 1, now 2"),
     ],
 )
-def test_changes_of_the_result_raise(options, difference, copied):
+def test_changes_of_the_result_raise(options, difference, finished):
     if "target_file" in options:
-        options = {"target_file": str(copied / options["target_file"])}
-    before = weights(copied / "out")
+        options = {"target_file": str(finished / options["target_file"])}
+    before = weights(finished / "out"), manifest(finished / "out")
     with pytest.raises(ValueError, match=f"one with other values .*{difference}.*: use another output_dir"):
-        run(copied, "out", **options)
-    assert weights(copied / "out") == before
+        run(finished, "out", **options)
+    assert (weights(finished / "out"), manifest(finished / "out")) == before
 
 
 def test_more_steps_extend_a_run_and_are_recorded(copied):
