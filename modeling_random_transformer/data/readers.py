@@ -9,7 +9,6 @@ Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which th
 
 import csv
 import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +25,6 @@ from ..utils.text import read_lines
 TEXT_KEYS = ("text",)
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
 MAX_CELL_LINES = 100  # of a quoted cell in a TSV file
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 # The number of a row and its texts; or the row, if it does not have exactly these texts.
 Row = tuple[int, list[str] | str]
@@ -99,7 +97,7 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEYS[0]) -> Iterator[str]:
     for number, texts in read_columns(path, Columns((key,), TEXT_KEYS)):
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
-        if SURROGATE.search(texts[0]):
+        if not is_utf8(texts[0]):
             raise ValueError(f"{path} must be UTF-8 text, but line {number} is not.")
         yield texts[0].rstrip("\r\n")
 
@@ -108,6 +106,15 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
     """Lines of a file without its byte order mark."""
     for number, line in enumerate(lines):
         yield line.decode("utf-8" if number else "utf-8-sig", "surrogateescape")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text has no lone surrogates, which stand for other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], columns: Columns) -> Iterator[Row]:
@@ -202,7 +209,9 @@ def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
     layout: _Layout | None = None
 
     def fits(cells: Sequence[str]) -> bool:
-        return layout is None or layout.fits(cells)
+        if layout is None:  # the first row: a header, or texts in the default columns
+            return columns.among(cells) is not None or not columns.are_default or len(cells) == len(columns.keys)
+        return layout.fits(cells)
 
     with open_binary(path) as file:
         lines = decoded(file)
@@ -233,8 +242,10 @@ def _tsv_rows(lines: Iterator[str], fits: Callable[[Sequence[str]], bool]) -> It
     """The same for TSV. A line that does not fit is read with quoted tabs and line breaks, if it fits then."""
     number, ahead = 1, deque[str]()
     while line := ahead.popleft() if ahead else next(lines, ""):
-        cells, count = [unquoted(cell) for cell in line.rstrip("\r\n").split("\t")], 1
-        if '"' in line and not fits(cells):
+        cells, count = line.rstrip("\r\n").split("\t"), 1
+        if '"' in line and fits(cells):
+            cells = [*map(unquoted, cells)]
+        elif '"' in line:
             ahead.extend(islice(lines, MAX_CELL_LINES - len(ahead)))
             reader = csv.reader([line, *ahead], delimiter="\t", strict=True)
             with suppress(csv.Error):

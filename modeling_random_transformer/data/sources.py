@@ -1,5 +1,6 @@
 """Sources of parallel text: two aligned files, a TSV, CSV, JSONL or Parquet file, or a dataset of `datasets`."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..utils.compressed_files import check_readable, file_format, is_standard_stream, open_binary
 from ..utils.digests import file_digest
-from .readers import SURROGATE, TRANSLATION, Columns, Row, decoded, read_columns, texts_of
+from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
@@ -22,6 +23,7 @@ NOT_UTF8 = "not UTF-8"
 UNALIGNED = "beyond the end of the other file"
 
 EXAMPLE_CHARACTERS = 200  # of each text of an invalid line
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 Languages = tuple[str, str]  # codes of the source's and the target's language
 
@@ -238,7 +240,7 @@ def _parse_rows(rows: Iterable[Row]) -> Iterator[Line]:
 def parse_pair(number: int, source: str, target: str) -> Line:
     """A pair without line breaks at the ends of its texts, or an invalid line."""
     source, target = source.rstrip("\r\n"), target.rstrip("\r\n")
-    if SURROGATE.search(source) or SURROGATE.search(target):
+    if not (is_utf8(source) and is_utf8(target)):
         return _invalid(number, NOT_UTF8, source, target)
     if source.strip() and target.strip():
         return ParallelLine(number, source, target)
@@ -247,5 +249,5 @@ def parse_pair(number: int, source: str, target: str) -> Line:
 
 def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:
     """An invalid line with the beginnings of its texts."""
-    shown = (SURROGATE.sub("\ufffd", text.rstrip("\r\n"))[:EXAMPLE_CHARACTERS] for text in texts)
+    shown = (SURROGATE.sub("\ufffd", text.rstrip("\r\n")[:EXAMPLE_CHARACTERS]) for text in texts)
     return InvalidLine(number, reason, *shown)

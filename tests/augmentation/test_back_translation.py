@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import json
 import re
 import sys
 
@@ -109,20 +108,6 @@ class TestBackTranslate:
             with open_binary(path) as file:
                 assert file.read() == plain.read_bytes()
 
-    @pytest.mark.parametrize(("name", "key"), [("mono.tsv", "2"), ("mono.tsv", "de"), ("mono.jsonl", "de")])
-    def test_column_of_a_file(self, paths, model, tokenizer, tmp_path, name, key):
-        back_translate(*paths, model, tokenizer, **SHORT)
-        expected = [path.read_bytes() for path in paths[1:]]
-        rows = [("7", text) for text in VALID]
-        if name.endswith(".jsonl"):
-            content = "".join(json.dumps({"de": text}) + "\n" for _, text in rows)
-        else:
-            header = [("id", "de")] if key == "de" else []
-            content = "".join("\t".join(row) + "\n" for row in [*header, *rows])
-        (tmp_path / name).write_text(content)
-        back_translate(tmp_path / name, *paths[1:], model, tokenizer, text_key=key, **SHORT)
-        assert [path.read_bytes() for path in paths[1:]] == expected
-
     def test_standard_input_is_read_again_to_resume(self, paths, model, tokenizer, monkeypatch):
         back_translate(*paths, model, tokenizer, **SHORT)
         expected = [path.read_bytes() for path in paths[1:]]
@@ -137,12 +122,6 @@ class TestBackTranslate:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(paths[0].read_bytes())))
         back_translate("-", *paths[1:], model, tokenizer, **SHORT)
         assert [path.read_bytes() for path in paths[1:]] == expected
-
-    def test_text_without_a_line_to_translate_leaves_no_folder(self, paths, model, tokenizer):
-        paths[0].write_text(" \n\n")
-        with pytest.raises(ValueError, match="2 of 2 lines are invalid: 2 blank"):
-            back_translate(*paths, model, tokenizer, **SHORT)
-        assert list(paths[0].parent.iterdir()) == [paths[0]]
 
     def test_progress_of_the_selection(self, paths, model, tokenizer, capsys):
         back_translate(*paths, model, tokenizer, max_new_tokens=2, progress=True)
@@ -301,6 +280,7 @@ class TestBackTranslate:
         mono.write_text(" \n")
         with pytest.raises(ValueError, match=r"that can be translated, got .* 1 of 1 lines are invalid: 1 blank"):
             back_translate(*paths, model, tokenizer)
+        assert not work.exists()
         mono.write_bytes(b"caf\xe9\n")
         with pytest.raises(ValueError, match="must be UTF-8 text, but line 1 is not"):
             back_translate(*paths, model, tokenizer)

@@ -66,11 +66,11 @@ def test_a_pair_occurs_as_often_as_its_weight(rows, epoch):
     assert total.tolist() == (20 * weight).round().astype(int).tolist()
 
 
-FRACTIONS = [0.1, 0.4, 0.6, 0.75, 0.9, 1.75]
+FRACTIONS = [0.1, 0.6, 1.75]
 
 
 @pytest.mark.parametrize("weight", FRACTIONS)
-@pytest.mark.parametrize("pairs", [100, 37, 1])
+@pytest.mark.parametrize("pairs", [37, 1])
 def test_all_pairs_of_a_corpus_occur_equally_often(pairs, weight):
     lengths = np.random.default_rng(0).integers(1, 30, (pairs, 2))
     selection = WeightedPairs(lengths, np.full(pairs, weight), seed=1)
@@ -113,19 +113,6 @@ def test_small_corpora_have_the_share_of_their_weight(pairs, weight, longest):
     assert shares[:pairs] == pytest.approx(weight, abs=0.02 if longest == 30 else 1e-9)
 
 
-def test_half_of_a_corpus_is_seen_every_other_epoch():
-    sampler = TokenBudgetSampler([3] * 20, [3] * 20, 24, weights=np.array([0.5] * 10 + [2.0] * 10))
-    halves = []
-    for epoch in range(4):
-        sampler.set_epoch(epoch)
-        occurrences = counts(sampler, 20)
-        assert occurrences[:10].sum() == 5
-        assert occurrences[10:].tolist() == [2] * 10
-        halves.append(frozenset(np.flatnonzero(occurrences[:10]).tolist()))
-    for first, second in (halves[:2], halves[2:]):
-        assert first | second == set(range(10))
-
-
 @pytest.mark.parametrize(
     ("temperature", "expected"), [(1, [1, 1, 1]), (2, [10**0.5, 1, 2]), (1e9, [10, 1, 4]), (0.5, [0.1, 1, 0.25])]
 )
@@ -166,16 +153,6 @@ def test_all_lines_of_a_mixture_occur_equally_often(tmp_path, weight):
     occurrences = Counter(line.source for epoch in range(400) for line in mixture.at_epoch(epoch).lines())
     assert len(occurrences) == 20
     assert all(abs(count - 400 * weight) <= 1 for count in occurrences.values())
-
-
-@pytest.mark.parametrize("weight", [0.25, 0.5, 1.75])
-def test_a_fractional_weight_selects_other_lines_in_each_epoch(tmp_path, weight):
-    (corpus,) = write_corpora(tmp_path, {"a": 40})
-    mixture = CorpusMixture([CorpusSpec(corpus, weight)], [40])
-    epochs = [Counter(line.source for line in mixture.at_epoch(epoch).lines()) for epoch in range(4)]
-    for occurrences in epochs:
-        assert occurrences.total() == pytest.approx(40 * weight, abs=2)
-    assert sum(epochs, Counter()) == {f"a{i}": 4 * weight for i in range(40)}
 
 
 def test_set_names(tmp_path):

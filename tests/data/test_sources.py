@@ -162,6 +162,9 @@ TEXTS = [('He said "hi"', "x"), ('"quoted"', "a\tb"), ("two\nlines", ' "'), ('"'
 @pytest.mark.parametrize("header", [["source", "target"], False])
 @pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ",")])
 def test_tables_written_by_pandas_are_read_back(name, separator, header, tmp_path):
+    for first in ("two\nlines", "a\ttab"):
+        pandas.DataFrame([(first, "x")]).to_csv(tmp_path / name, sep=separator, header=header, index=False)
+        assert [line.source for line in ParallelText(tmp_path / name).lines()] == [first]
     table = pandas.DataFrame(TEXTS)
     table.to_csv(tmp_path / name, sep=separator, header=header, index=False)
     lines = list(ParallelText(tmp_path / name).lines())
