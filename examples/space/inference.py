@@ -18,8 +18,12 @@ from torch import Tensor
 from modeling_random_transformer.commands.command_line import require_random_transformer_folder
 from modeling_random_transformer.inference import check_finite, load_translator
 from modeling_random_transformer.inspection import intervene, trace
-from modeling_random_transformer.inspection.explorer import attention_maps, distribution, trim_padding
-from modeling_random_transformer.inspection.token_text import cross_attention_labels
+from modeling_random_transformer.inspection.explorer import (
+    attention_maps,
+    cross_attention_labels,
+    distribution,
+    trim_padding,
+)
 from modeling_random_transformer.pipeline_random_transformer import (
     check_text,
     encode_texts,

@@ -11,7 +11,7 @@ with intervene(model, {"encoder.layers.0.self_attn.head.1.output": 0}):
 """
 
 from .intervention import intervene
+from .paths import Step
 from .record import Trace, trace
-from .steps import Step
 
 __all__ = ["Step", "Trace", "intervene", "trace"]

@@ -10,7 +10,6 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from ..inspection import Trace, trace
 from ..pipeline_random_transformer import encode_texts
-from .token_text import cross_attention_labels, token_texts
 
 TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50
@@ -199,3 +198,22 @@ def assign_rows(nodes: list[dict[str, Any]]) -> None:
         rows = [child["row"] for child in children[node["index"]]]
         if rows:
             node["row"] = sum(rows) / len(rows)
+
+
+def token_texts(tokenizer: Any, ids: Tensor) -> list[str]:
+    """The text of each token in `ids` `[length]` with visible spaces; part of a multi-byte character becomes `�`."""
+    return [tokenizer.decode([token]).replace(" ", "␣").replace("\n", "⏎") or "∅" for token in ids.tolist()]
+
+
+def cross_attention_labels(tokenizer: Any, source: Tensor, target: Tensor) -> tuple[list[str], list[str]]:
+    """Labels of the rows and columns of cross-attention weights: target tokens and source tokens.
+
+    A row is that of the token which its logits predict. The token at its position of the decoder's input is the
+    previous one.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        source: source ids, `[source_len]`.
+        target: target ids with the start token, `[target_len + 1]`. All but the last are the decoder's input.
+    """
+    return token_texts(tokenizer, target[1:]), token_texts(tokenizer, source)

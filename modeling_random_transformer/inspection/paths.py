@@ -1,10 +1,11 @@
-"""Paths of the values of a model."""
+"""Paths of the values of a model, and their descriptions: formula and section of "Attention Is All You Need"."""
 
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 HEAD_VALUES = ("query", "key", "value", "scores", "scaled_scores", "mask", "weights", "output")
@@ -70,3 +71,88 @@ def layer_paths(path: str, layer: Any) -> Iterator[str]:
     yield from (f"{path}.ffn.{value}" for value in ("inner", "activation", "output"))
     for name in (*attentions, "ffn"):
         yield from (f"{path}.{name}.{value}" for value in ("residual", *NORM_VALUES))
+
+
+class Step(NamedTuple):
+    """A recorded value, described.
+
+    Attributes:
+        path: its name in the trace.
+        shape: the tensor's shape.
+        formula: how it is computed from earlier values; x is the input of the sub-layer.
+        section: section of the paper.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    formula: str
+    section: str
+
+
+# By the last two parts of a path. Placeholders depend on the configuration: see `placeholders`.
+FORMULAS = {
+    "embedding.ids": ("indices of the tokens in the vocabulary", "3.4"),
+    "embedding.token": ("row of the embedding matrix for each token", "3.4"),
+    "embedding.scaled": ("token{times_scale}", "3.4"),
+    "embedding.position": ("{position}", "3.5"),
+    "embedding.sum": ("scaled{plus_position}", "3.5"),
+    "head.query": ("{x} · W_Q{b_Q}", "3.2.2"),
+    "head.key": ("{x} · W_K{b_K}", "3.2.2"),
+    "head.value": ("{x} · W_V{b_V}", "3.2.2"),
+    "cross_head.key": ("encoder.output · W_K{b_K}", "3.2.3"),
+    "cross_head.value": ("encoder.output · W_V{b_V}", "3.2.3"),
+    "head.scores": ("query · keyᵀ", "3.2.1"),
+    "head.scaled_scores": ("scores{scaling}", "3.2.1"),
+    "head.mask": ("0 for visible keys, the dtype's minimum for hidden ones", "3.2.3"),
+    "head.weights": ("softmax(scaled_scores + mask) over the keys", "3.2.1"),
+    "head.output": ("weights · value", "3.2.1"),
+    "attn.concatenated": ("the concatenated outputs of the heads", "3.2.2"),
+    "attn.output": ("concatenated · W_O{b_O}", "3.2.2"),
+    "ffn.inner": ("{x} · W_1 + b_1", "3.3"),
+    "ffn.activation": ("{activation}", "3.3"),
+    "ffn.output": ("activation · W_2 + b_2", "3.3"),
+    "sublayer.residual": ("x + output", "3.1"),
+    "sublayer.mean": ("mean of {normed}", "3.1"),
+    "sublayer.variance": ("mean of ({normed} − mean)²", "3.1"),
+    "sublayer.layer_norm": ("({normed} − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
+    "final.mean": ("mean of the last layer's output x", "3.1"),
+    "final.variance": ("mean of (x − mean)²", "3.1"),
+    "final.layer_norm": ("(x − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
+    "encoder.output": ("the encoded source", "3.1"),
+    "decoder.output": ("states of the target tokens", "3.1"),
+    "logits": ("decoder.output · {output_matrix}{b_vocab}", "3.4"),
+    "probabilities": ("softmax(logits)", "3.4"),
+    "choice": ("argmax(probabilities)", "3.4"),
+}
+PARENTS = {"self_attn": ("attn", "sublayer"), "encoder_attn": ("attn", "sublayer"), "ffn": ("ffn", "sublayer")}
+
+
+def describe(path: str, value: Tensor, config: Any) -> Step:
+    """The description of a value, in a model of this configuration."""
+    *places, name = re.sub(r"^step\.\d+\.|\.\d+", "", path).split(".")
+    parents = PARENTS.get(places[-1], tuple(places[-1:])) if places else ("",)
+    if places[-1:] == ["head"] and "encoder_attn" in places:
+        parents = ("cross_head", "head")
+    formula, section = next(FORMULAS[key] for parent in parents if (key := f"{parent}.{name}".lstrip(".")) in FORMULAS)
+    return Step(path, tuple(value.shape), formula.format_map(placeholders(config)), section)
+
+
+def placeholders(config: Any) -> dict[str, Any]:
+    """The parts of formulas that depend on the configuration."""
+    biases = {f"b_{name}": f" + b_{name}" if config.attention_bias else "" for name in "QKVO"}
+    default_scale = config.attention_scale == config.d_k**-0.5
+    waves = f"sin and cos of pos / 10000^(2i/{config.d_model})"
+    return biases | {
+        "x": "layer_norm" if config.norm_order == "pre" else "x",
+        "normed": "x" if config.norm_order == "pre" else "residual",
+        "times_scale": f" · √{config.d_model}" if config.scale_embedding else "",
+        "position": waves if config.position_embedding == "sinusoidal" else "a learned vector for each position",
+        "plus_position": "" if config.position_embedding == "none" else " + position",
+        "scaling": f" / √{config.d_k}" if default_scale else f" · {config.attention_scale:.6g}",
+        "activation": "max(0, inner)"
+        if config.activation_function == "relu"
+        else f"{config.activation_function}(inner)",
+        "eps": config.layer_norm_eps,
+        "output_matrix": "embedding matrixᵀ" if config.tie_word_embeddings else "W_vocab",
+        "b_vocab": " + b_vocab" if config.lm_head_bias else "",
+    }

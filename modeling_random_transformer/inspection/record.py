@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 
 from .hooks import instrument
 from .observers import Observer
-from .paths import find_stacks, layer_and_head, step_and_path
-from .steps import Step, describe
+from .paths import Step, describe, find_stacks, layer_and_head, step_and_path
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from transformers import pipeline
 
 from modeling_random_transformer.inspection import intervene
-from modeling_random_transformer.inspection.token_text import token_texts
+from modeling_random_transformer.inspection.explorer import token_texts
 from tests.helpers.models import EOS, save_translator
 from tests.helpers.processes import WAIT_LIMIT, free_port, wait_until
 from tests.helpers.translation import multilingual_translator

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.commands import explore
 from modeling_random_transformer.inspection import explorer
-from modeling_random_transformer.inspection.token_text import token_texts
+from modeling_random_transformer.inspection.explorer import token_texts
 from tests.helpers.browser import chromium
 from tests.helpers.models import save_translator
 from tutorials import report
