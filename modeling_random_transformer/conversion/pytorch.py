@@ -149,14 +149,8 @@ def convert_torch_transformer(
         ValueError: see `from_torch_transformer`; or the file does not match the description. In this case, nothing is
             written.
     """
-    names: dict[str, Any] = {
-        "embedding": embedding,
-        "output_layer": output_layer,
-        "positions": positions,
-        "prefix": prefix,
-    }
     with new_folder(output) as temporary:
-        weights = read_torch_checkpoint(checkpoint, **names, key=key, ignore=ignore)
+        weights = read_torch_checkpoint(checkpoint, embedding, output_layer, positions, prefix, key, ignore)
         model, report = from_torch_transformer(**weights, **options)
         report.unused.update(dict.fromkeys(ignore, "ignored on request"))
         report.notes.append(f"From {Path(checkpoint).name}: {', '.join((*embedding, *filter(None, [output_layer])))}.")
@@ -166,7 +160,6 @@ def convert_torch_transformer(
 
 def read_torch_checkpoint(
     checkpoint: str | Path,
-    *,
     embedding: Sequence[str],
     output_layer: str | None = None,
     positions: Sequence[str] = ("none",),

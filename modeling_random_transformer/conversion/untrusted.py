@@ -81,9 +81,7 @@ def read_checkpoint(path: str | Path) -> Any:
     if not path.is_file():
         raise ValueError(f"checkpoint must be an existing file, got {str(path)!r}.")
     name, kind = f"checkpoint {path}", "file of weights"
-    with errors_of_reading(name, kind):
-        size = expanded_size(path)
-    check_expansion(path, size)
+    check_zip(path, name, kind)
     with errors_of_reading(name, kind):
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -100,9 +98,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     Raises:
         ValueError: the file is damaged or too large.
     """
-    with errors_of_reading(str(path), ".npz file"):
-        size = expanded_size(path)
-    check_expansion(path, size)
+    size = check_zip(path, str(path), ".npz file")
     if size > MAX_ARRAY_BYTES:
         raise ValueError(f"the arrays of {path} must have at most {MAX_ARRAY_BYTES} bytes, got {size}.")
     with errors_of_reading(str(path), ".npz file"), zipfile.ZipFile(path) as archive:
@@ -253,12 +249,19 @@ def check_objects(root: Any, path: Path) -> None:
     check_expansion(path, sum(storages.values()))
 
 
-def expanded_size(path: Path) -> int:
-    """The size in bytes of the files in a zip file, and 0 for other files."""
-    if not zipfile.is_zipfile(path):
-        return 0
-    with zipfile.ZipFile(path) as archive:
-        return sum(member.file_size for member in archive.infolist())
+def check_zip(path: Path, name: str, kind: str) -> int:
+    """The size in bytes of the files in a zip file, and 0 for other files.
+
+    Raises:
+        ValueError: the file is damaged, or is compressed far more than weights can be.
+    """
+    with errors_of_reading(name, kind):
+        size = 0
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+    check_expansion(path, size)
+    return size
 
 
 def check_calls(path: Path) -> None:

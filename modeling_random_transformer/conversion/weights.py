@@ -46,7 +46,6 @@ class StateDictMapper:
     Attributes:
         remaining: source weights that are not yet mapped.
         state_dict: the weights of this model that were already mapped.
-        sources: for each of them, the name of its source weight.
         config_fields: the fields of `RandomTransformerConfig` that were already derived.
         report: the conversion's report.
     """
@@ -58,7 +57,6 @@ class StateDictMapper:
             if printable(name, MAX_NAME) != name:
                 raise ValueError(f"weights of {origin} must have printable names, got {format_value(name)}.")
         self.state_dict: dict[str, Tensor] = {}
-        self.sources: dict[str, str] = {}
         self.config_fields: dict[str, Any] = {}
         self.report = ConversionReport(title or origin)
         self.names: NameTable = {}
@@ -87,7 +85,6 @@ class StateDictMapper:
         """Set the parameter `target` to a weight made from the source weight `source`."""
         # Cloned, so that training the converted model does not change the original.
         self.state_dict[target] = weight.clone(memory_format=torch.contiguous_format)
-        self.sources[target] = source
         self.report.mapped.append(MappedWeight(source, target, tuple(weight.shape), how))
 
     def default(self, target: str, weight: Tensor, reason: str) -> None:
@@ -187,7 +184,8 @@ class StateDictMapper:
     def check_parameters(self, config: RandomTransformerConfig) -> None:
         with torch.device("meta"):
             parameters = dict(RandomTransformerForConditionalGeneration(config).named_parameters())
-        unknown = [self.sources.get(name, name) for name in self.state_dict if name not in parameters]
+        sources = {mapped.target: mapped.source for mapped in self.report.mapped}
+        unknown = [sources.get(name, name) for name in self.state_dict if name not in parameters]
         if unknown:
             raise self.unknown_weights(unknown)
         missing = [self.source_name(name) for name in parameters if name not in self.state_dict]
@@ -196,7 +194,7 @@ class StateDictMapper:
         for name, weight in self.state_dict.items():
             if weight.shape != parameters[name].shape:
                 raise ValueError(
-                    f"{self.sources.get(name, name)} of {self.origin} must have the shape of {name}, "
+                    f"{sources.get(name, name)} of {self.origin} must have the shape of {name}, "
                     f"{list(parameters[name].shape)}, got {list(weight.shape)}."
                 )
 
