@@ -5,18 +5,17 @@ decoder steps, in which modules spend most of the time on calls, masks and copie
 functions on a KV cache that grows in place and reorders beams by index.
 """
 
-import copy
-import operator
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import logging
 from transformers.activations import ACT2CLS
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -34,18 +33,18 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .ops_random_transformer import (
     MIN_STEPS_TO_PACK,
-    float64_device,
+    PackedLinear,
+    can_pack,
     forward_hooks,
-    functional_layer,
     fused_attention,
-    fused_linear,
     has_hooks,
+    is_plain,
+    is_unmodified,
     keep_freed_memory,
-    linear_add_residual,
     matmul_attention,
-    module_fallback,
     prefer_matmul_attention_for_decoding,
 )
+from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
 
 logger = logging.get_logger(__name__)
 
@@ -179,7 +178,7 @@ class BeamKVCache:
         self.length += 1
         self.entries += self.beams
 
-    def reorder(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let row `i` of the batch continue row `beam_idx[i]`, a beam of the same source."""
         if self.mask is not None:
             seen = self.mask[..., : self.entries]
@@ -262,7 +261,7 @@ class FastDecoderLayer:
 
 
 class FastDecoder:
-    """Decoder and output layer as a function of the newest tokens. `generate()` and the ONNX export both use it.
+    """Decoder and output layer as a function of the newest tokens, for `generate()` and the ONNX export.
 
     Args:
         decoder: the decoder.
@@ -271,13 +270,8 @@ class FastDecoder:
     """
 
     def __init__(self, decoder: Any, lm_head: nn.Module, batch_size: int = 0):
-        self.decoder = decoder
         self.layers = [FastDecoderLayer(layer, batch_size) for layer in decoder.layers]
         self.norm, self.lm_head = functional_layer(decoder.layer_norm), functional_layer(lm_head, batch_size)
-
-    def embed(self, ids: Tensor, start: int | Tensor, end: int | None) -> Tensor:
-        """Embeddings with positions from index `start`: `[batch, length]` → `[batch, length, d_model]`."""
-        return self.decoder.embed(self.decoder.embed_tokens(ids), start, end)
 
     def __call__(self, states: Tensor, attentions: Iterable[StepAttention]) -> Tensor:
         """Embedded tokens `[…, d_model]` and one attention per layer → logits `[…, vocab_size]`."""
@@ -333,10 +327,7 @@ def additive_padding_mask(padding_mask: Tensor | None, dtype: torch.dtype) -> Te
 
 
 class FastDecodingCache(EncoderDecoderCache):
-    """transformers' cache, whose self-attention part is a `BeamKVCache` while a `FastDecoder` runs.
-
-    Reading `self_attention_cache` converts it back, so the next step may use the modules (in a replaced `forward`, or
-    for several tokens at once) or the methods of transformers' cache.
+    """transformers' cache. When the fast steps begin, the target's keys and values move to the one of a `FastStep`.
 
     Args:
         beams: number of consecutive rows that the search reorders among themselves.
@@ -346,69 +337,130 @@ class FastDecodingCache(EncoderDecoderCache):
     is_croppable = False
 
     def __init__(self, beams: int, limit: int):
-        self.fast: BeamKVCache | None = None
-        self.attentions: list[BeamAttention] = []
-        self.dynamic_cache: Cache
         super().__init__(DynamicCache(), DynamicCache())
         self.beams, self.limit = beams, limit
-        # Set by `start`.
-        self.decoder: FastDecoder
-        self.layer_indices: list[int]
-
-    @property
-    def self_attention_cache(self) -> Cache:
-        """The keys and values of the target in transformers' layout."""
-        if self.fast is not None:
-            for i, keys, values in zip(self.layer_indices, self.fast.keys, self.fast.values, strict=True):
-                self.dynamic_cache.update(self.fast.unpack(keys), self.fast.unpack(values), i)
-            self.fast, self.attentions = None, []
-        return self.dynamic_cache
-
-    @self_attention_cache.setter
-    def self_attention_cache(self, cache: Cache) -> None:
-        self.dynamic_cache = cache
+        self.step: FastStep | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return super().get_seq_length(layer_idx) if self.fast is None else self.fast.length
+        return super().get_seq_length(layer_idx) if self.step is None else self.step.cache.length
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the target's rows. The source's rows are unchanged, because beams are reordered within a source."""
-        if self.fast is None or self.beams == 1:
-            self.self_attention_cache.reorder_cache(beam_idx)
-        else:
-            self.fast.reorder(beam_idx)
+        if self.beams == 1:
+            self.end_steps()
+        (self.self_attention_cache if self.step is None else self.step.cache).reorder_cache(beam_idx)
 
-    def can_step(self, ids: Tensor, *others: Any) -> bool:
-        """Whether a `FastDecoder` supports this step: one token per row after earlier ones, and no other argument."""
-        one = ids.shape[1] == 1 and self.get_seq_length() > 0
-        return one and all(value is None or value is False for value in others) and not torch.compiler.is_compiling()
+    def begin_steps(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
+        """The step of this cache, which is created after the modules have filled it."""
+        if self.step is None:
+            self.step = FastStep(model, self, padding_mask)
+            self.self_attention_cache = DynamicCache()  # its tensors have been copied
+        return self.step
 
-    def step(self, model: Any, ids: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The logits of the next tokens, `[batch, 1, vocab_size]`, after the newest, `[batch, 1]`."""
-        if self.fast is None:
-            self.fast = self.start(model, padding_mask)
-        self.fast.reserve()
-        states = self.decoder.embed(ids, self.fast.length, self.fast.length + 1)[:, 0]
-        logits = self.decoder(states, self.attentions)
-        self.fast.advance()
-        return logits[:, None]
+    def end_steps(self) -> None:
+        """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
+        if self.step is not None:
+            packed = self.step.cache
+            for i, keys, values in zip(self.step.layer_indices, packed.keys, packed.values, strict=True):
+                self.self_attention_cache.update(packed.unpack(keys), packed.unpack(values), i)
+            self.step = None
 
-    def start(self, model: Any, padding_mask: Tensor | None) -> BeamKVCache:
-        """Prepare the decoder and its cache from the keys and values that the modules have cached."""
-        layers = model.model.decoder.layers
-        self.layer_indices = [layer.self_attn.layer_idx for layer in layers]  # not consecutive after pruning
-        target = [self.dynamic_cache.layers[i] for i in self.layer_indices]
-        source = [self.cross_attention_cache.layers[i] for i in self.layer_indices]
-        fast = BeamKVCache([(layer.keys, layer.values) for layer in target], self.beams, self.limit)
-        batch_size = len(target[0].keys) if self.limit - fast.length >= MIN_STEPS_TO_PACK else 0
-        self.decoder = FastDecoder(model.model.decoder, model.lm_head, batch_size)
+
+class FastStep:
+    """One decoder step after the first pass: the `step` that `generate()` passes to the model's `forward`.
+
+    Args:
+        model: the model.
+        cache: the keys and values of the source and of all earlier tokens.
+        padding_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
+    """
+
+    def __init__(self, model: Any, cache: FastDecodingCache, padding_mask: Tensor | None):
+        self.decoder = model.model.decoder
+        self.layer_indices = [layer.self_attn.layer_idx for layer in self.decoder.layers]  # with gaps after pruning
+        target = [cache.self_attention_cache.layers[i] for i in self.layer_indices]
+        source = [cache.cross_attention_cache.layers[i] for i in self.layer_indices]
+        self.cache = BeamKVCache([(layer.keys, layer.values) for layer in target], cache.beams, cache.limit)
+        self.batch_size = len(target[0].keys) if cache.limit - self.cache.length >= MIN_STEPS_TO_PACK else 0
+        self.lm_head = model.lm_head
+        self.fast: FastDecoder | None = None
         mask = additive_padding_mask(padding_mask, target[0].keys.dtype)
         self.attentions = [
-            BeamAttention(layer, i, fast, cross, mask)
-            for i, (layer, cross) in enumerate(zip(layers, source, strict=True))
+            BeamAttention(layer, i, self.cache, cross, mask)
+            for i, (layer, cross) in enumerate(zip(self.decoder.layers, source, strict=True))
         ]
-        self.dynamic_cache = DynamicCache()  # its tensors have been copied
-        return fast
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """The newest tokens, `[batch, 1]` → logits of the next ones, `[batch, 1, vocab_size]`."""
+        if self.fast is None:  # here, since a wrapped `forward` may enable autocast, which layers cannot ignore
+            self.fast = FastDecoder(self.decoder, self.lm_head, self.batch_size)
+        self.cache.reserve()
+        length = self.cache.length
+        states = self.decoder.embed(ids, torch.full((1,), length, device=ids.device), longest=length + 1)
+        logits = self.fast(states[:, 0], self.attentions)
+        self.cache.advance()
+        return logits[:, None]
+
+
+# Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time
+
+
+def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Tensor]:
+    """Convert a linear layer or a layer norm to a plain function of its input. Other modules are called as modules.
+
+    Args:
+        module: the layer.
+        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
+    """
+    if packed := packed_linear((module,), batch_size):
+        return packed
+    if parameters := float_parameters(module):
+        return lambda states: linear(states, *parameters)
+    if is_unmodified(module, nn.LayerNorm):
+        shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
+        return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
+    return module_fallback(module)
+
+
+def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """The outputs of several layers for the same input, by one product if their weights can be packed."""
+    if packed := packed_linear(modules, batch_size):
+        widths = [len(module.weight) for module in modules]
+        return lambda states: packed(states).split(widths, dim=-1)
+    layers = [functional_layer(module, batch_size) for module in modules]
+    return lambda states: tuple(layer(states) for layer in layers)
+
+
+def linear_add_residual(module: Any, batch_size: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
+    """`residual + module(states)`; for an unmodified linear layer one product that accumulates into residual + bias."""
+    if packed := packed_linear((module,), batch_size):
+        return packed.add_residual
+    parameters = float_parameters(module)
+    if parameters is None or not is_plain(parameters[0]):
+        call = module_fallback(module)
+        return lambda residual, states: residual + call(states)
+    weight, bias = parameters
+    transposed, shift = weight.t(), 0 if bias is None else bias
+    return lambda residual, states: (residual + shift).addmm_(states, transposed)
+
+
+def packed_linear(modules: tuple[Any, ...], batch_size: int) -> PackedLinear | PackedInt8Linear | None:
+    """Linear layers with the same input as one product with packed weights; `None` if they cannot be packed."""
+    if all(is_unmodified(module, Int8Linear) for module in modules):
+        return packed_int8_linear(modules)
+    return PackedLinear(modules, batch_size) if batch_size and can_pack(*modules) else None
+
+
+def float_parameters(module: Any) -> tuple[Tensor, Tensor | None] | None:
+    """The weight and the bias of an unmodified linear layer, dequantized if needed; `None` for other modules."""
+    if is_unmodified(module, Int8Linear):
+        return module.dequantized_weight(), module.bias
+    return (module.weight, module.bias) if is_unmodified(module, nn.Linear) else None
+
+
+def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Call the module itself, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
+    return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)
 
 
 # Conditions for the fast decoder
@@ -418,18 +470,22 @@ class FastDecodingCache(EncoderDecoderCache):
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 QUANTIZED_ROUNDING = 1e-1  # if activations may be rounded to integers
 COMPARED_LENGTH = 512  # tokens before the step that is compared
-# What the logits of each model depended on when its steps were compared, and the result.
-COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[list[Any], list[Any], str | None]]" = WeakKeyDictionary()
+# The code and the versions of the weights of each model whose steps were compared, and the result.
+COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[list[Any], str | None]]" = WeakKeyDictionary()
 
 
 def unsupported_model(model: Any) -> str | None:
     """A message about hooks, modes and settings for which the modules run; `None` if there are none.
 
-    A replaced `forward` of the model and hooks on it are allowed: the fast step runs inside them.
+    Hooks on the model itself and a `forward` that wraps the original are allowed: the fast step runs inside them.
     """
     decoder = getattr(getattr(model, "model", None), "decoder", None)
     if decoder is None:
         return f"{type(model).__name__} has no decoder"
+    forward = vars(model).get("forward")  # Accelerate's mixed precision replaces it by a method that wraps it
+    wraps = isinstance(forward, MethodType) and inspect.unwrap(forward) is inspect.unwrap(type(model).forward)
+    if model._compiled_call_impl is not None or not (forward is None or wraps):
+        return "forward of the model is replaced or compiled"
     for name, module in named_parts(model):
         if forward_hooks(module):  # also of a leaf module, since the comparison must not call it
             return f"{name} has a hook"
@@ -452,127 +508,84 @@ def named_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def changed_computation(model: Any) -> str | None:
-    """A message if a `FastDecoder` and the modules compute different logits; `None` if they agree.
+    """A message if a `FastStep` and the modules compute different logits; `None` if they agree.
 
-    They are compared once, and again after a change of what `dependencies` returns.
+    They are compared once per model, and again after a change of the weights, their dtype or the modules' methods.
     """
-    objects, versions = dependencies(model)
-    known_objects, known_versions, reason = COMPARISONS.get(model, ([], [], None))
-    same = len(objects) == len(known_objects) and all(map(operator.is_, objects, known_objects))
-    if not same or versions != known_versions:
+    code = code_and_weights(model)
+    known, reason = COMPARISONS.get(model, (None, None))
+    if code != known:
         try:
             reason = step_difference(model)
         except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
-            reason = f"a step of the fast decoder cannot be compared with the modules: {type(error).__name__}: {error}"
-        COMPARISONS[model] = objects, versions, reason
+            reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
+        COMPARISONS[model] = code, reason
         if reason:
-            logger.warning_once(
-                "generate() runs the decoder's modules at every step, because they do not compute what the fast "
-                "decoder computes. This is slower; the reason is given by model.fallback_reason()."
-            )
+            logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
     return reason
 
 
-def dependencies(model: Any) -> tuple[list[Any], list[Any]]:
-    """What the logits of a decoder step depend on: objects to compare by identity, and versions of the weights.
-
-    The objects are modules, their attributes and weights, and the functions of their classes and of the files that
-    define these, with their code, which IPython's autoreload replaces. Code of torch and transformers is left out.
-    """
+def code_and_weights(model: Any) -> list[Any]:
+    """What changes if a method is replaced, in a class or in one module, or a weight is trained or converted."""
     modules = [module for _, module in named_parts(model)]
-    attributes = [value for module in modules for value in vars(module).values() if not isinstance(value, dict)]
-    tables = [table for module in modules for table in (module._parameters, module._buffers)]
-    weights = [weight for table in tables for weight in table.values() if weight is not None]
-    versions = [(weight.dtype, weight.device, 0 if weight.is_inference() else weight._version) for weight in weights]
-
-    types = dict.fromkeys(map(type, (model, *modules)))
-    bases = dict.fromkeys(base for cls in types for base in cls.__mro__)
-    classes = [cls for cls in bases if not cls.__module__.startswith(("torch.", "transformers.", "builtins"))]
-    files = [sys.modules[name] for name in dict.fromkeys(cls.__module__ for cls in classes) if name in sys.modules]
-    names = [value for namespace in (*classes, *files) for value in [*vars(namespace).values()]]
-    functions = [function for name in names if isinstance(function := getattr(name, "__func__", name), FunctionType)]
-    codes = [function.__code__ for function in functions]
+    bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
+    own = [cls for cls in bases if not cls.__module__.startswith(("torch.", "transformers.", "builtins"))]
+    values = [getattr(value, "__func__", value) for holder in (*own, *modules) for value in vars(holder).values()]
+    functions = [value for value in values if isinstance(value, FunctionType)]
+    weights = [weight for module in modules for weight in module.parameters(recurse=False)]
+    modes = [module.training for module in modules]  # of a dropout without children
+    versions = [(weight.dtype, 0 if weight.is_inference() else weight._version) for weight in weights]
     registered = [registry.get("sdpa") for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]
-    return [*modules, *attributes, *weights, *map(type, modules), *types, *functions, *codes, *registered], versions
+    codes = [function.__code__ for function in functions]  # which IPython's autoreload replaces
+    return [*map(type, modules), *modes, *functions, *codes, *versions, *registered]
 
 
 @torch.no_grad()
 def step_difference(model: Any) -> str | None:
-    """Compare a step of a `FastDecoder` with the modules.
+    """Compare the logits of the second token by a `FastStep` and by the modules, for random inputs.
 
-    Half precision and int8 would hide small differences, and sharp attention enlarges rounding errors. In these cases,
-    copies in float64 are compared, unless weights are sharded or quantized by another method.
+    Two rows share each of two sources, with padding on the left and on the right. To find changes that have no effect
+    on short targets, such as a window of attention, the keys and values of the first tokens are repeated, with random
+    factors, up to `COMPARED_LENGTH`.
     """
-    parts = [module for _, module in named_parts(model)]
-    tensors = {type(weight.data) for part in parts for weight in part.parameters(recurse=False)}
-    int8 = any(isinstance(part, model.int8_linear_class) for part in parts)
-    quantized = not int8 and (
-        getattr(model, "is_quantized", False) or any(kind.__module__.split(".")[0] != "torch" for kind in tensors)
-    )
-    copyable = not quantized and tensors == {Tensor} and not any("forward" in vars(part) for part in parts)
-    reason: str | None = "it was not compared"
-    if not copyable or (model.dtype.itemsize >= 4 and not int8):
-        reason = difference(*step_logits(model, model.device, model.dtype), QUANTIZED_ROUNDING if quantized else None)
-    if copyable and reason:
-        reason = difference(*step_logits(in_float64(model), float64_device(model.device), torch.float64))
-    return reason
-
-
-def in_float64(model: Any) -> Any:
-    """A copy with another decoder and output layer, both in float64; int8 weights are dequantized."""
-    parts = copy.deepcopy(nn.ModuleDict({"decoder": model.model.decoder, "lm_head": model.lm_head}))
-    for name, layer in [*parts.named_modules()]:
-        if isinstance(layer, model.int8_linear_class):
-            parts.set_submodule(name, layer.to_linear())
-    parts.to(float64_device(model.device), torch.float64)
-    base, model = copy.copy(model.model), copy.copy(model)  # shallow: the other modules are shared
-    base._modules = base._modules | {"decoder": parts["decoder"]}
-    model._modules = model._modules | {"model": base, "lm_head": parts["lm_head"]}
-    return model
-
-
-def step_logits(model: Any, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The logits of one step by a `FastDecoder` and by the modules, `[2, 1, vocab_size]` each, for random inputs.
-
-    Two rows share a source with padding. To find changes that have no effect on short targets, such as a window of
-    attention, the keys and values of a few tokens are extended to `COMPARED_LENGTH`.
-    """
-    config, limit = model.config, min(model.config.max_position_embeddings - 1, COMPARED_LENGTH)
+    config, device, dtype = model.config, model.device, model.dtype
+    limit = min(config.max_position_embeddings - 1, COMPARED_LENGTH)
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(config.vocab_size, (2, min(limit, 3) + 1), generator=generator).to(device)
-    source = torch.randn(1, 4, config.d_model, generator=generator).to(device, dtype)
+    ids = torch.randint(config.vocab_size, (4, min(limit, 3) + 1), generator=generator).to(device)
+    source = torch.randn(2, 5, config.d_model, generator=generator).to(device, dtype)
     factors = torch.randn(limit, 1, generator=generator).to(device, dtype)
-    inputs = {"encoder_outputs": (source,), "attention_mask": torch.arange(4, device=device)[None] < 3}
+    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=device)
 
-    def logits(ids: Tensor, cache: EncoderDecoderCache) -> Tensor:  # without the hooks on the model itself
-        step = type(model).forward(
-            model, decoder_input_ids=ids, past_key_values=cache, use_cache=True, return_dict=True, **inputs
-        )
-        return step.logits
+    def logits(ids: Tensor, **inputs: Any) -> Tensor:  # without the hooks on the model itself
+        inputs |= {"encoder_outputs": (source,), "attention_mask": mask, "use_cache": True, "return_dict": True}
+        return type(model).forward(model, decoder_input_ids=ids, **inputs).logits
 
     # Modules may draw random numbers.
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
-        fast = FastDecodingCache(beams=2, limit=0)
-        logits(ids[:, :-1], fast)
-        for layer in (layer for layer in fast.dynamic_cache.layers if layer.is_initialized):  # some may be pruned
+        cache = FastDecodingCache(beams=2, limit=0)
+        logits(ids[:, :-1], past_key_values=cache)
+        for layer in filter(lambda layer: layer.is_initialized, cache.self_attention_cache.layers):  # not if pruned
             repeats = -(-limit // layer.keys.shape[2])
             layer.keys = layer.keys.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
             layer.values = layer.values.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
-        modules = EncoderDecoderCache(fast.dynamic_cache, fast.cross_attention_cache)
-        return logits(ids[:, -1:], fast), logits(ids[:, -1:], modules)
+        modules = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
+        fast = logits(ids[:, -1:], past_key_values=cache, step=cache.begin_steps(model, mask))
+        weights = [weight.data for _, module in named_parts(model) for weight in module.parameters(recurse=False)]
+        exact = all(kept.is_floating_point() and type(kept).__module__.startswith("torch") for kept in weights)
+        return difference(fast, logits(ids[:, -1:], past_key_values=modules), None if exact else QUANTIZED_ROUNDING)
 
 
 def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
     """A message if logits differ by more than their rounding; `None` if they agree.
 
-    The steps of `generate()` and the exports to engines are compared by this function with the modules.
+    The steps of `generate()`, the exports and the engines are compared with the modules by this function.
     """
     limit = limit or max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
     actual, expected = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (actual, expected))
     error, scale = (actual - expected).norm(), (expected - expected.mean()).norm()
     if error <= limit * scale:  # false if one of them is NaN
         return None
-    return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {limit:.2%}"
+    return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {100 * limit:g}%"
 
 
 # Whether generate() runs a decoding loop that was passed as `custom_generate`.
@@ -729,17 +742,17 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Prepare only the inputs that the modules or a `FastDecoder` need for a single-token step."""
-        if next_sequence_length != 1 or not isinstance(past_key_values, FastDecodingCache):
-            given = {"past_key_values": past_key_values, "attention_mask": attention_mask, **kwargs}
-            return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
-        return {
-            "decoder_input_ids": input_ids[:, -1:],
-            "past_key_values": past_key_values,
-            "attention_mask": attention_mask,
-            "encoder_outputs": kwargs.get("encoder_outputs"),
-            "use_cache": True,
-        }
+        """The inputs of the next pass; for the fast decoder with the `step` that computes it."""
+        if isinstance(past_key_values, FastDecodingCache):
+            if next_sequence_length == 1 and past_key_values.get_seq_length() > 0:
+                return {
+                    "decoder_input_ids": input_ids[:, -1:],
+                    "past_key_values": past_key_values,
+                    "step": past_key_values.begin_steps(self, attention_mask),
+                }
+            past_key_values.end_steps()  # the modules process several tokens
+        given = {"past_key_values": past_key_values, "attention_mask": attention_mask, **kwargs}
+        return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
 
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
         """Replace the processors of `min_length` and `min_new_tokens` by ones that work in place."""
@@ -806,6 +819,8 @@ def beams_per_source(cache: EncoderDecoderCache) -> int:
 
 def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     """The cache that `generate()` returns: transformers' classes, with the source's keys and values once per beam."""
+    if isinstance(cache, FastDecodingCache):
+        cache.end_steps()
     target, source, copies = cache.self_attention_cache, cache.cross_attention_cache, beams_per_source(cache)
     if copies > 1:
         expanded = DynamicCache()

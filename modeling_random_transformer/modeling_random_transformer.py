@@ -1,20 +1,20 @@
 """The Transformer of "Attention Is All You Need", in the order of the paper's Figure 1, then its task heads.
 
-The order is: positions, attention, encoder and decoder layers, encoder, decoder, complete model with output layer.
-Masks, caches, attention kernels and search are those of transformers. Device-specific code is in
-`ops_random_transformer`.
+After the base classes with the settings for transformers, Figure 1 starts at `sinusoids`: positions, attention, encoder
+and decoder layers, encoder, decoder, complete model with output layer. Checks of inputs and task heads follow. Masks,
+caches, attention kernels and search are those of transformers. Device-specific code is in `ops_random_transformer`.
 
 Shapes: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
 
 `save_pretrained` copies this file and the files that it imports, which it finds by searching the text for import lines.
-The pipeline imports this file, so importing it here would be circular. This line has the same effect on copying:
+A model does not use the pipeline, so this line names it for copying without importing it:
 
     from .pipeline_random_transformer import Seq2SeqPipeline
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -42,340 +42,19 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import FastDecodingCache, RandomTransformerGenerationMixin
+from .generation_random_transformer import RandomTransformerGenerationMixin
 from .ops_random_transformer import (
-    Int8Linear,
     can_read,
-    dropout,
+    fast_dropout,
     float64_device,
     is_transformed,
+    masked_softmax,
     select_attention,
     token_loss,
 )
-from .quantization_random_transformer import DynamicInt8Config  # noqa: F401  (registers the quantization method)
+from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
 
-
-def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
-    """sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5), interleaved or all sines first (`"concatenated"`).
-
-    Integer positions `[…, length]` → `[…, length, d_model]` in float32 on the device of the positions. Computed in
-    float64, on the CPU if the device has none.
-    """
-    device = float64_device(positions.device)
-    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
-    angles = positions.to(device, torch.float64)[..., None] / 10000 ** (two_i / d_model)  # […, length, d_model / 2]
-    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # […, length, d_model / 2, 2]
-    if layout == "concatenated":
-        waves = waves.transpose(-1, -2)
-    return waves.flatten(-2).to(torch.float32).to(positions.device)
-
-
-def slice_positions(table: Tensor, start: int | Tensor, length: int) -> Tensor:
-    """`table[start : start + length]`, also for a start in a tensor on the device."""
-    if isinstance(start, Tensor):
-        return nn.functional.embedding(start + torch.arange(length, device=table.device), table)
-    return table[start : start + length]
-
-
-class SinusoidalPositions(nn.Module):
-    """Sinusoids for sequences of any length (paper 3.5). They have no parameters and are not saved in checkpoints."""
-
-    table: Tensor  # [max_position_embeddings, d_model], computed in advance
-    distances: Tensor  # those of multiples of max_position_embeddings, of the same shape
-
-    def __init__(self, config: RandomTransformerConfig):
-        super().__init__()
-        self.config = config
-        for name in ("table", "distances"):
-            buffer = torch.empty(config.max_position_embeddings, config.d_model, dtype=torch.float32)
-            self.register_buffer(name, buffer, persistent=False)
-        self.fill()
-
-    def fill(self) -> None:
-        """Compute the buffers."""
-        indices = torch.arange(len(self.table), device=self.table.device)
-        init.copy_(self.table, self.encode(indices))
-        config = self.config
-        init.copy_(self.distances, sinusoids(indices * len(indices), config.d_model, config.sinusoid_layout))
-
-    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .float() …
-        dtype = self.table.dtype
-        super()._apply(*args, **kwargs)
-        if self.table.dtype != dtype and not self.table.is_meta:  # from a table that may be rounded
-            self.fill()
-        return self
-
-    def encode(self, indices: Tensor) -> Tensor:
-        """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
-        return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
-
-    def forward(self, start: int | Tensor, length: int, end: int | None) -> Tensor:
-        """Encodings of `length` tokens from index `start`, `[length, d_model]`.
-
-        All positions are below `end`, which is `None` if it is only known on the device.
-        """
-        if end is not None and not is_transformed() and end <= self.table.shape[0]:  # it would specialize the graph
-            return slice_positions(self.table, start, length)
-        indices = start + torch.arange(length, device=self.table.device)
-        return self.encode(indices) if self.table.is_cpu else self.look_up(indices)
-
-    def look_up(self, indices: Tensor) -> Tensor:
-        """`encode` without float64, from the table and the distances. Exact for indices in the table.
-
-        sin(a + b) = sin a · cos b + cos a · sin b, cos(a + b) = cos a · cos b - sin a · sin b.
-        """
-        dim, pair = (-2, (2, -1)) if self.config.sinusoid_layout == "concatenated" else (-1, (-1, 2))
-        rows = (indices % len(self.table), self.table), (indices // len(self.table), self.distances)
-        a, b = (nn.functional.embedding(*row).unflatten(-1, pair).unbind(dim) for row in rows)
-        return torch.stack([a[0] * b[1] + a[1] * b[0], a[1] * b[1] - a[0] * b[0]], dim).flatten(-2)
-
-
-class LearnedPositions(nn.Embedding):
-    """A learned vector per position (paper 3.5; Table 3, row E)."""
-
-    def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
-        self.config = config
-
-    def forward(self, start: int | Tensor, length: int, end: int | None) -> Tensor:  # type: ignore[override]
-        """Vectors of `length` tokens from index `start`, `[length, d_model]`.
-
-        All positions are below `end`, which is `None` if it is only known on the device.
-
-        Raises:
-            ValueError: `end` is above `max_position_embeddings`.
-        """
-        limit = self.config.max_position_embeddings
-        if end is not None and end > limit:
-            raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {end}.")
-        return slice_positions(self.weight[self.config.position_offset :], start, length)
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for transformers' faster implementations.
-
-    `query` and `key` are `[batch, heads, query_len or key_len, d_k]`, `value` is `[batch, heads, key_len, d_v]`. The
-    mask, `[batch, 1, query_len, key_len]`, is boolean, or 0 for visible keys and the dtype's minimum for hidden ones.
-    Returns outputs `[batch, query_len, heads, d_v]` and weights `[batch, heads, query_len, key_len]`.
-    """
-    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
-    # In float32 at least: a half-precision minimum plus a negative score would overflow to -inf.
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        attention_mask = scores.new_zeros(1).masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    if attention_mask is None:
-        weights = scores.softmax(dim=-1)
-    else:
-        # Hidden keys have a weight of exactly 0, even if all keys of a query are hidden.
-        hidden = attention_mask <= torch.finfo(attention_mask.dtype).min
-        weights = (scores + attention_mask).softmax(dim=-1).masked_fill(hidden, 0.0)
-    weights = weights.to(query.dtype)
-    outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
-    return outputs.transpose(1, 2), weights
-
-
-class RandomTransformerAttention(nn.Module):
-    """Multi-head attention (paper 3.2.2): self-attention, or cross-attention if `key_value_states` are given."""
-
-    def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool = False):
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = is_causal
-        self.scaling = config.attention_scale
-        keys_width, values_width = config.num_heads * config.d_k, config.num_heads * config.d_v
-        self.q_proj = nn.Linear(config.d_model, keys_width, bias=config.attention_bias)
-        self.k_proj = nn.Linear(config.d_model, keys_width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.d_model, values_width, bias=config.attention_bias)
-        self.out_proj = nn.Linear(values_width, config.d_model, bias=config.attention_bias)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        key_value_states: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from `hidden_states`, `[batch, query_len, d_model]`, to themselves or to `key_value_states`.
-
-        `key_value_states` are `[sources, source_len, d_model]`. If `batch` is a multiple of `sources`, consecutive rows
-        share a source, as beams do. Returns new states, `[batch, query_len, d_model]`, and the weights
-        `[batch, heads, query_len, key_len]` if the attention implementation returns them.
-        """
-        batch, query_len, d_model = hidden_states.shape
-        is_cross_attention = key_value_states is not None
-        if is_cross_attention and past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            key, value = cached.keys, cached.values
-        else:
-            states = hidden_states if key_value_states is None else key_value_states
-            key = self.split_heads(self.k_proj(states), self.config.d_k)  # [batch or sources, heads, key_len, d_k]
-            value = self.split_heads(self.v_proj(states), self.config.d_v)
-            if past_key_values is not None and is_cross_attention:
-                past_key_values.is_updated[self.layer_idx] = True
-                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
-            elif past_key_values is not None:
-                key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
-
-        if is_cross_attention:
-            hidden_states = group_by_source(hidden_states, sources=key.shape[0])
-        query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
-
-        implementation, attention_mask = select_attention(
-            implementation=self.config._attn_implementation,
-            query=query,
-            key=key,
-            attention_mask=attention_mask,
-            is_causal=self.is_causal,
-            is_cross_attention=is_cross_attention,
-        )
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        rate = self.config.attention_dropout if self.training else 0.0
-        outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
-
-        outputs = self.out_proj(outputs.flatten(2)).view(batch, query_len, d_model)
-        if weights is not None and weights.shape[0] != batch:
-            weights = ungroup_weights(weights, batch, query_len)
-        return outputs, weights
-
-    @staticmethod
-    def split_heads(projected: Tensor, width: int) -> Tensor:
-        """`[batch, length, heads · width]` → `[batch, heads, length, width]`, for the heads of this device's shard."""
-        return projected.unflatten(2, (-1, width)).transpose(1, 2)
-
-
-def group_by_source(states: Tensor, sources: int) -> Tensor:
-    """Concatenate the queries of rows that share a source, so that its keys and values are not repeated.
-
-    `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
-    """
-    return states if states.shape[0] == sources else states.reshape(sources, -1, states.shape[-1])
-
-
-def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
-    """`[sources, heads, batch / sources · query_len, key_len]` → `[batch, heads, query_len, key_len]`."""
-    rows_and_queries = (batch // weights.shape[0], query_len)
-    return weights.unflatten(2, rows_and_queries).transpose(1, 2).flatten(0, 1)
-
-
-class RandomTransformerLayer(GradientCheckpointingLayer):
-    """Base of encoder and decoder layers: self-attention and the feed-forward network."""
-
-    def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool):
-        super().__init__()
-        self.config = config
-        self.self_attn = RandomTransformerAttention(config, layer_idx, is_causal=is_causal)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.fc1 = nn.Linear(config.d_model, config.d_ff)
-        self.fc2 = nn.Linear(config.d_ff, config.d_model)
-        self.activation_fn = ACT2FN[config.activation_function]
-        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def feed_forward(self, states: Tensor) -> Tensor:
-        """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (paper 3.3): `[batch, length, d_model]` in and out."""
-        inner = self.activation_fn(self.fc1(states))
-        return self.fc2(dropout(inner, self.config.activation_dropout, self.training))
-
-
-class RandomTransformerEncoderLayer(RandomTransformerLayer):
-    """Self-attention and feed-forward network (paper 3.1, Figure 1 left).
-
-    Each sub-layer is LayerNorm(x + sublayer(x)), the paper's post-norm, or x + sublayer(LayerNorm(x)), pre-norm, with
-    dropout on the sub-layer's output (paper 5.4).
-    """
-
-    def __init__(self, config: RandomTransformerConfig, layer_idx: int):
-        super().__init__(config, layer_idx, is_causal=False)
-
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """`[batch, source_len, d_model]` in and out."""
-        pre_norm, rate = self.config.norm_order == "pre", self.config.dropout
-
-        residual = hidden_states
-        if pre_norm:
-            hidden_states = self.self_attn_layer_norm(hidden_states)
-        hidden_states, _ = self.self_attn(hidden_states, attention_mask=attention_mask, **kwargs)
-        hidden_states = residual + dropout(hidden_states, rate, self.training)
-        if not pre_norm:
-            hidden_states = self.self_attn_layer_norm(hidden_states)
-
-        residual = hidden_states
-        if pre_norm:
-            hidden_states = self.final_layer_norm(hidden_states)
-        hidden_states = self.feed_forward(hidden_states)
-        hidden_states = residual + dropout(hidden_states, rate, self.training)
-        if not pre_norm:
-            hidden_states = self.final_layer_norm(hidden_states)
-        return hidden_states
-
-
-class RandomTransformerDecoderLayer(RandomTransformerLayer):
-    """Masked self-attention, cross-attention and feed-forward network (paper 3.1, Figure 1 right).
-
-    Residual connections and layer norms are those of `RandomTransformerEncoderLayer`.
-    """
-
-    def __init__(self, config: RandomTransformerConfig, layer_idx: int):
-        super().__init__(config, layer_idx, is_causal=True)
-        if config.is_encoder_decoder:
-            self.encoder_attn = RandomTransformerAttention(config, layer_idx)
-            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None,
-        encoder_hidden_states: Tensor | None,
-        encoder_attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """States `[batch, target_len, d_model]` in and out; the encoded source is `[sources, source_len, d_model]`."""
-        pre_norm, rate = self.config.norm_order == "pre", self.config.dropout
-
-        residual = hidden_states
-        if pre_norm:
-            hidden_states = self.self_attn_layer_norm(hidden_states)
-        hidden_states, _ = self.self_attn(
-            hidden_states, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
-        )
-        hidden_states = residual + dropout(hidden_states, rate, self.training)
-        if not pre_norm:
-            hidden_states = self.self_attn_layer_norm(hidden_states)
-
-        if encoder_hidden_states is not None:
-            residual = hidden_states
-            if pre_norm:
-                hidden_states = self.encoder_attn_layer_norm(hidden_states)
-            hidden_states, _ = self.encoder_attn(
-                hidden_states,
-                attention_mask=encoder_attention_mask,
-                key_value_states=encoder_hidden_states,
-                past_key_values=past_key_values,
-                **kwargs,
-            )
-            hidden_states = residual + dropout(hidden_states, rate, self.training)
-            if not pre_norm:
-                hidden_states = self.encoder_attn_layer_norm(hidden_states)
-
-        residual = hidden_states
-        if pre_norm:
-            hidden_states = self.final_layer_norm(hidden_states)
-        hidden_states = self.feed_forward(hidden_states)
-        hidden_states = residual + dropout(hidden_states, rate, self.training)
-        if not pre_norm:
-            hidden_states = self.final_layer_norm(hidden_states)
-        return hidden_states
+# Base classes
 
 
 class RandomTransformerPreTrainedModel(PreTrainedModel):
@@ -439,242 +118,11 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         return super()._resize_token_embeddings(*args, **kwargs)
 
 
-class RandomTransformerStack(RandomTransformerPreTrainedModel):
-    """Embeddings with positions, for encoder and decoder (paper 3.4, 3.5)."""
-
-    input_prefix = ""  # of the inputs' names in error messages
-
-    def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config)
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
-        positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
-        self.embed_positions = positions(config) if positions else None
-        self.gradient_checkpointing = False
-
-    def init_parallel_plans(self) -> None:
-        """Clear the plans of this stack: those of the model name the modules of both stacks."""
-        for name in ("tp", "ep", "pp", "fsdp"):
-            setattr(self, f"_{name}_plan", {})
-
-    def embed_ids(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Rows of the embedding matrix, not yet scaled: `[batch, length]` → `[batch, length, d_model]`."""
-        ids_name, embeds_name = f"{self.input_prefix}input_ids", f"{self.input_prefix}inputs_embeds"
-        if (input_ids is None) == (inputs_embeds is None):
-            provided = "neither" if input_ids is None else "both"
-            raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {provided}.")
-        if inputs_embeds is not None:
-            return check_shape(embeds_name, inputs_embeds, "batch", "length", self.config.d_model)
-        assert input_ids is not None
-        if check_shape(ids_name, input_ids, "batch", "length").is_floating_point():
-            raise ValueError(f"{ids_name} must be integers, got {input_ids.dtype}.")
-        try:
-            return self.embed_tokens(input_ids)
-        except IndexError as error:
-            raise out_of_vocabulary(ids_name, input_ids, self.config.vocab_size) from error
-
-    def embed(self, inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
-        """Scale, add positions from index `start`, apply dropout: `[batch, length, d_model]` in and out."""
-        hidden_states = inputs_embeds * self.embed_scale
-        if self.embed_positions is not None:
-            positions = self.embed_positions(start, inputs_embeds.shape[1], end)
-            hidden_states = hidden_states + positions.to(hidden_states)  # a device map may separate them
-        return dropout(hidden_states, self.config.dropout, self.training)
-
-
-def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """Raise a ValueError for any other shape. A name allows any size, except 0 for a sequence length."""
-    sizes = zip(tensor.shape, shape, strict=False)
-    matches = all(
-        size == expected if isinstance(expected, int) else size or expected == "batch" for size, expected in sizes
-    )
-    if tensor.dim() != len(shape) or not matches:
-        raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
-    return tensor
-
-
-def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) -> None:
-    """Raise a ValueError if a padding mask does not match its tokens. Masks of four dimensions are not checked."""
-    if mask is not None and mask.dim() != 4:
-        check_shape(name, mask, batch, length)
-
-
-def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
-    """The ValueError that replaces an IndexError on the CPU. Only then are ids inspected, so valid ids cost nothing."""
-    lowest, highest = ids.min().item(), ids.max().item()
-    return ValueError(f"{name} must be in the vocabulary, 0 to {vocab_size - 1}, got ids from {lowest} to {highest}.")
-
-
-class RandomTransformerEncoder(RandomTransformerStack):
-    """Embeddings and N encoder layers (paper 3.1, Figure 1 left)."""
-
-    _can_record_outputs = {"hidden_states": RandomTransformerEncoderLayer, "attentions": RandomTransformerAttention}
-
-    def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config)
-        self.layers = nn.ModuleList([RandomTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)])
-        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.layer_norm = norm if config.final_layer_norm else nn.Identity()
-        self.post_init()
-
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutput:
-        """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
-        inputs_embeds = self.embed_ids(input_ids, inputs_embeds)
-        batch, length, _ = inputs_embeds.shape
-        check_padding_mask("attention_mask", attention_mask, batch, length)
-        hidden_states = self.embed(inputs_embeds, start=0, end=length)
-        mask = create_bidirectional_mask(
-            self.config, hidden_states, attention_mask, allow_is_bidirectional_skip=can_read(attention_mask)
-        )
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask=mask, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
-
-
-class RandomTransformerDecoder(RandomTransformerStack):
-    """Embeddings and N decoder layers (paper 3.1, Figure 1 right)."""
-
-    _can_record_outputs = {
-        "hidden_states": OutputRecorder(RandomTransformerDecoderLayer),
-        "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
-        "cross_attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="encoder_attn"),
-    }
-    # The count for negative indices in output_hidden_states=[-1]. transformers 5.17 has no argument for it.
-    _can_record_outputs["hidden_states"].num_hidden_layers_key = "decoder_layers"
-
-    def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config)
-        self.input_prefix = "decoder_" if config.is_encoder_decoder else ""
-        self.layers = nn.ModuleList([RandomTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)])
-        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.layer_norm = norm if config.final_layer_norm else nn.Identity()
-        self.post_init()
-
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        position_ids: Tensor | None = None,
-        **kwargs: Any,
-    ) -> DecoderOutput:
-        """Compute the target's hidden states from its tokens so far and the encoded source.
-
-        The source is `[sources, source_len, d_model]`. The target's batch size is a multiple of `sources`: consecutive
-        rows share a source, as beams do. `position_ids`, `[batch or 1, length]`, replace the tokens' indices in the
-        sequence. A decoder without a source derives them from the padding mask. The other arguments are those of
-        `RandomTransformerModel.forward`.
-        """
-        if encoder_hidden_states is not None and not self.config.is_encoder_decoder:
-            shape = list(encoder_hidden_states.shape)
-            raise ValueError(f"encoder_hidden_states must be None for a model without cross-attention, got {shape}.")
-        inputs_embeds = self.embed_ids(input_ids, inputs_embeds)
-        cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
-        batch, length, _ = inputs_embeds.shape
-        start, seen_len = token_range(cache, length)
-        end: int | None = seen_len
-        if isinstance(start, int):
-            check_padding_mask(f"{self.input_prefix}attention_mask", attention_mask, batch, seen_len)
-        if position_ids is not None:
-            end = self.end_of_positions(position_ids, length)
-        elif not self.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
-            position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:]
-        if position_ids is not None:
-            start = position_ids - torch.arange(length, device=position_ids.device)
-        hidden_states = self.embed(inputs_embeds, start, end)
-
-        # Packed texts are separated only without a cache, so the mask must not see one that was created above.
-        target_cache = None if past_key_values is None or cache is None else cache.self_attention_cache
-        mask = create_causal_mask(
-            self.config,
-            hidden_states,
-            attention_mask,
-            target_cache,
-            position_ids=position_ids,
-            allow_is_causal_skip=can_read(attention_mask),
-        )
-        source_mask = None
-        if encoder_hidden_states is not None:
-            source_mask = self.source_mask(hidden_states, encoder_hidden_states, encoder_attention_mask)
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                mask,
-                encoder_hidden_states,  # positional: gradient checkpointing differentiates positional arguments only
-                encoder_attention_mask=source_mask,
-                past_key_values=cache,
-                **kwargs,
-            )
-        return DecoderOutput(last_hidden_state=self.layer_norm(hidden_states), past_key_values=cache)
-
-    def end_of_positions(self, position_ids: Tensor, length: int) -> int | None:
-        """One more than the highest position; `None` on a GPU, where reading it would synchronize.
-
-        There, `LearnedPositions` raises a device-side assertion for invalid positions.
-        """
-        check_shape("position_ids", position_ids, "batch", length)
-        if position_ids.device.type != "cpu" or position_ids.numel() == 0 or is_transformed():
-            return None
-        lowest, highest = (int(position) for position in position_ids.aminmax())
-        limit = self.config.max_position_embeddings
-        if self.config.position_embedding == "learned" and highest >= limit:
-            raise ValueError(f"position_ids must be below max_position_embeddings={limit}, got up to {highest}.")
-        if lowest < 0:
-            raise ValueError(f"position_ids must be at least 0, got {lowest}.")
-        return highest + 1
-
-    def source_mask(self, states: Tensor, source_states: Tensor, padding_mask: Tensor | None) -> Tensor | None:
-        """The mask of cross-attention, for queries grouped by source."""
-        check_shape("encoder_outputs", source_states, "batch", "length", self.config.d_model)
-        sources, source_len, _ = source_states.shape
-        if states.shape[0] % max(sources, 1):
-            raise ValueError(
-                f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
-            )
-        check_padding_mask("attention_mask", padding_mask, sources, source_len)
-        return create_bidirectional_mask(
-            self.config,
-            group_by_source(states, sources),
-            padding_mask,
-            source_states,
-            allow_is_bidirectional_skip=can_read(padding_mask),
-        )
-
-
-def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
-    """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set."""
-    if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not create):
-        return past_key_values
-    return EncoderDecoderCache(DynamicCache() if past_key_values is None else past_key_values, DynamicCache())
-
-
-def token_range(cache: EncoderDecoderCache | None, length: int) -> tuple[int | Tensor, int]:
-    """The index of the first new token, and an upper bound of the sequence length that is known on the host."""
-    if cache is None:
-        return 0, length
-    start = cache.get_seq_length()
-    # A static cache stores its length on the device, so its capacity is the bound.
-    return (start, cache.get_max_length()) if isinstance(start, Tensor) else (start, start + length)
-
-
 class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
     """Base of the models without a head, which have one or two stacks: shared embeddings and parallel plans."""
 
     @property
-    def stacks(self) -> list[RandomTransformerStack]:
+    def stacks(self) -> list["RandomTransformerStack"]:
         """The encoder, the decoder or both, in this order."""
         return [module for module in self.children() if isinstance(module, RandomTransformerStack)]
 
@@ -698,6 +146,412 @@ class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
             self.shared = value
         for stack in self.stacks if self.config.share_embeddings else self.stacks[:1]:
             stack.embed_tokens = value
+
+
+# The Transformer (paper Figure 1)
+
+
+def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
+    """sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)) (paper 3.5), interleaved or all sines first (`"concatenated"`).
+
+    Integer positions `[…, length]` → `[…, length, d_model]` in float32 on the device of the positions. Computed in
+    float64, on the CPU if the device has none.
+    """
+    device = float64_device(positions.device)
+    two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
+    angles = positions.to(device, torch.float64)[..., None] / 10000 ** (two_i / d_model)  # […, length, d_model / 2]
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # […, length, d_model / 2, 2]
+    if layout == "concatenated":
+        waves = waves.transpose(-1, -2)
+    return waves.flatten(-2).to(torch.float32).to(positions.device)
+
+
+class SinusoidalPositions(nn.Module):
+    """Sinusoids for sequences of any length (paper 3.5). They have no parameters and are not saved in checkpoints."""
+
+    table: Tensor  # [max_position_embeddings, d_model], computed in advance
+    distances: Tensor  # those of multiples of max_position_embeddings, of the same shape
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__()
+        self.config = config
+        for name in ("table", "distances"):
+            buffer = torch.empty(config.max_position_embeddings, config.d_model, dtype=torch.float32)
+            self.register_buffer(name, buffer, persistent=False)
+        self.fill()
+
+    def forward(self, positions: Tensor, longest: int | None) -> Tensor:
+        """Encodings of these indices of a sequence, `[…, length]` → `[…, length, d_model]`.
+
+        `longest` is a sequence length that includes all of them, `None` if it is only known on the device.
+        """
+        # The comparison would specialize a graph.
+        if longest is not None and not is_transformed() and longest <= len(self.table):
+            return nn.functional.embedding(positions, self.table)
+        return self.encode(positions) if self.table.is_cpu else self.look_up(positions)
+
+    def encode(self, indices: Tensor) -> Tensor:
+        """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
+        return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
+
+    def look_up(self, indices: Tensor) -> Tensor:
+        """`encode` without float64, from the table and the distances. Exact for indices in the table.
+
+        sin(a + b) = sin a · cos b + cos a · sin b, cos(a + b) = cos a · cos b - sin a · sin b.
+        """
+        dim, pair = (-2, (2, -1)) if self.config.sinusoid_layout == "concatenated" else (-1, (-1, 2))
+        rows = (indices % len(self.table), self.table), (indices // len(self.table), self.distances)
+        a, b = (nn.functional.embedding(*row).unflatten(-1, pair).unbind(dim) for row in rows)
+        return torch.stack([a[0] * b[1] + a[1] * b[0], a[1] * b[1] - a[0] * b[0]], dim).flatten(-2)
+
+    def fill(self) -> None:
+        """Compute the buffers."""
+        indices = torch.arange(len(self.table), device=self.table.device)
+        init.copy_(self.table, self.encode(indices))
+        config = self.config
+        init.copy_(self.distances, sinusoids(indices * len(indices), config.d_model, config.sinusoid_layout))
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .float() …
+        dtype = self.table.dtype
+        super()._apply(*args, **kwargs)
+        if self.table.dtype != dtype and not self.table.is_meta:  # from a table that may be rounded
+            self.fill()
+        return self
+
+
+class LearnedPositions(nn.Embedding):
+    """A learned vector per position (paper 3.5; Table 3, row E)."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
+        self.config = config
+
+    def forward(self, positions: Tensor, longest: int | None) -> Tensor:  # type: ignore[override]
+        """Vectors of these positions; the arguments are those of `SinusoidalPositions.forward`.
+
+        Raises:
+            ValueError: `longest` is above `max_position_embeddings`.
+        """
+        limit = self.config.max_position_embeddings
+        if longest is not None and longest > limit:
+            raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {longest}.")
+        return super().forward(positions + self.config.position_offset)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for transformers' faster implementations.
+
+    `query` and `key` are `[batch, heads, query_len or key_len, d_k]`, `value` is `[batch, heads, key_len, d_v]`. The
+    mask, `[batch, 1, query_len, key_len]`, is boolean, or 0 for visible keys and the dtype's minimum for hidden ones.
+    Returns outputs `[batch, query_len, heads, d_v]` and weights `[batch, heads, query_len, key_len]`.
+    """
+    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    weights = masked_softmax(scores, attention_mask).to(query.dtype)
+    outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
+    return outputs.transpose(1, 2), weights
+
+
+class RandomTransformerAttention(nn.Module):
+    """Multi-head attention (paper 3.2.2): self-attention, or cross-attention if `key_value_states` are given."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.scaling = config.attention_scale
+        keys_width, values_width = config.num_heads * config.d_k, config.num_heads * config.d_v
+        self.q_proj = nn.Linear(config.d_model, keys_width, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, keys_width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, values_width, bias=config.attention_bias)
+        self.out_proj = nn.Linear(values_width, config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from `hidden_states`, `[batch, query_len, d_model]`, to themselves or to `key_value_states`.
+
+        `key_value_states` are `[sources, source_len, d_model]`. If `batch` is a multiple of `sources`, consecutive rows
+        share a source, as beams do. Returns new states, `[batch, query_len, d_model]`, and the weights
+        `[batch, heads, query_len, key_len]` if the attention implementation returns them.
+        """
+        batch, query_len, d_model = hidden_states.shape
+        is_cross_attention = key_value_states is not None
+        attended = hidden_states if key_value_states is None else key_value_states
+        key, value = self.keys_and_values(attended, past_key_values, is_cross_attention)
+        if is_cross_attention:
+            hidden_states = group_by_source(hidden_states, sources=key.shape[0])
+        query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
+
+        implementation, attention_mask = select_attention(
+            implementation=self.config._attn_implementation,
+            query=query,
+            key=key,
+            attention_mask=attention_mask,
+            is_causal=self.is_causal,
+            is_cross_attention=is_cross_attention,
+        )
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        rate = self.config.attention_dropout if self.training else 0.0
+        outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
+
+        outputs = self.out_proj(outputs.flatten(2)).view(batch, query_len, d_model)
+        return outputs, None if weights is None else ungroup_weights(weights, batch, query_len)
+
+    def keys_and_values(
+        self, states: Tensor, cache: EncoderDecoderCache | None, of_source: bool
+    ) -> tuple[Tensor, Tensor]:
+        """`[batch or sources, heads, key_len, d_k or d_v]`: those of the source, or of all tokens of the target so far.
+
+        The cache is extended by new tokens of the target. It contains the source after the first pass.
+        """
+        if of_source and cache is not None and cache.is_updated.get(self.layer_idx):
+            source = cache.cross_attention_cache.layers[self.layer_idx]
+            return source.keys, source.values
+        key = self.split_heads(self.k_proj(states), self.config.d_k)
+        value = self.split_heads(self.v_proj(states), self.config.d_v)
+        if cache is None:
+            return key, value
+        if of_source:
+            cache.is_updated[self.layer_idx] = True
+        return (cache.cross_attention_cache if of_source else cache.self_attention_cache).update(
+            key, value, self.layer_idx
+        )
+
+    @staticmethod
+    def split_heads(projected: Tensor, width: int) -> Tensor:
+        """`[batch, length, heads · width]` → `[batch, heads, length, width]`, for the heads of this device's shard."""
+        return projected.unflatten(2, (-1, width)).transpose(1, 2)
+
+
+class RandomTransformerLayer(GradientCheckpointingLayer):
+    """Base of encoder and decoder layers: self-attention, the feed-forward network, and "Add & Norm" of Figure 1."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool):
+        super().__init__()
+        self.config = config
+        self.self_attn = RandomTransformerAttention(config, layer_idx, is_causal=is_causal)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.fc1 = nn.Linear(config.d_model, config.d_ff)
+        self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        self.activation_fn = ACT2FN[config.activation_function]
+        # The usual name for the norm of the feed-forward network. `config.final_layer_norm` is about the stacks.
+        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def add_and_norm(self, states: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """LayerNorm(x + sublayer(x)), the paper's post-norm (3.1), or x + sublayer(LayerNorm(x)), pre-norm.
+
+        With dropout on the sub-layer's output (paper 5.4). States `[batch, length, d_model]` in and out.
+        """
+        if self.config.norm_order == "pre":
+            return states + fast_dropout(sublayer(norm(states)), self.config.dropout, self.training)
+        return norm(states + fast_dropout(sublayer(states), self.config.dropout, self.training))
+
+    def feed_forward(self, states: Tensor) -> Tensor:
+        """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (paper 3.3): `[batch, length, d_model]` in and out."""
+        inner = self.activation_fn(self.fc1(states))
+        return self.fc2(fast_dropout(inner, self.config.activation_dropout, self.training))
+
+
+class RandomTransformerEncoderLayer(RandomTransformerLayer):
+    """Self-attention and feed-forward network (paper 3.1, Figure 1 left)."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int):
+        super().__init__(config, layer_idx, is_causal=False)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """`[batch, source_len, d_model]` in and out."""
+
+        def self_attention(states: Tensor) -> Tensor:
+            return self.self_attn(states, attention_mask=attention_mask, **kwargs)[0]
+
+        hidden_states = self.add_and_norm(hidden_states, self.self_attn_layer_norm, self_attention)
+        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+
+
+class RandomTransformerDecoderLayer(RandomTransformerLayer):
+    """Masked self-attention, cross-attention and feed-forward network (paper 3.1, Figure 1 right)."""
+
+    def __init__(self, config: RandomTransformerConfig, layer_idx: int):
+        super().__init__(config, layer_idx, is_causal=True)
+        if config.is_encoder_decoder:
+            self.encoder_attn = RandomTransformerAttention(config, layer_idx)
+            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        encoder_hidden_states: Tensor | None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """States `[batch, target_len, d_model]` in and out; the encoded source is `[sources, source_len, d_model]`."""
+        kwargs["past_key_values"] = past_key_values
+
+        def self_attention(states: Tensor) -> Tensor:
+            return self.self_attn(states, attention_mask=attention_mask, **kwargs)[0]
+
+        def cross_attention(states: Tensor) -> Tensor:
+            source = {"key_value_states": encoder_hidden_states, "attention_mask": encoder_attention_mask}
+            return self.encoder_attn(states, **source, **kwargs)[0]
+
+        hidden_states = self.add_and_norm(hidden_states, self.self_attn_layer_norm, self_attention)
+        if encoder_hidden_states is not None:
+            hidden_states = self.add_and_norm(hidden_states, self.encoder_attn_layer_norm, cross_attention)
+        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+
+
+class RandomTransformerStack(RandomTransformerPreTrainedModel):
+    """Base of encoder and decoder: embeddings, positional encodings and N layers (paper 3.1, 3.4, 3.5)."""
+
+    input_prefix = ""  # of the inputs' names in error messages
+
+    def __init__(self, config: RandomTransformerConfig, layer_class: Callable[..., nn.Module], layers: int):
+        super().__init__(config)
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
+        self.embed_positions = positions(config) if positions else None
+        self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(layers)])
+        # One more norm after the last layer, as is usual in pre-norm order.
+        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.layer_norm = norm if config.final_layer_norm else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def embed(self, tokens: Tensor, positions: Tensor, longest: int | None) -> Tensor:
+        """Scaled embeddings plus positional encodings, with dropout: `[batch, length, d_model]`.
+
+        Args:
+            tokens: ids, `[batch, length]`, or their rows of the embedding matrix, `[batch, length, d_model]`.
+            positions: indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`.
+            longest: a sequence length that includes them, `None` if it is only known on the device.
+        """
+        hidden_states = self.look_up(tokens) * self.embed_scale
+        if self.embed_positions is not None:  # a device map may separate them
+            hidden_states = hidden_states + self.embed_positions(positions, longest).to(hidden_states)
+        return fast_dropout(hidden_states, self.config.dropout, self.training)
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """Rows of the embedding matrix, not yet scaled, unless the tokens already are."""
+        try:
+            return tokens if tokens.is_floating_point() else self.embed_tokens(tokens)
+        except IndexError as error:
+            raise out_of_vocabulary(f"{self.input_prefix}input_ids", tokens, self.config.vocab_size) from error
+
+    def init_parallel_plans(self) -> None:
+        """Clear the plans of this stack: those of the model name the modules of both stacks."""
+        for name in ("tp", "ep", "pp", "fsdp"):
+            setattr(self, f"_{name}_plan", {})
+
+
+class RandomTransformerEncoder(RandomTransformerStack):
+    """Embeddings and N encoder layers (paper 3.1, Figure 1 left)."""
+
+    _can_record_outputs = {"hidden_states": RandomTransformerEncoderLayer, "attentions": RandomTransformerAttention}
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config, RandomTransformerEncoderLayer, config.encoder_layers)
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
+        tokens = check_tokens(self, input_ids, inputs_embeds)
+        batch, length = tokens.shape[:2]
+        check_padding_mask("attention_mask", attention_mask, batch, length)
+        hidden_states = self.embed(tokens, torch.arange(length, device=tokens.device), longest=length)
+        mask = create_bidirectional_mask(
+            self.config, hidden_states, attention_mask, allow_is_bidirectional_skip=can_read(attention_mask)
+        )
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask=mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
+
+
+class RandomTransformerDecoder(RandomTransformerStack):
+    """Embeddings and N decoder layers (paper 3.1, Figure 1 right)."""
+
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(RandomTransformerDecoderLayer),
+        "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="encoder_attn"),
+    }
+    # The count for negative indices in output_hidden_states=[-1]. transformers 5.17 has no argument for it.
+    _can_record_outputs["hidden_states"].num_hidden_layers_key = "decoder_layers"
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config, RandomTransformerDecoderLayer, config.decoder_layers)
+        self.input_prefix = "decoder_" if config.is_encoder_decoder else ""
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        position_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> DecoderOutput:
+        """Compute the target's hidden states from its tokens so far and the encoded source.
+
+        The source is `[sources, source_len, d_model]`. The target's batch size is a multiple of `sources`: consecutive
+        rows share a source, as beams do. `position_ids`, `[batch or 1, length]`, replace the tokens' indices in the
+        sequence. A decoder without a source derives them from the padding mask. The other arguments are those of
+        `RandomTransformerModel.forward`.
+        """
+        tokens = check_tokens(self, input_ids, inputs_embeds)
+        cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
+        positions, longest = target_positions(self, tokens, attention_mask, cache, position_ids)
+        hidden_states = self.embed(tokens, positions, longest)
+        mask = create_causal_mask(
+            self.config,
+            hidden_states,
+            attention_mask,
+            # Packed texts are separated only without a cache, so the mask must not see one that was created above.
+            None if past_key_values is None or cache is None else cache.self_attention_cache,
+            position_ids=positions if positions.dim() == 2 else None,
+            allow_is_causal_skip=can_read(attention_mask),
+        )
+        source_mask = None
+        if encoder_hidden_states is not None:
+            source_mask = cross_attention_mask(self, hidden_states, encoder_hidden_states, encoder_attention_mask)
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                mask,
+                encoder_hidden_states,  # positional: gradient checkpointing differentiates positional arguments only
+                encoder_attention_mask=source_mask,
+                past_key_values=cache,
+                **kwargs,
+            )
+        return DecoderOutput(last_hidden_state=self.layer_norm(hidden_states), past_key_values=cache)
 
 
 class RandomTransformerModel(RandomTransformerBaseModel):
@@ -778,20 +632,6 @@ class RandomTransformerModel(RandomTransformerBaseModel):
         )
 
 
-def as_encoder_output(outputs: Any) -> BaseModelOutput:
-    """An encoder's output from a mapping, another `ModelOutput` class, or a tuple in the order of its fields."""
-    names = ("last_hidden_state", "hidden_states", "attentions")
-    if isinstance(outputs, Mapping):
-        fields = {name: outputs.get(name) for name in names}
-    else:
-        fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else {}
-    if not isinstance(fields.get("last_hidden_state"), Tensor):
-        raise ValueError(
-            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
-        )
-    return BaseModelOutput(**fields)
-
-
 class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel, RandomTransformerGenerationMixin):
     """The complete model of Figure 1: encoder, decoder and output layer, with transformers' `generate()`.
 
@@ -803,9 +643,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=True)  # checkpoints of heads on one stack have False
         super().__init__(config)
-        self._tied_weights_keys = {
-            "lm_head.weight": "model.shared.weight" if config.share_embeddings else "model.decoder.embed_tokens.weight"
-        }
+        self._tied_weights_keys = tied_output_layer(config, "decoder")
         self.model = RandomTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.loss_function = token_loss
@@ -825,6 +663,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        step: Callable[..., Tensor] | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the next token at every position of the target, and the loss of the labels if given.
@@ -833,6 +672,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             labels: target ids, `[batch, target_len]`, -100 for positions to ignore. Without decoder inputs they are
                 also the decoder's input, shifted right after `decoder_start_token_id`.
             logits_to_keep: compute logits for this number of last positions only (0: all), or for these positions.
+            step: computes the logits of the next tokens, `[batch, 1, vocab_size]`, from `decoder_input_ids` instead of
+                the modules: the fast decoder step of `generate()`.
 
         The other arguments are those of `RandomTransformerModel.forward`.
 
@@ -842,12 +683,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         Raises:
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
-        if isinstance(past_key_values, FastDecodingCache) and decoder_input_ids is not None:
-            other_inputs = (labels, decoder_attention_mask, decoder_inputs_embeds, *kwargs.values())
-            if past_key_values.can_step(decoder_input_ids, *other_inputs):
-                # A step of generate(): the cache contains the keys and values of the source and of all earlier tokens.
-                logits = past_key_values.step(self, decoder_input_ids, attention_mask)
-                return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
+        if step is not None:
+            return Seq2SeqLMOutput(logits=step(decoder_input_ids), past_key_values=past_key_values)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -886,8 +723,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         if start is None or pad is None:
             raise ValueError(f"decoder_start_token_id and pad_token_id must be set for labels, got {start} and {pad}.")
         check_shape("labels", labels, "batch", "target_len")
-        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
-        return shifted.masked_fill(shifted == -100, pad)
+        return shift_right(labels, start, pad)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save the model; a tied output layer is saved as tied, otherwise it would be missing from the files."""
@@ -895,6 +731,178 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         if self.lm_head.weight is self.model.decoder.embed_tokens.weight:
             self.config.tie_word_embeddings = True
         super().save_pretrained(*args, **kwargs)
+
+
+# Parts of attention and of the decoder that Figure 1 does not show
+
+
+def group_by_source(states: Tensor, sources: int) -> Tensor:
+    """Concatenate the queries of rows that share a source, so that its keys and values are not repeated.
+
+    `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
+    """
+    return states if states.shape[0] == sources else states.reshape(sources, -1, states.shape[-1])
+
+
+def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
+    """`[sources, heads, batch / sources · query_len, key_len]` → `[batch, heads, query_len, key_len]`."""
+    if weights.shape[0] == batch:
+        return weights
+    rows_and_queries = (batch // weights.shape[0], query_len)
+    return weights.unflatten(2, rows_and_queries).transpose(1, 2).flatten(0, 1)
+
+
+def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, str]:
+    """The embedding of the stack that the output layer is tied to (paper 3.4) if `tie_word_embeddings` is set."""
+    embedding = "shared" if config.share_embeddings else f"{stack}.embed_tokens"
+    return {"lm_head.weight": f"model.{embedding}.weight"}
+
+
+def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
+    """The decoder's input for these labels, with `padding` for -100: `[batch, target_len]` in and out."""
+    shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
+    return shifted.masked_fill(shifted == -100, padding)
+
+
+def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
+    """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set."""
+    if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not create):
+        return past_key_values
+    return EncoderDecoderCache(DynamicCache() if past_key_values is None else past_key_values, DynamicCache())
+
+
+def target_positions(
+    decoder: RandomTransformerDecoder,
+    tokens: Tensor,
+    attention_mask: Tensor | None,
+    cache: EncoderDecoderCache | None,
+    position_ids: Tensor | None,
+) -> tuple[Tensor, int | None]:
+    """The indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`, and `longest` (see `embed`).
+
+    `position_ids` replace them. Without a source, the tokens are counted without the padding.
+    """
+    batch, length = tokens.shape[:2]
+    seen = 0 if cache is None else cache.get_seq_length()
+    if cache is not None and isinstance(seen, Tensor):
+        longest = cache.get_max_length()  # a static cache stores its length on the device, so its capacity is the bound
+    else:
+        longest = seen + length
+        check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, longest)
+    if position_ids is not None:
+        return position_ids, end_of_positions(decoder.config, position_ids, length)
+    if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
+        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], longest
+    return seen + torch.arange(length, device=tokens.device), longest
+
+
+def end_of_positions(config: RandomTransformerConfig, position_ids: Tensor, length: int) -> int | None:
+    """One more than the highest position; `None` on a GPU, where reading it would synchronize.
+
+    There, `LearnedPositions` raises a device-side assertion for invalid positions.
+    """
+    check_shape("position_ids", position_ids, "batch", length)
+    if position_ids.device.type != "cpu" or position_ids.numel() == 0 or is_transformed():
+        return None
+    lowest, highest = (int(position) for position in position_ids.aminmax())
+    limit = config.max_position_embeddings
+    if config.position_embedding == "learned" and highest >= limit:
+        raise ValueError(f"position_ids must be below max_position_embeddings={limit}, got up to {highest}.")
+    if lowest < 0:
+        raise ValueError(f"position_ids must be at least 0, got {lowest}.")
+    return highest + 1
+
+
+def cross_attention_mask(
+    decoder: RandomTransformerDecoder, states: Tensor, source_states: Tensor, padding_mask: Tensor | None
+) -> Tensor | None:
+    """The mask of cross-attention, for queries grouped by source."""
+    if not decoder.config.is_encoder_decoder:
+        shape = list(source_states.shape)
+        raise ValueError(f"encoder_hidden_states must be None for a model without cross-attention, got {shape}.")
+    check_shape("encoder_outputs", source_states, "batch", "length", decoder.config.d_model)
+    sources, source_len, _ = source_states.shape
+    if states.shape[0] % max(sources, 1):
+        raise ValueError(
+            f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
+        )
+    check_padding_mask("attention_mask", padding_mask, sources, source_len)
+    return create_bidirectional_mask(
+        decoder.config,
+        group_by_source(states, sources),
+        padding_mask,
+        source_states,
+        allow_is_bidirectional_skip=can_read(padding_mask),
+    )
+
+
+def as_encoder_output(outputs: Any) -> BaseModelOutput:
+    """An encoder's output from a mapping, another `ModelOutput` class, or a tuple in the order of its fields."""
+    names = ("last_hidden_state", "hidden_states", "attentions")
+    if isinstance(outputs, Mapping):
+        fields = {name: outputs.get(name) for name in names}
+    else:
+        fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else {}
+    if not isinstance(fields.get("last_hidden_state"), Tensor):
+        raise ValueError(
+            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
+        )
+    return BaseModelOutput(**fields)
+
+
+# Checks of inputs
+
+
+def check_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    """The given one of ids and embeddings; raises a ValueError for none, both, or a wrong shape."""
+    ids_name, embeds_name = f"{stack.input_prefix}input_ids", f"{stack.input_prefix}inputs_embeds"
+    if inputs_embeds is not None and input_ids is None:
+        return check_shape(embeds_name, inputs_embeds, "batch", "length", stack.config.d_model)
+    if input_ids is None or inputs_embeds is not None:
+        provided = "neither" if input_ids is None else "both"
+        raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {provided}.")
+    if check_shape(ids_name, input_ids, "batch", "length").is_floating_point():
+        raise ValueError(f"{ids_name} must be integers, got {input_ids.dtype}.")
+    return input_ids
+
+
+def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
+    """Raise a ValueError for any other shape. A name allows any size, except 0 for a sequence length."""
+    sizes = zip(tensor.shape, shape, strict=False)
+    matches = all(
+        size == expected if isinstance(expected, int) else size or expected == "batch" for size, expected in sizes
+    )
+    if tensor.dim() != len(shape) or not matches:
+        raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
+    return tensor
+
+
+def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) -> None:
+    """Raise a ValueError if a padding mask does not match its tokens. Masks of four dimensions are not checked."""
+    if mask is not None and mask.dim() != 4:
+        check_shape(name, mask, batch, length)
+
+
+def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
+    """The ValueError that replaces an IndexError on the CPU. Only then are ids inspected, so valid ids cost nothing."""
+    lowest, highest = ids.min().item(), ids.max().item()
+    return ValueError(f"{name} must be in the vocabulary, 0 to {vocab_size - 1}, got ids from {lowest} to {highest}.")
+
+
+def checked_loss(
+    model: RandomTransformerPreTrainedModel, labels: Tensor | None, shape: Sequence[int], logits: Tensor, **kwargs: Any
+) -> Tensor | None:
+    """The loss, if labels are given. Raises a ValueError for a wrong shape and, on a CPU, for invalid classes."""
+    if labels is None:
+        return None
+    check_shape("labels", labels, *shape)
+    config = model.config
+    kwargs |= {"logits": logits, "labels": labels, "config": config, "vocab_size": config.vocab_size}
+    try:  # transformers' functions ignore the arguments that they do not need; one has another name for logits
+        return model.loss_function(pooled_logits=logits, **kwargs)
+    except IndexError as error:
+        found = f"{labels.min().item()} to {labels.max().item()}"
+        raise ValueError(f"labels must be class ids or -100, got {found}: {error}") from error
 
 
 # Task heads. Encoder and decoder have the same parameter names as in RandomTransformerForConditionalGeneration, so its
@@ -928,24 +936,16 @@ class RandomTransformerEncoderModel(RandomTransformerBaseModel):
 
 
 class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
-    """Base of the models with a linear layer on the encoder's hidden states."""
+    """Base of the models with an output layer on the encoder's hidden states."""
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
+    output_class: type[ModelOutput]
 
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=False, use_cache=False)
         super().__init__(config)
         self.model = RandomTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
-
-
-class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
-    """Classification or regression of a text or a pair of texts, from the mean of its hidden states."""
-
-    def __init__(self, config: RandomTransformerConfig):
-        super().__init__(config)
-        self.score = nn.Linear(config.d_model, config.num_labels)  # a name that peft recognizes as a head
-        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -955,21 +955,48 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> SequenceClassifierOutput:
-        """Logits `[batch, num_labels]`.
-
-        Args:
-            labels: classes `[batch]`; zeros and ones `[batch, num_labels]` for several labels per text; or numbers.
+    ) -> ModelOutput:
+        """Logits and, with `labels`, the loss; their shapes are those of `logits`.
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        states = outputs.last_hidden_state
-        logits = self.score(self.dropout(mean_of_tokens(states, attention_mask)))
-        loss = checked_loss(self, labels, label_shape(logits, labels), labels, logits, self.config, **kwargs)
-        return SequenceClassifierOutput(
+        logits = self.logits(outputs.last_hidden_state, attention_mask)
+        loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
+        return self.output_class(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """The output layer: hidden states `[batch, length, d_model]` and their padding mask → logits."""
+        raise NotImplementedError
+
+    def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+        """The shape that labels must have: one label per token, `[batch, length]`."""
+        return logits.shape[:2]
+
+
+class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
+    """Classification or regression of a text or a pair of texts, from the mean of its hidden states.
+
+    Labels are classes, `[batch]`; zeros and ones, `[batch, num_labels]`, for several labels per text; or numbers.
+    """
+
+    output_class = SequenceClassifierOutput
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        self.score = nn.Linear(config.d_model, config.num_labels)  # a name that peft recognizes as a head
+        self.post_init()
+
+    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """`[batch, num_labels]`."""
+        return self.score(self.dropout(mean_of_tokens(states, padding_mask)))
+
+    def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+        """One class per row or one number per logit. The loss would broadcast labels of other shapes."""
+        numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
+        return logits.shape if numbers else logits.shape[:1]
 
 
 def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -980,56 +1007,36 @@ def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
     return ((states * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).to(states.dtype)
 
 
-def label_shape(logits: Tensor, labels: Tensor | None) -> Sequence[int]:
-    """Check for one class per row or one number per logit. The loss would broadcast labels of other shapes."""
-    numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
-    return logits.shape if numbers else logits.shape[:1]
-
-
-def checked_loss(
-    model: RandomTransformerPreTrainedModel, labels: Tensor | None, shape: Sequence[int], *args: Any, **kwargs: Any
-) -> Tensor | None:
-    """The loss, if labels are given. Raises a ValueError for a wrong shape and, on a CPU, for invalid classes."""
-    if labels is None:
-        return None
-    check_shape("labels", labels, *shape)
-    try:
-        return model.loss_function(*args, **kwargs)
-    except IndexError as error:
-        found = f"{labels.min().item()} to {labels.max().item()}"
-        raise ValueError(f"labels must be class ids or -100, got {found}: {error}") from error
-
-
 class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
-    """Token classification: one label per token."""
+    """Token classification. Labels are classes, `[batch, length]`, -100 for tokens to ignore."""
+
+    output_class = TokenClassifierOutput
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
         self.score = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> TokenClassifierOutput:
-        """Logits `[batch, length, num_labels]`.
+    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """`[batch, length, num_labels]`."""
+        return self.score(self.dropout(states))
 
-        Args:
-            labels: classes `[batch, length]`, -100 for tokens to ignore.
 
-        The other arguments are those of `RandomTransformerModel.forward`.
-        """
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        logits = self.score(self.dropout(outputs.last_hidden_state))
-        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config, **kwargs)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+class RandomTransformerForMaskedLM(RandomTransformerEncoderHead):
+    """Masked language modeling. Labels are the original tokens, `[batch, length]`, -100 for tokens to ignore."""
+
+    _keys_to_ignore_on_load_unexpected = [r"decoder\."]
+    output_class = MaskedLMOutput
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        self._tied_weights_keys = tied_output_layer(config, "encoder")
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """`[batch, length, vocab_size]`."""
+        return self.lm_head(states)
 
 
 class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
@@ -1069,45 +1076,6 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
             end_logits=end_logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
-        )
-
-
-class RandomTransformerForMaskedLM(RandomTransformerPreTrainedModel):
-    """Masked language modeling with the encoder."""
-
-    _keys_to_ignore_on_load_unexpected = [r"decoder\."]
-
-    def __init__(self, config: RandomTransformerConfig):
-        config = config.copy_with(is_encoder_decoder=False, use_cache=False)
-        super().__init__(config)
-        self._tied_weights_keys = {
-            "lm_head.weight": "model.shared.weight" if config.share_embeddings else "model.encoder.embed_tokens.weight"
-        }
-        self.model = RandomTransformerEncoderModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> MaskedLMOutput:
-        """Logits `[batch, length, vocab_size]`.
-
-        Args:
-            labels: the original tokens, `[batch, length]`, -100 for tokens to ignore.
-
-        The other arguments are those of `RandomTransformerModel.forward`.
-        """
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        logits = self.lm_head(outputs.last_hidden_state)
-        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config.vocab_size, **kwargs)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
@@ -1170,9 +1138,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
         super().__init__(config)
-        self._tied_weights_keys = {
-            "lm_head.weight": "model.shared.weight" if config.share_embeddings else "model.decoder.embed_tokens.weight"
-        }
+        self._tied_weights_keys = tied_output_layer(config, "decoder")
         self.model = RandomTransformerDecoderModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
@@ -1209,7 +1175,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
         )
         indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, indices])
-        loss = checked_loss(self, labels, logits.shape[:2], logits, labels, self.config.vocab_size, **kwargs)
+        loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

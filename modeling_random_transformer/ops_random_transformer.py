@@ -1,23 +1,17 @@
-"""Numerics behind the modules: attention kernels, dropout, the loss, packed and int8 linear layers, functional layers.
+"""Numerics behind the modules: attention kernels, dropout, the loss, packed linear layers.
 
 Device-specific code and numerical optimizations are in this file. Docstrings give the PyTorch expression that a
 function is equivalent to.
 """
 
 import math
-import timeit
-import warnings
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
-from transformers import logging
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers.utils import output_capturing
-
-logger = logging.get_logger(__name__)
 
 FLOAT64_DEVICES = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
 MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
@@ -28,9 +22,6 @@ MIN_PACKED_ELEMENTS = 2**17  # of a weight matrix; smaller ones are as fast in t
 MIN_PACKED_ELEMENTS_HALF = 2**13  # of a weight matrix in half precision
 MIN_STEPS_TO_PACK = 16  # decoding steps that amortize packing
 MIN_MATMUL_KEY_ELEMENTS = 2**17  # of the keys; below, the fused kernel is at least as fast as two matrix products
-INT8_DEVICE_WARNING = (
-    "Layers with int8 weights multiply in floating point on devices other than CPUs: they save memory, not time."
-)
 NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 
 
@@ -79,6 +70,22 @@ def supports_native_matmul(dtype: torch.dtype) -> bool:
 
 
 # Attention kernels
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(scores + mask), `[batch, heads, query_len, key_len]`, in float32 at least.
+
+    In half precision, the dtype's minimum plus a negative score would overflow to -inf. The mask is boolean, or 0 for
+    visible keys and its dtype's minimum for hidden ones. Hidden keys have a weight of exactly 0, even if all keys of a
+    query are hidden.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if mask is None:
+        return scores.softmax(dim=-1)
+    if mask.dtype == torch.bool:
+        mask = scores.new_zeros(1).masked_fill(~mask, torch.finfo(scores.dtype).min)
+    hidden = mask <= torch.finfo(mask.dtype).min
+    return (scores + mask).softmax(dim=-1).masked_fill(hidden, 0.0)
 
 
 def select_attention(
@@ -148,7 +155,7 @@ def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor |
 # Dropout
 
 
-def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
+def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     """`torch.nn.functional.dropout` (paper 5.4). On a CPU it draws 16 random bits per element, which is 7 times faster.
 
     The rate is then rounded to a multiple of 2**-16.
@@ -370,242 +377,12 @@ def mkldnn_packing_available() -> bool:
     return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and all(exist)
 
 
-# Int8 linear layers: int8 weights, and activations that are quantized row by row at each call
-
-
-class Int8Linear(nn.Module):
-    """A linear layer with int8 weights `W`, one scale `t` per output, and dynamically quantized activations.
-
-    `y = s · (round(x / s) · Wᵀ) ⊙ t + b` with `s = max|x| / 127` for each row `x` (63 instead of 127 on CPUs
-    without VNNI). Sums of int8 products are exact and all kernels round alike, so a row's result depends neither on
-    the other rows nor on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS` weights, devices other than CPUs
-    and CPUs without kernels multiply in floating point, with `W ⊙ t`.
-
-    The weights cannot be trained. They may be changed by `load_state_dict`, `to` and assignment, but not in place.
-
-    Args:
-        in_features: width of the inputs.
-        out_features: width of the outputs.
-        bias: add a bias.
-        dtype: dtype of `weight`; a floating-point dtype while transformers loads weights that it quantizes.
-    """
-
-    def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
-        super().__init__()
-        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}  # of this layer, alone and with others
-        self.in_features, self.out_features = in_features, out_features
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
-        self.weight_scale = nn.Parameter(torch.empty(out_features), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-
-    @classmethod
-    def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
-        """Quantize the weights of a linear layer."""
-        quantized = cls(layer.in_features, layer.out_features, layer.bias is not None).to(layer.weight.device)
-        weight, scale = quantize_rows(layer.weight)
-        quantized.load_state_dict({**layer.state_dict(), "weight": weight, "weight_scale": scale})
-        return quantized
-
-    def to_linear(self) -> nn.Linear:
-        """A linear layer with the dequantized weights."""
-        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
-        layer.weight = nn.Parameter(self.dequantized_weight())
-        if self.bias is not None:
-            layer.bias = nn.Parameter(self.bias.detach().clone())
-        return layer
-
-    def forward(self, states: Tensor) -> Tensor:
-        """`[…, in_features]` → `[…, out_features]`.
-
-        Raises:
-            RuntimeError: for inputs that require gradients.
-        """
-        if states.requires_grad:
-            raise RuntimeError("Layers with int8 weights cannot be trained: the inputs must not require gradients.")
-        packed = packed_int8_linear((self,))
-        if packed is None:
-            if not self.weight.is_cpu and not is_transformed():
-                logger.warning_once(INT8_DEVICE_WARNING)
-            return linear(states, self.dequantized_weight(), self.bias)
-        return packed(states) if states.dim() > 1 else packed(states[None])[0]
-
-    def dequantized_weight(self) -> Tensor:
-        """The weights in the dtype of the scales, `[out_features, in_features]`."""
-        return self.weight.to(self.weight_scale.dtype) * self.weight_scale[:, None]
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:  # of .to(), .cuda(), .float() …
-        self.products.clear()
-        return super()._apply(*args, **kwargs)
-
-    def register_parameter(self, *args: Any, **kwargs: Any) -> None:  # of assignments
-        self.products.clear()
-        super().register_parameter(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.products.clear()
-        super()._load_from_state_dict(*args, **kwargs)
-
-    def __getstate__(self) -> dict[str, Any]:  # copies and pickles without the packed weights
-        return {**vars(self), "products": {}}
-
-
-def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights `[outputs, inputs]` → int8 weights and one float32 scale per output, `[outputs]`."""
-    weight = weight.detach().float()
-    scale = weight.abs().amax(dim=1) / 127
-    return (weight / scale.masked_fill(scale == 0, 1)[:, None]).round().to(torch.int8), scale
-
-
-class PackedInt8Linear:
-    """One or more `Int8Linear` layers as one matrix product, with weights packed for the fastest kernel.
-
-    The first product for each size measures which kernel is fastest. Results do not depend on the choice.
-
-    Args:
-        layers: layers with the same input; their outputs are concatenated in this order.
-    """
-
-    def __init__(self, layers: tuple[Int8Linear, ...]):
-        self.weight = torch.cat(tuple(layer.weight for layer in layers)) if len(layers) > 1 else layers[0].weight
-        self.scale = torch.cat(tuple(layer.weight_scale for layer in layers))
-        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-        self.bias = torch.cat(biases) if biases else None
-        self.largest, _ = int8_kernels()
-        self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
-        self.kernels: dict[type, Any] = {}  # with packed weights
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """`[…, input width]` → `[…, sum of the output widths]`."""
-        product, scale = self.multiply(states)
-        return product.mul_(scale) if self.bias is None else torch.addcmul(self.bias, product, scale)
-
-    def add_residual(self, residual: Tensor, states: Tensor) -> Tensor:
-        """`residual + self(states)`."""
-        product, scale = self.multiply(states)
-        return torch.addcmul(residual if self.bias is None else residual + self.bias, product, scale)
-
-    def multiply(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Activations `[…, inputs]` → results without scale and bias `[…, outputs]`, and the rows' scales `[…, 1]`."""
-        states = states.float()  # of autocast
-        scale = states.abs().amax(dim=-1, keepdim=True).mul_(self.inverse_largest)
-        # A row of zeros becomes NaN, for which the kernels use some integer. It is multiplied by the scale, 0.
-        return self.fastest_kernel(states)(states / scale), scale
-
-    def fastest_kernel(self, states: Tensor) -> Any:
-        """The fastest kernel for as many rows as `states` has, measured once for each power of two."""
-        _, kernel_classes = int8_kernels()
-        size = (*self.weight.shape, (states.numel() // states.shape[-1]).bit_length())
-        if size not in FASTEST_INT8:
-            seconds = [min(timeit.repeat(partial(self.kernel(kernel), states), number=1)) for kernel in kernel_classes]
-            FASTEST_INT8[size] = kernel_classes[seconds.index(min(seconds))]
-        return self.kernel(FASTEST_INT8[size])
-
-    def kernel(self, kernel_class: type) -> Any:
-        """The kernel of this class, which packs the weights at the first use."""
-        if kernel_class not in self.kernels:
-            self.kernels[kernel_class] = kernel_class(self.weight, self.scale, self.largest)
-        return self.kernels[kernel_class]
-
-
-def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | None:
-    """The layers as one product, cached by each layer; `None` if one of them has to multiply in floating point.
-
-    That depends on the layer alone, so that fused and single layers compute the same.
-    """
-    elements = min(layer.weight.numel() for layer in layers)
-    scale = layers[0].weight_scale
-    suitable = scale.is_cpu and scale.dtype == torch.float32 and elements >= MIN_PACKED_ELEMENTS
-    if not suitable or is_transformed() or not int8_kernels()[1]:
-        return None
-    packed = layers[0].products.get(layers)
-    if packed is None or any(layer.products.get(layers) is not packed for layer in layers[1:]):  # weights have changed
-        packed = PackedInt8Linear(layers)
-        for layer in layers:
-            layer.products[layers] = packed
-    return packed
-
-
-class FbgemmInt8:
-    """`round(states) · Wᵀ ⊙ t` by FBGEMM, which rounds the activations in the same call: fastest for a few rows.
-
-    Args:
-        weight: int8 weights, `[outputs, inputs]`.
-        scale: one scale per output, `[outputs]`.
-        largest: the largest absolute value of the activations; they are shifted by `largest + 1` to be unsigned.
-    """
-
-    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
-        self.zero_point = largest + 1
-        with warnings.catch_warnings():  # PyTorch deprecates quantized tensors; oneDNN works without them
-            warnings.simplefilter("ignore", UserWarning)
-            zeros = torch.zeros(len(scale), dtype=torch.long)
-            quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
-        self.weight = torch.ops.quantized.linear_prepack(quantized, None)
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """`[rows, inputs]` → `[rows, outputs]`."""
-        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-        return multiply(states, 1.0, self.zero_point, self.weight)
-
-
-class OneDnnInt8:
-    """`FbgemmInt8` by oneDNN, with the same arguments: fastest for many rows on CPUs with AMX."""
-
-    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
-        self.zero_point = largest + 1
-        zeros = torch.zeros(len(scale), dtype=torch.long)
-        self.weight = torch.ops.onednn.qlinear_prepack(weight, None), scale, zeros
-        # Bias, scale, zero point and dtype of the output; activation, its arguments and its variant.
-        self.output: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """`[rows, inputs]` → `[rows, outputs]`."""
-        unsigned = (states + self.zero_point).round_().to(torch.uint8)  # shifted first, as FBGEMM does
-        return torch.ops.onednn.qlinear_pointwise(unsigned, 1.0, self.zero_point, *self.weight, *self.output)
-
-
-@lru_cache
-def int8_kernels() -> tuple[int, tuple[type, ...]]:
-    """The largest quantized activation, and the kernels whose results are exact up to this activation.
-
-    CPUs without VNNI saturate sums of two products, unless the activations have 7 bits. Other CPUs and future versions
-    of PyTorch may lack an operator. Without a kernel, `Int8Linear` multiplies in floating point.
-    """
-    for largest in (127, 63):
-        kernels = tuple(kernel for kernel in (FbgemmInt8, OneDnnInt8) if is_exact(kernel, largest))
-        if kernels:
-            return largest, kernels
-    return 127, ()
-
-
-def is_exact(kernel: type, largest: int) -> bool:
-    """Whether the kernel is available, and its result is right for the largest values."""
-    weight, scale = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(8, 64), torch.ones(16)
-    try:
-        multiply = kernel(weight, scale, largest)
-        results = [multiply(torch.full((rows, 64), float(largest))) for rows in (1, 16)]
-    except (AttributeError, RuntimeError):
-        return False
-    return all(bool((result == weight[:, 0] * 64.0 * largest).all()) for result in results)
-
-
-# The class of the fastest kernel, by output width, input width and bit length of the number of rows.
-FASTEST_INT8: dict[tuple[int, ...], type] = {}
-
-
 # Detection of modified modules, whose `__call__` cannot be replaced by a function
 
 
-# To detect a class whose `forward` was replaced.
-ORIGINAL_FORWARD = {kind: kind.forward for kind in (nn.Linear, nn.LayerNorm, Int8Linear)}
-
-
 def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
-    """Whether the module computes what PyTorch's class `kind` does: no subclass, no hook, no replaced `forward`."""
-    return type(module) is kind and kind.forward is ORIGINAL_FORWARD[kind] and not has_hooks(module)
+    """Whether the module computes what its class `kind` does: no subclass, no hook, no replaced `forward`."""
+    return type(module) is kind and not has_hooks(module)
 
 
 def is_plain(weight: Tensor) -> bool:
@@ -631,64 +408,3 @@ def forward_hooks(module: nn.Module) -> list[Any]:
     """
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return [hook for hook in hooks if getattr(hook, "__module__", None) != output_capturing.__name__]
-
-
-# Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time
-
-
-def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Tensor]:
-    """Convert a linear layer or a layer norm to a plain function of its input. Other modules are called as modules.
-
-    Args:
-        module: the layer.
-        batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
-    """
-    if packed := packed_linear((module,), batch_size):
-        return packed
-    if parameters := float_parameters(module):
-        return lambda states: linear(states, *parameters)
-    if is_unmodified(module, nn.LayerNorm):
-        shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
-        return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
-    return module_fallback(module)
-
-
-def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """The outputs of several layers for the same input, by one product if their weights can be packed."""
-    if packed := packed_linear(modules, batch_size):
-        widths = [len(module.weight) for module in modules]
-        return lambda states: packed(states).split(widths, dim=-1)
-    layers = [functional_layer(module, batch_size) for module in modules]
-    return lambda states: tuple(layer(states) for layer in layers)
-
-
-def linear_add_residual(module: Any, batch_size: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
-    """`residual + module(states)`; for an unmodified linear layer one product that accumulates into residual + bias."""
-    if packed := packed_linear((module,), batch_size):
-        return packed.add_residual
-    parameters = float_parameters(module)
-    if parameters is None or not is_plain(parameters[0]):
-        call = module_fallback(module)
-        return lambda residual, states: residual + call(states)
-    weight, bias = parameters
-    transposed, shift = weight.t(), 0 if bias is None else bias
-    return lambda residual, states: (residual + shift).addmm_(states, transposed)
-
-
-def packed_linear(modules: tuple[Any, ...], batch_size: int) -> PackedLinear | PackedInt8Linear | None:
-    """Linear layers with the same input as one product with packed weights; `None` if they cannot be packed."""
-    if all(is_unmodified(module, Int8Linear) for module in modules):
-        return packed_int8_linear(modules)
-    return PackedLinear(modules, batch_size) if batch_size and can_pack(*modules) else None
-
-
-def float_parameters(module: Any) -> tuple[Tensor, Tensor | None] | None:
-    """The weight and the bias of an unmodified linear layer, dequantized if needed; `None` for other modules."""
-    if is_unmodified(module, Int8Linear):
-        return module.dequantized_weight(), module.bias
-    return (module.weight, module.bias) if is_unmodified(module, nn.Linear) else None
-
-
-def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Call the module itself, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
-    return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)

@@ -391,6 +391,6 @@ def _lines(paths: Iterable[str | PathLike]) -> Iterator[str]:
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
-                    yield line.rstrip(b"\r\n").decode("utf-8")
+                    yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(f"{path} must be UTF-8 text, but line {number} is not: {error}.") from error

@@ -59,7 +59,7 @@ def test_embedding_plus_position():
     model = eager_model()
     with torch.no_grad():
         model.model.shared.weight[:2] = tensor(BLOG["token_embedding"])
-    summed = model.model.encoder.embed(model.model.encoder.embed_ids(torch.tensor([[0, 1]]), None), start=0, end=2)
+    summed = model.model.encoder.embed(torch.tensor([[0, 1]]), torch.arange(2), longest=2)
     positions = tensor([BLOG["position_encoding"]["pos0"], BLOG["position_encoding"]["pos1"]])
     expected = tensor(BLOG["token_embedding"]) + positions
     torch.testing.assert_close(summed[0], expected, rtol=0, atol=1e-7)  # the table is float32

@@ -91,7 +91,7 @@ def test_equals_torch_transformer(norm_order, attn, num_heads, lengths, target_l
 
 
 def embedded(stack: nn.Module, ids: Tensor) -> Tensor:
-    return stack.embed(stack.embed_ids(ids, None), start=0, end=ids.shape[1])
+    return stack.embed(ids, torch.arange(ids.shape[1]), longest=ids.shape[1])
 
 
 def marian_model(seed: int, num_heads: int, layers: tuple[int, int], activation: str, scale: bool) -> MarianMTModel:

@@ -24,10 +24,16 @@ from modeling_random_transformer import (
     RandomTransformerForSequenceClassification,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer import ops_random_transformer as ops
+from modeling_random_transformer import generation_random_transformer as generation
+from modeling_random_transformer import quantization_random_transformer as quantization
 from modeling_random_transformer.export import export_model
 from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.ops_random_transformer import Int8Linear, int8_kernels, is_exact, quantize_rows
+from modeling_random_transformer.quantization_random_transformer import (
+    Int8Linear,
+    int8_kernels,
+    is_exact,
+    quantize_rows,
+)
 from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_config, tiny_model
 
 TEXTS = ["the red house", "a cat sleeps in the house", "the cat is red"]
@@ -55,12 +61,14 @@ def kernels(request, monkeypatch):
     A CPU without VNNI has kernels for 7 bits only. With 7 bits, they are tested on every CPU.
     """
     largest, limit = LEVELS[request.param]
-    found = tuple(kernel for kernel in (ops.FbgemmInt8, ops.OneDnnInt8) if largest and is_exact(kernel, largest))
+    found = tuple(
+        kernel for kernel in (quantization.FbgemmInt8, quantization.OneDnnInt8) if largest and is_exact(kernel, largest)
+    )
     if largest and not found:
         pytest.skip(f"no int8 kernel of this CPU is exact with {request.param}")
-    monkeypatch.setattr(ops, "int8_kernels", lambda: (largest or 127, found))
-    monkeypatch.setattr(ops, "FASTEST_INT8", {})
-    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 1)
+    monkeypatch.setattr(quantization, "int8_kernels", lambda: (largest or 127, found))
+    monkeypatch.setattr(quantization, "FASTEST_INT8", {})
+    monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 1)
     return limit
 
 
@@ -135,7 +143,7 @@ def test_products_are_exact():
     layer, states = int8_layer(), torch.randn(2, 3, 40)
     with torch.no_grad():
         actual = layer(states)
-    largest, found = ops.int8_kernels()
+    largest, found = quantization.int8_kernels()
     if found:
         scale = states.abs().amax(dim=-1, keepdim=True) / largest
         states = (states / scale).round() * scale
@@ -143,7 +151,7 @@ def test_products_are_exact():
     assert_near(actual, expected.float(), 1e-5)
 
 
-@pytest.mark.parametrize("kernel", [ops.FbgemmInt8, ops.OneDnnInt8])
+@pytest.mark.parametrize("kernel", [quantization.FbgemmInt8, quantization.OneDnnInt8])
 @pytest.mark.parametrize("largest", [127, 63])
 @pytest.mark.parametrize("rows", [1, 2, 33])
 def test_kernels_agree(kernel, largest, rows):
@@ -183,8 +191,8 @@ def test_seven_bits_without_vnni(monkeypatch):
 
     assert not is_exact(Saturating, 127)
     assert is_exact(Saturating, 63)
-    monkeypatch.setattr(ops, "FbgemmInt8", Saturating)
-    monkeypatch.setattr(ops, "OneDnnInt8", Saturating)
+    monkeypatch.setattr(quantization, "FbgemmInt8", Saturating)
+    monkeypatch.setattr(quantization, "OneDnnInt8", Saturating)
     assert int8_kernels.__wrapped__()[0] == 63
 
 
@@ -192,8 +200,8 @@ def test_missing_operators_fall_back(monkeypatch):
     def missing(*_):
         return torch.ops.quantized.an_operator_that_was_removed()
 
-    monkeypatch.setattr(ops, "FbgemmInt8", missing)
-    monkeypatch.setattr(ops, "OneDnnInt8", missing)
+    monkeypatch.setattr(quantization, "FbgemmInt8", missing)
+    monkeypatch.setattr(quantization, "OneDnnInt8", missing)
     assert int8_kernels.__wrapped__() == (127, ())
 
 
@@ -246,7 +254,7 @@ def test_packed_weights_of_several_layers_follow_each_of_them():
     layers, states = (int8_layer(seed=0), int8_layer(seed=1)), torch.randn(3, 40)
 
     def outputs(layers):
-        return ops.fused_linear(layers)(states)
+        return generation.fused_linear(layers)(states)
 
     with torch.no_grad():
         outputs(layers)
@@ -259,9 +267,9 @@ def test_packed_weights_of_several_layers_follow_each_of_them():
 def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
     """Below the limit each, but above it together: as the queries, keys and values of d_model 256."""
     layers, states = [int8_layer(seed=i) for i in range(3)], torch.randn(3, 40)
-    monkeypatch.setattr(ops, "MIN_PACKED_ELEMENTS", 2 * layers[0].weight.numel())
+    monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 2 * layers[0].weight.numel())
     with torch.no_grad():
-        fused, single = ops.fused_linear(tuple(layers))(states), [layer(states) for layer in layers]
+        fused, single = generation.fused_linear(tuple(layers))(states), [layer(states) for layer in layers]
     assert_near(torch.cat(fused), torch.cat(single), 1e-6)
 
 

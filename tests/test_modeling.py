@@ -44,7 +44,7 @@ def test_concatenated_layout_has_all_sines_first():
 
 def test_position_offset():
     plain, offset = tiny_model().model.encoder, tiny_model(position_offset=2).model.encoder
-    assert torch.equal(offset.embed_positions(0, 5, 5), plain.embed_positions(2, 5, 7))
+    assert torch.equal(offset.embed_positions(torch.arange(5), 5), plain.embed_positions(torch.arange(2, 7), 7))
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
@@ -122,14 +122,14 @@ def test_norm_order(norm_order):
 
 def test_embeddings_are_scaled_before_positions_are_added():
     plain, scaled = tiny_model(scale_embedding=False).model.encoder, tiny_model().model.encoder
-    rows = scaled.embed_ids(SOURCE, None)
-    positions = sinusoids(torch.arange(7), 16)
-    torch.testing.assert_close(scaled.embed(rows, 0, 7), rows * 4.0 + positions)
-    torch.testing.assert_close(plain.embed(rows, 0, 7), rows + positions)
+    rows, positions = scaled.embed_tokens(SOURCE), torch.arange(7)
+    for tokens in (SOURCE, rows):
+        torch.testing.assert_close(scaled.embed(tokens, positions, 7), rows * 4.0 + sinusoids(positions, 16))
+        torch.testing.assert_close(plain.embed(rows, positions, 7), rows + sinusoids(positions, 16))
 
 
-def test_at_most_five_frames_from_the_call_to_a_matrix_product(monkeypatch):
-    """The depth of this package's code is: model, encoder or decoder stack, layer, attention or feed-forward."""
+def test_at_most_eight_frames_from_the_call_to_a_matrix_product(monkeypatch):
+    """Head, model, stack, layer, Add & Norm, its sub-layer, attention or feed-forward, projection of keys or values."""
     folder, depths = str(Path(modeling.__file__).parent), []
     product = torch.nn.functional.linear
 
@@ -143,7 +143,7 @@ def test_at_most_five_frames_from_the_call_to_a_matrix_product(monkeypatch):
     model(input_ids=SOURCE, decoder_input_ids=TARGET)
     projections = 2 * (4 + 2) + 3 * (4 + 4 + 2)  # of two encoder layers and three decoder layers
     assert len(depths) == projections + 1
-    assert max(depths) == 5
+    assert max(depths) == 8
 
 
 def test_dropout_locations_match_the_paper(monkeypatch):
@@ -154,7 +154,7 @@ def test_dropout_locations_match_the_paper(monkeypatch):
         rates.append(p)
         return x
 
-    monkeypatch.setattr(modeling, "dropout", recorded)
+    monkeypatch.setattr(modeling, "fast_dropout", recorded)
     monkeypatch.setattr(modeling.nn.functional, "dropout", recorded)
     model = tiny_model(
         dropout=0.11,

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from modeling_random_transformer import ops_random_transformer as ops
-from modeling_random_transformer.ops_random_transformer import (
-    PackedLinear,
-    can_pack,
+from modeling_random_transformer.generation_random_transformer import (
     functional_layer,
     fused_linear,
     linear_add_residual,
 )
+from modeling_random_transformer.ops_random_transformer import PackedLinear, can_pack
 from tests.helpers.models import assert_near, fixed_scores, padded_batch, tiny_model
 
 packing = pytest.mark.skipif(not ops.mkldnn_packing_available(), reason="PyTorch was built without oneDNN, which packs")

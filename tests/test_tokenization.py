@@ -126,12 +126,12 @@ def test_offsets_point_into_the_text(tokenizer):
     assert "".join(text[start:end] for start, end in encoding.offset_mapping).replace(" ", "") == text.replace(" ", "")
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_training_from_files_equals_training_from_texts(tmp_path, newline):
+@pytest.mark.parametrize(("newline", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-8"), ("\n", "utf-8-sig")])
+def test_training_from_files_equals_training_from_texts(tmp_path, newline, encoding):
     paths = []
     for name, texts in (("a.en", CORPUS[0::2]), ("a.es", CORPUS[1::2])):
         paths.append(tmp_path / name)
-        paths[-1].write_text("".join(text + newline for text in texts), encoding="utf-8", newline="")
+        paths[-1].write_text("".join(text + newline for text in texts), encoding=encoding, newline="")
     from_files = RandomTransformerTokenizer.train_from_files(paths, vocab_size=330)
     from_texts = RandomTransformerTokenizer.train(CORPUS[0::2] + CORPUS[1::2], vocab_size=330)
     assert from_files.get_vocab() == from_texts.get_vocab()

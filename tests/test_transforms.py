@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import DynamicCache
 
 from modeling_random_transformer import RandomTransformerForCausalLM, ops_random_transformer
-from modeling_random_transformer.modeling_random_transformer import dropout, sinusoids
+from modeling_random_transformer.modeling_random_transformer import fast_dropout, sinusoids
 from modeling_random_transformer.training import SmoothedCrossEntropy
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
@@ -140,20 +140,20 @@ def test_gradients_of_each_example_by_vmap():
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
 def test_dropout_under_vmap(randomness):
-    dropped = vmap(lambda states: dropout(states, 0.5, True), randomness=randomness)(torch.ones(4, 256))
+    dropped = vmap(lambda states: fast_dropout(states, 0.5, True), randomness=randomness)(torch.ones(4, 256))
     assert (dropped[0] == dropped[1]).all() == (randomness == "same")
     assert 0.3 < (dropped == 0).float().mean() < 0.7
 
 
 def test_dropout_under_vmap_requires_a_randomness_mode():
     with pytest.raises(RuntimeError, match="randomness"):
-        vmap(lambda states: dropout(states, 0.5, True))(torch.ones(4, 8))
+        vmap(lambda states: fast_dropout(states, 0.5, True))(torch.ones(4, 8))
 
 
 @pytest.mark.parametrize("rate", [1.0, 1 - 2**-18, 0.999993, 1 - 2**-16, 0.5, 2**-16, 1e-7])
 def test_dropout_rate_and_scale(rate):
     """Kept values are scaled by 1 / (1 - rate), up to the resolution of 16 bits."""
-    kept = dropout(torch.ones(100_000), rate, True)
+    kept = fast_dropout(torch.ones(100_000), rate, True)
     kept = kept[kept != 0]
     assert abs(len(kept) / 100_000 - (1 - rate)) < 0.01
     if len(kept) and rate < 1:

@@ -29,8 +29,8 @@ class EncoderGraph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         """Ids and mask `[sources, source_len]` → keys and values by layer, `[sources, heads, source_len, width]`."""
         encoder, decoder = self.model.model.encoder, self.model.model.decoder
-        # A start on the device and no end: the graph must not depend on the length of the example.
-        states = encoder.embed(encoder.embed_tokens(input_ids), start=torch.zeros(1, dtype=torch.int64), end=None)
+        # `longest` is None: the graph must not depend on the length of the example.
+        states = encoder.embed(input_ids, torch.arange(input_ids.shape[1]), longest=None)
         mask = attention_mask[:, None, None] != 0
         for layer in encoder.layers:
             states = layer(states, attention_mask=mask)
@@ -85,9 +85,9 @@ class DecoderGraph(nn.Module):
                 self.model.model.decoder.layers, pairs, strict=True
             )
         ]
-        decoder = FastDecoder(self.model.model.decoder, self.model.lm_head)
-        states = decoder.embed(decoder_input_ids.flatten(0, 1), start=new[:1], end=None)
-        logits = decoder(states, attentions)
+        decoder = self.model.model.decoder
+        states = decoder.embed(decoder_input_ids.flatten(0, 1), new, longest=None)
+        logits = FastDecoder(decoder, self.model.lm_head)(states, attentions)
         present = [part for attention in attentions for part in (attention.keys, attention.values)]
         outputs = [rows.unflatten(0, (sources, beams)) for rows in (logits, *present)]
         if self.attentions:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
 from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import (
     CHUNK_SIZE,
@@ -233,12 +233,6 @@ class Scorer(PairModel):
         result = values[0].new_zeros(labels.shape)
         result[scored] = torch.cat(values)
         return result
-
-
-def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
-    """The decoder's input for these labels: `[batch, target_len]` in and out."""
-    shifted = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
-    return shifted.masked_fill(shifted == IGNORED, padding)
 
 
 def decoder_start(model: PreTrainedModel) -> int:

@@ -120,7 +120,7 @@ def position_map(model: Any) -> dict[str, Any] | None:
         return None
     length = min(MAX_POSITIONS, config.max_position_embeddings)
     with torch.no_grad():
-        values = positions(0, length, length)[:, :MAX_WIDTH].float()
+        values = positions(torch.arange(length), length)[:, :MAX_WIDTH].float()
     bound = values.abs().max().item() or 1.0
     return quantize(values, -bound, bound)
 

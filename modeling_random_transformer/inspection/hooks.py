@@ -116,27 +116,22 @@ class HookManager:
     def hook_embedding(self, name: str, stack: Any) -> None:
         """Pass token ids and their embeddings up to the first layer's input (paper 3.4 and 3.5)."""
 
-        def embed_ids(self_: Any, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-            if self_ is stack:  # not a copy
-                self.observers.start(name)
-                if input_ids is not None:
-                    input_ids = self.observers.pass_value(f"{name}.embedding.ids", input_ids)
-            return type(self_).embed_ids(self_, input_ids, inputs_embeds)
-
-        def embed(self_: Any, inputs_embeds: Tensor, start: int | Tensor, end: int | None) -> Tensor:
-            if self_ is not stack:
-                return type(self_).embed(self_, inputs_embeds, start, end)
-            inputs_embeds = self.observers.pass_value(f"{name}.embedding.token", inputs_embeds)
-            computed = inputs_embeds * stack.embed_scale
+        def embed(self_: Any, tokens: Tensor, *positions: Any, **options: Any) -> Tensor:
+            if self_ is not stack:  # a copy
+                return type(self_).embed(self_, tokens, *positions, **options)
+            self.observers.start(name)
+            if not tokens.is_floating_point():
+                tokens = self.observers.pass_value(f"{name}.embedding.ids", tokens)
+            rows = self.observers.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
+            computed = rows * stack.embed_scale
             scaled = self.observers.pass_value(f"{name}.embedding.scaled", computed)
             if scaled is computed:
-                summed = type(stack).embed(stack, inputs_embeds, start, end)
+                summed = type(stack).embed(stack, rows, *positions, **options)
             else:
                 with attribute(stack, "embed_scale", 1.0):
-                    summed = type(stack).embed(stack, scaled, start, end)
+                    summed = type(stack).embed(stack, scaled, *positions, **options)
             return self.observers.pass_value(f"{name}.embedding.sum", summed)
 
-        self.replace_method(stack, "embed_ids", embed_ids)
         self.replace_method(stack, "embed", embed)
         if stack.embed_positions is not None:
             self.hook_output(stack.embed_positions, f"{name}.embedding.position")

@@ -12,7 +12,7 @@ from modeling_random_transformer import DynamicInt8Config
 from modeling_random_transformer.inference import score_pairs, translate, translate_n_best
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.inspection import intervene, trace
-from modeling_random_transformer.ops_random_transformer import INT8_DEVICE_WARNING, logger
+from modeling_random_transformer.quantization_random_transformer import DEVICE_WARNING, logger
 from tests.device.simulated_device import synchronizations
 from tests.helpers.models import exact_model, padded_batch, random_ids
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -88,7 +88,7 @@ def test_int8_multiplies_in_floating_point_and_says_so_once(int8, tokenizer, cap
     with caplog.at_level(logging.WARNING):
         for model, inputs in 2 * [(cpu, INPUTS), (gpu, on_gpu(INPUTS))]:
             model(**inputs)
-    assert [record.message for record in caplog.records] == [INT8_DEVICE_WARNING]
+    assert [record.message for record in caplog.records] == [DEVICE_WARNING]
     options = {"num_beams": 3, "max_new_tokens": 8, "progress": False}
     assert translate(TEXTS, gpu, tokenizer, **options) == translate(TEXTS, cpu, tokenizer, **options)
 

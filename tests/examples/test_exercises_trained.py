@@ -135,7 +135,7 @@ def test_no_residuals_passes_on_the_output_of_the_sub_layer():
     replacements["encoder.layers.0.self_attn.layer_norm"] = lambda states: found.append(states) or states
     with intervene(model, replacements):
         model(input_ids=ids, labels=ids)
-    states = model.model.encoder.embed(model.model.encoder.embed_ids(ids, None), 0, ids.shape[1])
+    states = model.model.encoder.embed(ids, torch.arange(ids.shape[1]), ids.shape[1])
     expected = layer.self_attn_layer_norm(layer.self_attn(states)[0])
     torch.testing.assert_close(found[0], expected)
 

@@ -82,8 +82,8 @@ def test_scores_are_averages_of_log_probabilities(names, tokenizer, request):
 
 def test_members_use_their_fast_decoders(model, other, tokenizer, monkeypatch):
     steps = []
-    step = FastDecodingCache.step
-    monkeypatch.setattr(FastDecodingCache, "step", lambda self, *args: steps.append(self) or step(self, *args))
+    begin = FastDecodingCache.begin_steps
+    monkeypatch.setattr(FastDecodingCache, "begin_steps", lambda self, *args: steps.append(self) or begin(self, *args))
     translate(TEXTS[:2], EnsembleForSeq2SeqLM([model, other]), tokenizer, num_beams=3, **SHORT)
     assert len(set(map(id, steps))) == 2
 
