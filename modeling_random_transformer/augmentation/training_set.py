@@ -226,8 +226,11 @@ class TrainingSet:
         translate_once(self.record, self.selected, candidates, model, tokenizer, **n_best)
 
         def choose(_: bool) -> None:
-            references = targets_by_source(pairs_of(self.original))
-            call_on_main_process(lambda: write_nearest(self.selected, candidates, self.translated, references))
+            def write() -> None:
+                references = targets_by_source(pairs_of(self.original))
+                write_nearest(self.selected, candidates, self.translated, references)
+
+            call_on_main_process(write)
 
         def inputs() -> dict[str, Any]:
             return {"candidates": file_digest(candidates), "original": fingerprint([*self.original])}
