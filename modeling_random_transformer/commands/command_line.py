@@ -36,7 +36,11 @@ class Parser(HfArgumentParser):
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         text, default = settings.get("help"), settings.get("default")
-        if text and "default" not in text and default not in (None, False, "", [], argparse.SUPPRESS):
+        if (
+            text
+            and not re.search(r"\((the )?default", text)
+            and default not in (None, False, "", [], argparse.SUPPRESS)
+        ):
             settings["help"] = f"{text} (default: %(default)s)"
         return super().add_argument(*names, **settings)
 
@@ -52,9 +56,10 @@ class Parser(HfArgumentParser):
             kinds = [kind for kind in get_args(hints[field.name]) or (hints[field.name],) if kind is not NoneType]
             is_list = bool(get_args(kinds[0]))
             settings: dict[str, Any] = {"nargs": "+"} if is_list else {"type": kinds[0]}
+            text = texts[field.name]
             if not is_list and NoneType in get_args(hints[field.name]) and field.default is not None:
-                settings = {"type": off_or(kinds[0])}
-            self.add_argument(f"--{field.name}", default=field.default, help=texts[field.name], metavar="X", **settings)
+                settings, text = {"type": off_or(kinds[0])}, text.replace("None", "off")
+            self.add_argument(f"--{field.name}", default=field.default, help=text, metavar="X", **settings)
 
     def error(self, message: str) -> NoReturn:
         print_error(self.prog, message)
