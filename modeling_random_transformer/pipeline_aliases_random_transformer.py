@@ -10,7 +10,8 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, pipelines
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 
-from .pipeline_random_transformer import LENGTHS, Seq2SeqPipeline, tokenizer_languages
+from .inputs_random_transformer import tokenizer_languages
+from .pipeline_random_transformer import LENGTHS, Seq2SeqPipeline
 
 DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}  # of v4, for options that the model's generation_config does not set
 UNLIMITED = int(1e30)  # the model_max_length of a tokenizer without a limit

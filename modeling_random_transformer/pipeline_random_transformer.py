@@ -1,46 +1,52 @@
 """`pipeline("seq2seq", model=…)`: generates text from text with any model of `AutoModelForSeq2SeqLM`.
 
 transformers v5 has no pipeline for encoder-decoder models. This one batches, truncates and decodes for all
-inference in this project. It is a single file that imports only torch and transformers, because it is copied into
-saved folders.
+inference in this project. It is copied into saved folders.
 """
 
 import copy
-import math
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    BatchEncoding,
-    LogitsProcessor,
-    LogitsProcessorList,
-    Pipeline,
-    PretrainedConfig,
-)
+from transformers import AutoModelForSeq2SeqLM, LogitsProcessor, LogitsProcessorList, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
+from .inputs_random_transformer import (
+    CHUNK_SIZE,
+    TOKENIZER_LOCK,
+    LanguageTags,
+    TextError,
+    batches_by_count,
+    batches_by_tokens,
+    check_positive,
+    check_text,
+    check_type,
+    chunks,
+    drop_none,
+    encode_texts,
+    language_id,
+    longest_target,
+    renumber_errors,
+    source_limit,
+    source_positions,
+    target_positions,
+    tokenizer_languages,
+)
+
 LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 DEFAULT_NEW_TOKENS = 20  # of generate() without any of them
 WINDOW = 16  # batches of a stream that are sorted by length together
-CHUNK_SIZE = 1000  # the same if batches are limited by tokens
-# The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
-# because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
-LONGER_THAN_SOURCE = 50
-LENGTH_STEP = 16
-# Truncation and padding are mutable state of a fast tokenizer's backend, so concurrent calls must be serialized.
-TOKENIZER_LOCK = threading.Lock()
 
 
 class Seq2SeqPipeline(Pipeline):
@@ -85,6 +91,7 @@ class Seq2SeqPipeline(Pipeline):
             log-probabilities divided by (number of tokens ** `length_penalty`). Otherwise it is the sum of
             log-probabilities including the end token, under the distribution that tokens are selected from (after
             temperature, top-k and other logits processors).
+        return_tokens: add `"tokens"` to each answer: the generated tokens with special ones, without padding.
         clean_up_tokenization_spaces: see `tokenizer.decode`.
         **generate_options: options of `generate()`, such as `num_beams`, `do_sample`, `num_return_sequences`,
             `max_new_tokens`, `generation_config` or `logits_processor`. A `generation_config` of a call replaces all
@@ -111,11 +118,15 @@ class Seq2SeqPipeline(Pipeline):
         if self.tokenizer is None:
             raise ValueError(f"tokenizer must be that of the model, {name}, got None.")
         self.positions = source_positions(self.model)
+        self.warns = True  # of texts that are truncated
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         """Generate from one text, several texts or a stream; see the class for arguments and errors."""
         if isinstance(inputs, str):
-            return super().__call__(inputs, **kwargs)
+            try:
+                return super().__call__(inputs, **kwargs)
+            except TextError as error:
+                raise ValueError(error.reason) from None
         answers = super().__call__(Texts(inputs), **kwargs)
         return list(answers) if isinstance(inputs, list | tuple) else answers
 
@@ -130,34 +141,43 @@ class Seq2SeqPipeline(Pipeline):
         max_batch_tokens: int | None = None,
         return_key: str | None = None,
         return_scores: bool | None = None,
+        return_tokens: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         **generate_options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The arguments of `preprocess`, `_forward` and `postprocess`."""
         check_type("prefix", prefix, str, "a string")
-        check_language("src_lang", src_lang, self.tokenizer)
-        check_language("tgt_lang", tgt_lang, self.tokenizer)
         check_type("target_prefix", target_prefix, str | list | tuple, "a string or a list of strings")
-        check_type("truncation", truncation, bool, "True or False")
-        check_type("return_scores", return_scores, bool, "True or False")
-        check_type("return_key", return_key, str, "a string other than '' and 'score'", reserved=("", "score"))
+        for name, flag in (
+            ("truncation", truncation),
+            ("return_scores", return_scores),
+            ("return_tokens", return_tokens),
+        ):
+            check_type(name, flag, bool, "True or False")
+        reserved = ("", "score", "tokens")
+        check_type("return_key", return_key, str, "a string other than '', 'score' and 'tokens'", reserved)
         check_positive(or_none=True, max_source_tokens=max_source_tokens, max_batch_tokens=max_batch_tokens)
+        earlier = vars(self).get("_preprocess_params", {}).get("languages", LanguageTags())
+        languages = replace(earlier, **drop_none(**vars(LanguageTags.of(self.tokenizer, src_lang, tgt_lang))))
         return (
             drop_none(
                 prefix=prefix,
-                src_lang=src_lang,
+                languages=languages,
                 truncation=truncation,
                 max_source_tokens=max_source_tokens,
                 target_prefix=target_prefix,
-                tgt_lang=tgt_lang,
             ),
             drop_none(
                 generate_options=self._with_earlier_options(generate_options),
+                languages=languages,
                 return_scores=return_scores,
                 max_batch_tokens=max_batch_tokens,
-                tgt_lang=tgt_lang,
             ),
-            drop_none(return_key=return_key, clean_up_tokenization_spaces=clean_up_tokenization_spaces),
+            drop_none(
+                return_key=return_key,
+                return_tokens=return_tokens,
+                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+            ),
         )
 
     def _with_earlier_options(self, generate_options: dict[str, Any]) -> dict[str, Any]:
@@ -184,65 +204,63 @@ class Seq2SeqPipeline(Pipeline):
         streamer = forward_params["generate_options"].get("streamer")
         if streamer is not None:
             raise ValueError(f"streamer must be None unless inputs is a single string, got {streamer!r}.")
-        window = CHUNK_SIZE if "max_batch_tokens" in forward_params else window_size(batch_size)
-        return self._answers(inputs, window, batch_size, preprocess_params, forward_params, postprocess_params)
-
-    def _answers(self, inputs: "Texts", window: int, batch_size: int, *params: dict[str, Any]) -> Iterator[Any]:
-        """The answers in the order of the texts. `params` are those of `_sanitize_parameters`."""
-        target_prefix = params[0].get("target_prefix")
-        if isinstance(target_prefix, list | tuple) and not isinstance(inputs.texts, list | tuple):
+        target_prefix = preprocess_params.get("target_prefix")
+        if isinstance(inputs.texts, list | tuple):
+            size = max(1, len(inputs.texts))
+        elif isinstance(target_prefix, list | tuple):
             raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
-        for first, texts in inputs.windows(window):
-            indices = range(first, first + len(texts))
+        else:
+            size = CHUNK_SIZE if "max_batch_tokens" in forward_params else window_size(batch_size)
+        return self._stream(inputs, size, batch_size, (preprocess_params, forward_params, postprocess_params))
+
+    def _stream(self, texts: "Texts", size: int, *options: Any) -> Iterator[Any]:
+        """The answers in the order of the texts, of which `size` are sorted by length together."""
+        first = 0
+        for chunk in chunks(texts, size):
             answers: dict[int, Any] = {}
-            for batch in self._answer_batches(texts, indices, "index", True, batch_size, *params):
-                answers |= batch
-            yield from (answers[index] for index in indices)
+            with renumber_errors(range(first, first + len(chunk))):
+                for batch in self.answer_batches(chunk, None, *options):
+                    answers |= batch
+            yield from (answers[index] for index in range(len(chunk)))
+            first += len(chunk)
 
     def answer_batches(
-        self, texts: Sequence[str], numbers: Sequence[int], unit: str, target_prefix: Sequence[str] | None = None
+        self,
+        texts: Sequence[str],
+        target_prefix: str | Sequence[str] | None = None,
+        batch_size: int | None = None,
+        params: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None = None,
     ) -> Iterator[dict[int, Any]]:
-        """Generate from texts with the options of the pipeline, and yield the answers of each batch when it is done.
+        """Generate from texts that are sorted by length together, and yield the answers of each batch when it is done.
 
         Args:
             texts: several texts.
-            numbers: the number of each text, for error messages and the yielded dictionaries.
-            unit: the unit of the numbers in error messages, such as `"index"` or `"line"`.
-            target_prefix: the prefix of each text's translation.
+            target_prefix: the prefix of each translation; `None` for that of the pipeline.
+            batch_size: texts of a batch, unless batches are limited by tokens; `None` for that of the pipeline.
+            params: the arguments of `preprocess`, `_forward` and `postprocess`; `None` for those of the pipeline.
 
         Yields:
-            The answers of a batch, by the number of the text. Truncation causes no warning.
-        """
-        preprocess_params = self._preprocess_params | drop_none(target_prefix=target_prefix)
-        params = (preprocess_params, self._forward_params, self._postprocess_params)
-        return self._answer_batches(texts, numbers, unit, False, self._batch_size or 1, *params)
+            The answers of a batch, by the index of the text.
 
-    def _answer_batches(
-        self,
-        texts: Sequence[str],
-        numbers: Sequence[int],
-        unit: str,
-        warn: bool,
-        batch_size: int,
-        preprocess_params: dict[str, Any],
-        forward_params: dict[str, Any],
-        postprocess_params: dict[str, Any],
-    ) -> Iterator[dict[int, Any]]:
-        options = dict(preprocess_params)
-        target_prefix, tgt_lang = (options.pop(name, None) for name in ("target_prefix", "tgt_lang"))
-        prefixes = self.tokenize_prefixes(target_prefix, len(texts), options.get("src_lang"), tgt_lang)
-        sources = self.tokenize(texts, numbers, unit, warn, **options)
+        Raises:
+            TextError: a text or its prefix is invalid. All are checked before the first batch.
+        """
+        options, forward_params, postprocess_params = params or (
+            self._preprocess_params,
+            self._forward_params,
+            self._postprocess_params,
+        )
+        options = options | drop_none(target_prefix=target_prefix)
+        prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts), options["languages"])
+        sources = self.tokenize(texts, **options)
         lengths, prefix_lengths = list(map(len, sources)), list(map(len, prefixes))
-        for number, source_len, prefix_len in zip(numbers, lengths, prefix_lengths, strict=True):
-            self.check_prefix(prefix_len, source_len, forward_params, f"but the one at {unit} {number} has")
-        for batch in self.batches(lengths, batch_size, forward_params, prefix_lengths):
+        for index, (source_len, prefix_len) in enumerate(zip(lengths, prefix_lengths, strict=True)):
+            self.check_prefix(prefix_len, source_len, forward_params, index)
+        for batch in self.batches(lengths, batch_size or self._batch_size or 1, forward_params, prefix_lengths):
             inputs = self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
             outputs = self.forward(inputs, **forward_params)
-            by_text = [{name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(batch))]
-            yield {
-                numbers[i]: self.postprocess(output, **postprocess_params)
-                for i, output in zip(batch, by_text, strict=True)
-            }
+            rows = ({name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(batch)))
+            yield {i: self.postprocess(output, **postprocess_params) for i, output in zip(batch, rows, strict=True)}
 
     def batches(
         self,
@@ -272,7 +290,7 @@ class Seq2SeqPipeline(Pipeline):
             (self.target_limit(length, options), self.target_limit(length, options, prefix_len))
             for length, prefix_len in zip(lengths, prefix_lengths or [0] * len(lengths), strict=True)
         ]
-        return batches_by_tokens(lengths, limits, max_tokens)
+        return batches_by_tokens([(length,) for length in lengths], max_tokens, limits)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
@@ -287,14 +305,14 @@ class Seq2SeqPipeline(Pipeline):
         }
 
     def preprocess(
-        self, input_: str, target_prefix: Any = None, tgt_lang: str | None = None, **preprocess_params: Any
+        self, input_: str, languages: LanguageTags, target_prefix: Any = None, **options: Any
     ) -> dict[str, Tensor]:
         """Convert one text to `input_ids` and `attention_mask`, `[1, source_len]`, and its prefix to `prefix_ids`."""
-        prefixes = self.tokenize_prefixes(target_prefix, 1, preprocess_params.get("src_lang"), tgt_lang)
-        return self.pad(self.tokenize([input_], **preprocess_params)) | pad_prefixes(prefixes)
+        prefixes = self.tokenize_prefixes(target_prefix, 1, languages)
+        return self.pad(self.tokenize([input_], languages, **options)) | pad_prefixes(prefixes)
 
     def tokenize_prefixes(
-        self, target_prefix: str | Sequence[str] | None, count: int, src_lang: str | None, tgt_lang: str | None
+        self, target_prefix: str | Sequence[str] | None, count: int, languages: LanguageTags
     ) -> list[list[int]]:
         """The token ids that the translation of each text must begin with, including the tag of a language."""
         prefixes = [target_prefix or ""] * count if isinstance(target_prefix, str | None) else list(target_prefix)
@@ -305,7 +323,7 @@ class Seq2SeqPipeline(Pipeline):
         given = [prefix for prefix in prefixes if prefix]
         if not given:
             return [[] for _ in prefixes]
-        with languages_of_pair(self.tokenizer, src_lang, tgt_lang):
+        with languages.set(self.tokenizer):
             tokens = encode_texts(self.tokenizer, text_target=given, verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
         ids = iter([row[:-1] if row[-1:] == [end] else row for row in tokens])
@@ -314,11 +332,8 @@ class Seq2SeqPipeline(Pipeline):
     def tokenize(
         self,
         texts: Sequence[str],
-        numbers: Sequence[int] | None = None,
-        unit: str = "index",
-        warn: bool = True,
+        languages: LanguageTags,
         prefix: str | None = None,
-        src_lang: str | None = None,
         truncation: bool | None = None,
         max_source_tokens: int | None = None,
     ) -> list[list[int]]:
@@ -326,62 +341,53 @@ class Seq2SeqPipeline(Pipeline):
 
         Args:
             texts: several texts.
-            numbers: the number of each text in error messages; `None` for its index, from 0.
-            unit: the unit of the numbers.
-            warn: warn if texts are truncated.
+            languages: the language of the texts.
             prefix: see the class, as for the following arguments.
-            src_lang: language code of the texts.
             truncation: truncate texts that are too long.
             max_source_tokens: limit on the tokens of a text.
+
+        Raises:
+            TextError: a text is invalid.
         """
-        numbers = range(len(texts)) if numbers is None else numbers
-        for number, text in zip(numbers, texts, strict=True):
-            self.check_text(text, f"{unit} {number}")
+        for index, text in enumerate(texts):
+            check_text(text, index)
+        if not texts:
+            return []
         if prefix is None:
             prefix = getattr(self.model.config, "prefix", None) or ""
         texts = [prefix + text for text in texts]
-        if not texts:
-            return []
-        with source_language(self.tokenizer, src_lang):  # not verbose: lengths are checked below
-            sources = encode_texts(self.tokenizer, texts, verbose=False)["input_ids"]
         limit, reason = source_limit(self.tokenizer, self.positions, max_source_tokens)
-        long = [i for i, source in enumerate(sources) if len(source) > limit]
-        if not long:
-            return sources
-        if max_source_tokens is None if truncation is None else not truncation:
-            option = "max_source_tokens or, in Python, truncation=True" if truncation is None else "truncation"
-            raise ValueError(
-                f"texts must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
-                f"{len(sources[long[0]])}. To truncate it, set {option}."
-            )
-        truncated = self.truncate([texts[i] for i in long], limit, reason, src_lang)
-        if warn:
-            warnings.warn(
-                f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
-            )
-        for i, source in zip(long, truncated, strict=True):
-            sources[i] = source
-        return sources
-
-    def check_text(self, text: Any, place: str) -> None:
-        """Raise a `ValueError` unless a text is a string of Unicode characters that is not blank."""
-        check_text(text, place)
-
-    def truncate(self, texts: list[str], limit: int, reason: str, src_lang: str | None) -> list[list[int]]:
-        """The first `limit` token ids of each text, including special tokens; `reason` is what defines the limit."""
-        with source_language(self.tokenizer, src_lang):
+        with languages.set(self.tokenizer):  # not verbose: lengths are checked here
+            sources = encode_texts(self.tokenizer, texts, verbose=False)["input_ids"]
+            long = [i for i, source in enumerate(sources) if len(source) > limit]
+            if not long:
+                return sources
+            if max_source_tokens is None if truncation is None else not truncation:
+                option = "max_source_tokens or, in Python, truncation=True" if truncation is None else "truncation"
+                raise TextError(
+                    long[0],
+                    f"texts must have at most {limit} tokens ({reason}), got {len(sources[long[0]])}. To truncate it, "
+                    f"set {option}.",
+                )
             special = self.tokenizer.num_special_tokens_to_add()
             if limit <= special:
                 raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
-            return encode_texts(self.tokenizer, texts, truncation=True, max_length=limit)["input_ids"]
+            cut = encode_texts(self.tokenizer, [texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
+        if self.warns:
+            warnings.warn(
+                f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
+            )
+        for i, source in zip(long, cut, strict=True):
+            sources[i] = source
+        return sources
 
     def _forward(
         self,
         model_inputs: dict[str, Tensor],
         generate_options: dict[str, Any],
+        languages: LanguageTags,
         return_scores: bool = False,
         max_batch_tokens: int | None = None,
-        tgt_lang: str | None = None,
     ) -> dict[str, Tensor]:
         """Call `generate()`.
 
@@ -393,11 +399,11 @@ class Seq2SeqPipeline(Pipeline):
         prefix_ids = model_inputs.pop("prefix_ids", None)
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
         params = {"generate_options": generate_options, "max_batch_tokens": max_batch_tokens}
-        self.check_prefix(prefix_len, source_len, params, "got")
+        self.check_prefix(prefix_len, source_len, params)
         options = with_scores(generate_options) if return_scores else dict(generate_options)
         options |= self.length_options(source_len, prefix_len, generate_options, max_batch_tokens)
-        if tgt_lang is not None:
-            options["forced_bos_token_id"] = language_id(self.tokenizer, tgt_lang)
+        if languages.forced is not None:
+            options["forced_bos_token_id"] = languages.forced
         else:
             self.check_target_language(options)
         if prefix_ids is not None:
@@ -423,7 +429,7 @@ class Seq2SeqPipeline(Pipeline):
         if not languages:
             return
         if options is None:
-            if "tgt_lang" in self._forward_params:
+            if self._forward_params["languages"].forced is not None:
                 return
             options = self._forward_params["generate_options"]
         starts = [self.option(options, name) for name in ("forced_bos_token_id", "decoder_start_token_id")]
@@ -447,7 +453,7 @@ class Seq2SeqPipeline(Pipeline):
             return {}
         return {"max_new_tokens": self.target_limit(source_len, generate_options, prefix_len), "max_length": None}
 
-    def check_prefix(self, prefix_len: int, source_len: int, forward_params: dict[str, Any], got: str) -> None:
+    def check_prefix(self, prefix_len: int, source_len: int, forward_params: dict[str, Any], index: int = 0) -> None:
         """Check that a forced prefix and at least one more token are within the limit on new tokens.
 
         Otherwise the prefix would be truncated, and beam search would return hypotheses that it has excluded.
@@ -456,7 +462,7 @@ class Seq2SeqPipeline(Pipeline):
             prefix_len: tokens of the prefix; 0 for no prefix.
             source_len: tokens of the source.
             forward_params: the arguments of `_forward`.
-            got: what precedes the length in the error message.
+            index: the index of the text in an error.
         """
         if not prefix_len:
             return
@@ -465,8 +471,8 @@ class Seq2SeqPipeline(Pipeline):
         limit, positions = self.new_token_limit(options), target_positions(self.model.config)
         limit = limit if positions is None else min(limit, positions)
         if prefix_len >= limit:
-            raise ValueError(
-                f"target_prefix must have fewer tokens than the limit on new tokens, {limit}, {got} {prefix_len}."
+            raise TextError(
+                index, f"target_prefix must have fewer tokens than the limit on new tokens, {limit}, got {prefix_len}."
             )
 
     def new_token_limit(self, options: dict[str, Any]) -> int:
@@ -495,15 +501,20 @@ class Seq2SeqPipeline(Pipeline):
         model_outputs: dict[str, Tensor],
         return_key: str = "generated_text",
         clean_up_tokenization_spaces: bool | None = None,
+        return_tokens: bool = False,
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Convert the outputs of `_forward` for one text to its answer."""
+        ids = model_outputs["sequences"][0]
         with TOKENIZER_LOCK:
             decoded = self.tokenizer.batch_decode(
-                model_outputs["sequences"][0],
-                skip_special_tokens=True,
-                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+                ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
             )
         candidates: list[dict[str, Any]] = [{return_key: text} for text in decoded]
+        if return_tokens:
+            for candidate, row in zip(candidates, ids.tolist(), strict=True):
+                while row[-1:] == [self.tokenizer.pad_token_id]:
+                    row.pop()
+                candidate["tokens"] = self.tokenizer.convert_ids_to_tokens(row)
         if "scores" in model_outputs:
             for candidate, score in zip(candidates, model_outputs["scores"][0].tolist(), strict=True):
                 candidate["score"] = score
@@ -574,15 +585,6 @@ class Texts(IterableDataset):
             return iter(self.texts)
         return (self.texts[i] for i in range(len(self.texts)))  # a torch dataset
 
-    def windows(self, size: int) -> Iterator[tuple[int, list[Any]]]:
-        """Yield lists of texts to sort together, each with the index of its first text; a list is one window."""
-        if isinstance(self.texts, list | tuple):
-            size = max(1, len(self.texts))
-        texts, first = iter(self), 0
-        while window := list(islice(texts, size)):
-            yield first, window
-            first += len(window)
-
 
 def current_device(model: Any) -> torch.device | None:
     """The `device` of a pipeline that does not move the model; `None` for a model that Accelerate has distributed."""
@@ -592,161 +594,6 @@ def current_device(model: Any) -> torch.device | None:
 def window_size(batch_size: int) -> int:
     """The number of texts of a stream that are sorted by length together."""
     return WINDOW * batch_size if batch_size > 1 else 1
-
-
-def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Indices of texts in batches of `batch_size`, the longest first, and in the original order within a batch.
-
-    Batches of one text stay in the original order.
-    """
-    order: Iterable[int] = range(len(lengths))
-    order = sorted(order, key=lambda i: -lengths[i]) if batch_size > 1 else list(order)
-    return [sorted(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-
-
-def batches_by_tokens(lengths: Sequence[int], limits: Sequence[Any], max_tokens: int) -> list[list[int]]:
-    """Indices of texts in batches of at most `max_tokens` (texts × longest length), the longest first.
-
-    Texts of a batch have the same limits on new tokens. A text longer than `max_tokens` forms a separate batch.
-    """
-    batches = []
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    while order:
-        size = max(1, max_tokens // lengths[order[0]])
-        batch = [i for i in order[:size] if limits[i] == limits[order[0]]]
-        batches.append(batch)
-        order = order[len(batch) :]
-    return batches
-
-
-def longest_target(
-    source_len: int, config: PretrainedConfig, max_new_tokens: int | None = None, prefix_len: int = 0
-) -> int:
-    """The limit on the tokens that `generate()` adds to the start token, in translation and in evaluation.
-
-    Args:
-        source_len: tokens of the source; for a batch, those of its longest source without padding.
-        config: the model's configuration; its learned positions limit the target too.
-        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
-            without the rounding), plus `prefix_len`, rounded up too.
-        prefix_len: tokens of a forced prefix.
-    """
-    computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
-    limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, target_positions(config)
-    return limit if positions is None else min(limit, positions)
-
-
-def target_positions(config: PretrainedConfig) -> int | None:
-    """The number of positions of a decoder; `None` if it is unlimited."""
-    if getattr(config, "position_embedding", "learned") != "learned":  # sinusoids have no limit
-        return None
-    return getattr(config, "max_position_embeddings", None)
-
-
-def source_positions(model: Any) -> int | None:
-    """The number of positions of an encoder; `None` if it is unlimited. For an ensemble, the lowest number.
-
-    Only position tables are limited. Rotary, relative and computed sinusoidal positions are not.
-    """
-    if hasattr(model, "members"):
-        return min(filter(None, map(source_positions, model.members)), default=None)
-    encoder = model.get_encoder()
-    tables = [
-        module
-        for name, module in encoder.named_modules()
-        if "position" in name
-        and isinstance(module, nn.Embedding)
-        and not hasattr(module, "make_weight")  # those of FSMT grow on demand
-    ]
-    config = getattr(encoder, "config", model.config)
-    encoder_count = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number
-    count = encoder_count or getattr(config, "max_position_embeddings", None)
-    if not tables or count is None:
-        return None
-    table = tables[0]
-    counted_from_padding = table.padding_idx is not None and table.num_embeddings == count  # RoBERTa
-    return count - table.padding_idx - 1 if counted_from_padding else count
-
-
-def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int | None) -> tuple[int, str]:
-    """The limit on the tokens of a source, and the name of the setting that defines it.
-
-    Args:
-        tokenizer: its `model_max_length` is the default limit; 10³⁰ if the tokenizer has none.
-        positions: the number of positions of the encoder; `None` if it is unlimited.
-        max_source_tokens: an explicit limit, which overrides `model_max_length`.
-    """
-    limits = [(tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrides")]
-    if max_source_tokens is not None:
-        limits = [(max_source_tokens, "max_source_tokens")]
-    if positions is not None:
-        limits.append((positions, "the model's positions"))
-    return min(limits)
-
-
-def encode_texts(tokenizer: Any, *args: Any, **options: Any) -> BatchEncoding:
-    """`tokenizer(...)` for texts of users, in which no character sequence is a control token.
-
-    The tokenizer decides what a control token is (`RandomTransformerTokenizer.encode_texts`). Those of other models
-    recognize their special tokens, such as `>>fra<<` and `<extra_id_0>`, which their users write into texts.
-    """
-    return getattr(tokenizer, "encode_texts", tokenizer)(*args, **options)
-
-
-# Languages
-
-
-def tokenizer_languages(tokenizer: Any) -> list[str]:
-    """The language codes of a tokenizer with language tags; empty for others."""
-    if not hasattr(tokenizer, "src_lang"):
-        return []
-    for name in ("languages", "lang_code_to_id", "lang_code_to_token"):  # this project's, mBART's, M2M-100's
-        if hasattr(tokenizer, name):
-            return list(getattr(tokenizer, name))
-    return list(tokenizer.extra_special_tokens)  # NLLB's
-
-
-def language_id(tokenizer: Any, code: str) -> int:
-    """The id of a language's tag."""
-    if hasattr(tokenizer, "get_lang_id"):
-        return tokenizer.get_lang_id(code)
-    return tokenizer.convert_tokens_to_ids(code)
-
-
-def check_language(name: str, code: Any, tokenizer: Any) -> None:
-    """Check an optional language code."""
-    if code is None:
-        return
-    languages = tokenizer_languages(tokenizer)
-    if not languages:
-        raise ValueError(f"{name} must be None for a model without language tags, got {code!r}.")
-    if code not in languages:
-        raise ValueError(f"{name} must be one of {', '.join(languages)}, got {code!r}.")
-
-
-@contextmanager
-def source_language(tokenizer: Any, code: str | None) -> Iterator[None]:
-    """Lock the tokenizer, and set its source language; `None` keeps it."""
-    with languages_of_pair(tokenizer, code, None):
-        yield
-
-
-@contextmanager
-def languages_of_pair(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> Iterator[None]:
-    """Lock the tokenizer, and set its languages; `None` keeps one.
-
-    Tokenizing targets requires both, because tokenizers are switched back to their source language afterwards.
-    """
-    codes = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
-    with TOKENIZER_LOCK:
-        saved = {name: getattr(tokenizer, name) for name in codes}
-        try:
-            for name, code in codes.items():
-                setattr(tokenizer, name, code)
-            yield
-        finally:
-            for name, code in saved.items():
-                setattr(tokenizer, name, code)
 
 
 # Modules in evaluation mode: the number of calls that use them, and the mode to restore after the last one.
@@ -808,39 +655,6 @@ def log_probabilities(
     fills = (tokens == (-1 if padding is None else padding)) & ~ends
     fills = fills.long().flip(1).cumprod(dim=1).flip(1).bool()  # trailing padding only
     return torch.cat(steps, dim=1).masked_fill(after_end | fills, 0).sum(dim=1)
-
-
-def check_text(text: Any, place: str) -> None:
-    """Check that a text is a string of Unicode characters that is not blank."""
-    if not isinstance(text, str):
-        raise ValueError(f"texts must be strings, but the one at {place} is {reprlib.repr(text)}.")
-    if not text.strip():
-        raise ValueError(f"texts must not be blank, but the one at {place} is {reprlib.repr(text)}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"texts must be Unicode, but the one at {place} is {reprlib.repr(text)}: {error}.") from error
-
-
-def check_type(name: str, value: Any, expected: Any, allowed: str, reserved: Sequence[Any] = ()) -> None:
-    """Check an optional argument."""
-    if value is not None and (not isinstance(value, expected) or value in reserved):
-        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
-
-
-def check_positive(*, or_none: bool = False, **counts: Any) -> None:
-    """Check that each argument is an integer of at least 1."""
-    for name, value in counts.items():
-        if or_none and value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            allowed = "None or a positive integer" if or_none else "a positive integer"
-            raise ValueError(f"{name} must be {allowed}, got {value!r}.")
-
-
-def drop_none(**params: Any) -> dict[str, Any]:
-    """The parameters that are not `None`."""
-    return {name: value for name, value in params.items() if value is not None}
 
 
 # Only the package registers the task. A class loaded from a saved folder serves that folder's model.

@@ -49,6 +49,7 @@ def test_files_of_a_saved_folder(folder):
         "configuration_random_transformer.py",
         "generation_config.json",
         "generation_random_transformer.py",
+        "inputs_random_transformer.py",
         "model.safetensors",
         "modeling_random_transformer.py",
         "ops_random_transformer.py",
@@ -168,8 +169,9 @@ IMPORTS = {  # by the files saved with a checkpoint: the files of the project th
     "generation": {"ops"},
     "quantization": {"ops"},
     "modeling": {"configuration", "generation", "ops", "quantization"},
-    "pipeline": {"configuration", "generation", "modeling", "ops", "tokenization"},
-    "pipeline_aliases": {"pipeline"},
+    "inputs": set(),
+    "pipeline": {"inputs"},
+    "pipeline_aliases": {"inputs", "pipeline"},
 }
 
 

@@ -17,6 +17,7 @@ LAYERS = (
     "generation_random_transformer",
     "modeling_random_transformer",
     "tokenization_random_transformer",
+    "inputs_random_transformer",
     "pipeline_random_transformer",
     "pipeline_aliases_random_transformer",
     "utils",

@@ -9,8 +9,8 @@ from modeling_random_transformer.data.tokenization import tokenize_pairs
 from modeling_random_transformer.export import load_engine
 from modeling_random_transformer.export.engines import export_model
 from modeling_random_transformer.inference import alignments, score_pairs, translate
+from modeling_random_transformer.inputs_random_transformer import encode_texts
 from modeling_random_transformer.inspection.explorer import explore
-from modeling_random_transformer.pipeline_random_transformer import encode_texts
 from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator
 
 TEXTS = ["</s>", "the boy </s> __es__ reads", "<pad><unk><s>", "a<s>b"]

@@ -17,19 +17,19 @@ from torch import Tensor
 
 from modeling_random_transformer.commands.command_line import require_random_transformer_folder
 from modeling_random_transformer.inference import check_finite, load_translator
+from modeling_random_transformer.inputs_random_transformer import (
+    LanguageTags,
+    check_text,
+    encode_texts,
+    source_limit,
+    tokenizer_languages,
+)
 from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.inspection.explorer import (
     attention_maps,
     cross_attention_labels,
     distribution,
     trim_padding,
-)
-from modeling_random_transformer.pipeline_random_transformer import (
-    check_text,
-    encode_texts,
-    source_language,
-    source_limit,
-    tokenizer_languages,
 )
 from modeling_random_transformer.utils.errors import first_line, format_value
 
@@ -139,8 +139,8 @@ class Translator:
             raise ValueError("the text must not be blank.")
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"the text must have at most {MAX_CHARACTERS} characters, got {len(text)}.")
-        check_text(text, "index 0")
-        with source_language(self.tokenizer, src_lang):
+        check_text(text, 0)
+        with LanguageTags(src_lang).set(self.tokenizer):
             count = len(encode_texts(self.tokenizer, text, verbose=False)["input_ids"])
         if count > self.max_tokens:
             raise ValueError(f"the text must have at most {self.max_tokens} tokens, got {count}.")
@@ -181,13 +181,14 @@ class Translator:
             ValueError: the text or an option is invalid.
         """
         self.check(text, options)
-        inputs = self.pipe.preprocess(text, src_lang=options.src_lang)
+        languages = LanguageTags.of(self.tokenizer, options.src_lang, options.tgt_lang)
+        inputs = self.pipe.preprocess(text, languages)
         with self.lock:
             outputs = self.pipe.forward(
                 dict(inputs),
                 generate_options=options.of_generate(),
                 max_batch_tokens=MAX_BATCH_TOKENS,
-                tgt_lang=options.tgt_lang,
+                languages=languages,
             )
             ends = torch.tensor(self.model.generation_config.eos_token_id).view(-1)
             ids = trim_padding(outputs["sequences"][0, 0], ends)

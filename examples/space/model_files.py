@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import gradio as gr
 import pandas as pd
 from huggingface_hub import ModelCard
 
-from modeling_random_transformer.inference.diagnosis import name_file_in_errors, read_object
+from modeling_random_transformer.inference.loading import name_file_in_errors
 
 LOSSES = {"loss": "training", "eval_loss": "validation"}
 PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py
@@ -38,9 +39,8 @@ def losses(folder: Path) -> list[tuple[int, float, str]]:
     checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     for path in (folder / "trainer_state.json", *reversed(checkpoints)):
         if path.is_file():
-            content = read_object(path)
             with name_file_in_errors(path.name):
-                log = content["log_history"]
+                log = json.loads(path.read_bytes())["log_history"]
                 return [
                     (int(entry["step"]), float(entry[key]), name)
                     for key, name in LOSSES.items()

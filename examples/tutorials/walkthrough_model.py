@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from modeling_random_transformer.inference.loading import load_translator
+from modeling_random_transformer.inputs_random_transformer import encode_texts
 from modeling_random_transformer.inspection import Trace, trace
 from modeling_random_transformer.inspection.explorer import token_texts
-from modeling_random_transformer.pipeline_random_transformer import encode_texts
 
 from .walkthrough_display import Display
 

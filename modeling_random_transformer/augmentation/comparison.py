@@ -16,8 +16,7 @@ from ..data.sources import Languages
 from ..export.compare import folder_size, time_interleaved
 from ..inference import translate
 from ..inference.evaluation import score
-from ..inference.loading import load_translator, silence_transformers
-from ..inference.startup import load_models
+from ..inference.loading import load_models, load_translator, silence_transformers
 from ..ops_random_transformer import supports_native_matmul
 from ..utils import DTYPES
 from ..utils.text import markdown_table

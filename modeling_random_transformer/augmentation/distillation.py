@@ -17,10 +17,9 @@ from huggingface_hub import ModelCard
 from ..data.mixing import CorpusSpec
 from ..data.sources import Languages, ParallelText
 from ..data.validation import validate
-from ..inference.loading import load_translator, silence_transformers
-from ..inference.startup import load_models
+from ..inference.loading import load_models, load_translator, silence_transformers
+from ..inputs_random_transformer import LanguageTags, encode_texts
 from ..jobs import Job
-from ..pipeline_random_transformer import encode_texts, languages_of_pair
 from ..training.arguments import DataArguments, ModelArguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
@@ -168,7 +167,7 @@ def check_positions(model: ModelArguments, corpora: Sequence[CorpusSpec]) -> Non
         return
     for corpus in corpora:
         source_lang, target_lang = corpus.languages or (None, None)
-        with languages_of_pair(tokenizer, source_lang, target_lang):
+        with LanguageTags(source_lang, target_lang).set(tokenizer):
             tokenized = (
                 encode_texts(tokenizer, source, text_target=target, verbose=False)
                 for source, target in pairs_of([corpus])

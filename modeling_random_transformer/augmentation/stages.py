@@ -10,19 +10,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import Languages
 from ..data.validation import ValidationReport
-from ..inference.jobs import fingerprint
 from ..inference.translation import TranslationOptions, progress_bar
-from ..inference.translation_files import plain_options, translate_file
-from ..jobs import Job, Stage, changes
-from ..pipeline_random_transformer import (
+from ..inference.translation_files import model_digest, plain_options, translate_file
+from ..inputs_random_transformer import (
     CHUNK_SIZE,
-    Seq2SeqPipeline,
+    LanguageTags,
     check_positive,
     encode_texts,
-    source_language,
     source_limit,
     tokenizer_languages,
 )
+from ..jobs import Job, Stage, changes
+from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.atomic_files import new_file
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
@@ -113,7 +112,7 @@ def write_selection(
     with (
         progress_bar(lines, progress, unit="line") as bar,
         new_file(path) as file,
-        source_language(pipe.tokenizer, src_lang),
+        LanguageTags(src_lang).set(pipe.tokenizer),
     ):
         while chunk := list(map(one_line, islice(iterator, CHUNK_SIZE))):
             lengths = map(len, encode_texts(pipe.tokenizer, chunk, verbose=False)["input_ids"])
@@ -149,7 +148,7 @@ def translate_once(
     pipe = settings.pipeline(model, tokenizer)
 
     def inputs() -> dict[str, Any]:
-        described = {"texts": file_digest(source), "model": fingerprint(model, tokenizer)}
+        described = {"texts": file_digest(source), "model": model_digest(model, tokenizer)}
         return {**described, "chunk_size": chunk_size, "format": output_format, **plain_options(pipe, settings)}
 
     def work(is_new: bool) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 from ..augmentation.back_translation import METHODS, TAG, back_translate
 from ..data.readers import TEXT_KEYS
-from ..inference.startup import exit_with_launcher, load_checked, start_processes
+from ..inference.loading import load_checked
+from ..utils.distributed import exit_with_launcher, start_processes
 from .command_line import (
     Parser,
     add_job_arguments,

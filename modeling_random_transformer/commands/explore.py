@@ -20,8 +20,7 @@ from typing import Any
 
 import transformers
 
-from ..inference.loading import load_translator
-from ..inference.weights import check_finite
+from ..inference.loading import check_finite, load_translator
 from ..inspection.architecture import load_architecture
 from ..inspection.architecture_drawing import draw
 from ..inspection.explorer import explore

@@ -22,15 +22,9 @@ from typing import Any
 from ..export.compare import SENTENCES, compare, folder_size
 from ..export.engines import ENGINES, export_model, load_engine, max_tokens
 from ..export.web import export_web_page
-from ..inference.loading import load_translator
-from ..inference.weights import check_finite
-from ..pipeline_random_transformer import (
-    Seq2SeqPipeline,
-    check_language,
-    language_id,
-    source_limit,
-    source_positions,
-)
+from ..inference.loading import check_finite, load_translator
+from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
+from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.text import read_lines
 from .command_line import (
     Parser,
@@ -133,12 +127,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
     """Make these languages the defaults of a model with language tags, so that the engine translates between them."""
-    for name, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
-        check_language(name, code, tokenizer)
-        if code is not None:
-            setattr(tokenizer, name, code)
-    if tgt_lang is not None:
-        model.generation_config.forced_bos_token_id = language_id(tokenizer, tgt_lang)
+    languages = LanguageTags.of(tokenizer, src_lang, tgt_lang)
+    for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
+        setattr(tokenizer, name, code)
+    if languages.forced is not None:
+        model.generation_config.forced_bos_token_id = languages.forced
     Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language()
 
 

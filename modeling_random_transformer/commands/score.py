@@ -11,7 +11,8 @@ the same command resumes after an interruption, and `accelerate launch` distribu
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import DEFAULT_KEYS, ParallelText
 from ..inference.alignments import Aligner, pharaoh_line
+from ..inference.loading import load_checked
 from ..inference.scoring import Scorer, process_pairs
-from ..inference.scoring_files import Pair, align_file, score_file, score_format, skip_blank, valid_pairs
-from ..inference.startup import exit_with_launcher, load_checked, start_processes
+from ..inference.scoring_files import Pair, align_file, process_given, score_file, score_format, valid_pairs
+from ..inputs_random_transformer import LanguageTags, name_lines_in_errors
 from ..utils.compressed_files import STANDARD_STREAM
+from ..utils.distributed import exit_with_launcher, start_processes
 from ..utils.text import encode_lines
 from .command_line import (
     Parser,
@@ -134,9 +137,12 @@ def lines_of_pairs(
 ) -> Iterator[str]:
     """One line per pair, in a single pass."""
     chunk_size = options.pop("chunk_size")
+    languages = LanguageTags.of_pair(tokenizer, options.pop("src_lang"), options.pop("tgt_lang"))
+    write: Callable[[Any], str] = score_format(arguments.output_format)
+    process: Aligner | Scorer
     if arguments.alignments:
-        aligner = skip_blank(Aligner(model, tokenizer, **options))
-        return map(pharaoh_line, process_pairs(pairs, aligner, chunk_size, progress=None, unit="line"))
-    scorer = skip_blank(Scorer(model, tokenizer, token_scores=arguments.token_scores, **options))
-    scores = process_pairs(pairs, scorer, chunk_size, progress=None, unit="line")
-    return map(score_format(arguments.output_format), scores)
+        process, write = Aligner(model, tokenizer, languages, **options), pharaoh_line
+    else:
+        process = Scorer(model, tokenizer, languages, token_scores=arguments.token_scores, **options)
+    with name_lines_in_errors(str(arguments.source_file or "stdin")):
+        yield from map(write, process_pairs(pairs, partial(process_given, process=process), chunk_size, progress=None))

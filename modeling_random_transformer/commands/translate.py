@@ -17,17 +17,18 @@ interruption, and `accelerate launch` distributes the file over processes (with 
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.formats import FORMATS, candidate_format, format_all
-from ..inference.startup import exit_with_launcher, load_checked, start_processes
+from ..inference.loading import load_checked
 from ..inference.translation import TranslationOptions, stream_chunks
-from ..inference.translation_files import translate_file
+from ..inference.translation_files import FORMATS, candidate_format, format_all, open_lines, translate_file
+from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_plain_text, is_standard_stream, open_binary
+from ..utils.distributed import exit_with_launcher, start_processes
 from ..utils.text import encode_lines, read_lines
 from .command_line import (
     Parser,
@@ -178,10 +179,10 @@ def translate_lines(
     if not arguments.sentences and not arguments.input and sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
         chunk_size, progress = 1, False
-    unit = "index" if arguments.sentences else "line"
-    with open_texts(arguments) as texts, open_prefixes(arguments) as prefixes:
+    in_file = nullcontext() if arguments.sentences else name_lines_in_errors(str(arguments.input or "stdin"))
+    with in_file, open_texts(arguments) as texts, open_lines(arguments.prefix_file) as prefixes:
         settings = TranslationOptions.from_kwargs(**options)
-        candidates = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, unit, prefixes)
+        candidates = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, prefixes)
         write = candidate_format(arguments.output_format, settings.n_best)
         lines = encode_lines(format_all(candidates, write))
         write_output(arguments.output, lines)
@@ -197,13 +198,3 @@ def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
             yield read_lines(file, str(arguments.input))
     else:
         yield read_lines(sys.stdin.buffer, "stdin")
-
-
-@contextmanager
-def open_prefixes(arguments: argparse.Namespace) -> Iterator[Iterable[str] | None]:
-    """The lines of --prefix_file; `None` without it."""
-    if not arguments.prefix_file:
-        yield None
-        return
-    with open_binary(arguments.prefix_file) as file:
-        yield read_lines(file, str(arguments.prefix_file))

@@ -12,7 +12,7 @@ import numpy as np
 from filelock import FileLock
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import encode_texts
+from ..inputs_random_transformer import encode_texts
 from .sources import Corpus, ParallelLine
 from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
 

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..pipeline_random_transformer import longest_target
+from ..inputs_random_transformer import longest_target
 from .engines import Translate, translate_fn
 
 BEAMS = (1, 4)

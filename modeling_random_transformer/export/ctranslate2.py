@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..generation_random_transformer import difference
+from ..inputs_random_transformer import encode_texts
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
-from ..pipeline_random_transformer import encode_texts
 from ..utils.errors import format_names
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
 from .engines import (

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from ..inputs_random_transformer import language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..pipeline_random_transformer import Seq2SeqPipeline, language_id
+from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names
 from ..utils.vocabulary import check_tokenizer

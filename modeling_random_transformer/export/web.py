@@ -19,8 +19,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..pipeline_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ..utils.atomic_files import check_free, new_folder
 from .engines import LENGTH_PENALTY, check_engine, check_exportable, engine_module, read_search
 

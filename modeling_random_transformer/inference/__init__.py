@@ -17,14 +17,13 @@ reads the corpus, as do the metrics of `evaluation`.
 
 from typing import TYPE_CHECKING, Any
 
-from ..pipeline_random_transformer import longest_target
+from ..inputs_random_transformer import longest_target
 from ..utils.text import encode_lines, one_line, read_lines
 from .alignments import alignments
-from .loading import load_translator
+from .loading import check_finite, load_translator
 from .scoring import PairScore, score_pairs
 from .translation import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
-from .weights import check_finite
 
 if TYPE_CHECKING:
     from .scoring_files import align_file, score_file

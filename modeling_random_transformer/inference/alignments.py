@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pipeline_random_transformer import CHUNK_SIZE, encode_texts, evaluation_mode, languages_of_pair
+from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, encode_texts
+from ..pipeline_random_transformer import evaluation_mode
 from .scoring import PairModel, process_pairs
 
 Links = list[tuple[int, int]]
@@ -58,7 +59,8 @@ def alignments(
     Raises:
         ValueError: an argument or a pair is invalid, or the model is an ensemble.
     """
-    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, layer=layer, step=step)
+    languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
+    aligner = Aligner(model, tokenizer, languages, max_batch_tokens, truncation, layer=layer, step=step)
     return process_pairs(pairs, aligner, chunk_size, progress)
 
 
@@ -78,9 +80,9 @@ class Aligner(PairModel):
             raise ValueError(f"step must be one of {', '.join(STEPS)}, got {step!r}.")
         self.layer, self.step = layer, step
 
-    def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[Links]:
-        """Align pairs; errors identify a pair by its number and unit."""
-        sources, targets = self.tokenize(pairs, numbers, unit)
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
+        """Align pairs; raises a `TextError` for an invalid one."""
+        sources, targets = self.tokenize(pairs)
         source_words = self.words([source for source, _ in pairs], sources, target=False)
         target_words = self.words([target for _, target in pairs], targets, target=True)
         links: dict[int, Links] = {}
@@ -104,7 +106,7 @@ class Aligner(PairModel):
         if not self.tokenizer.is_fast:
             return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), self.special) for row in tokens]
         given = {"text_target" if target else "text": list(texts)}
-        with languages_of_pair(self.tokenizer, *self.languages):
+        with self.languages.set(self.tokenizer):
             offsets = encode_texts(self.tokenizer, **given, return_offsets_mapping=True, verbose=False)[
                 "offset_mapping"
             ]

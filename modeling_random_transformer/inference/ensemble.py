@@ -12,8 +12,6 @@ log-probabilities. Sizes and architectures may differ.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,11 +22,10 @@ from transformers.generation.configuration_utils import GenerationConfig, Genera
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..generation_random_transformer import RandomTransformerGenerationMixin
+from ..inputs_random_transformer import LanguageTags, tokenizer_languages
 from ..ops_random_transformer import token_loss
-from ..pipeline_random_transformer import source_language, tokenizer_languages
-from .loading import load_translator
 
-__all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM", "load_ensemble"]
+__all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM"]
 
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -244,30 +241,7 @@ def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:
     )
 
 
-def load_ensemble(
-    folders: Sequence[str | PathLike], dtype: str = "auto", argument: str = "folders"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the models of several folders, on the CPU, and their common tokenizer; a single model is not wrapped.
-
-    Args:
-        folders: saved models with their tokenizers.
-        dtype: see `load_translator`.
-        argument: name of the argument in error messages.
-
-    Raises:
-        ValueError: a folder cannot be loaded, or vocabularies differ.
-    """
-    loaded = [load_translator(Path(folder), dtype, argument) for folder in folders]
-    model, tokenizer = loaded[0]
-    if len(loaded) == 1:
-        return model, tokenizer
-    for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):
-        if vocabulary(other) != vocabulary(tokenizer):
-            raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
-    return EnsembleForSeq2SeqLM([member for member, _ in loaded]), tokenizer
-
-
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
     """The id of each token, and the ids of an empty text, in the first language if there are several."""
-    with source_language(tokenizer, next(iter(tokenizer_languages(tokenizer)), None)):
+    with LanguageTags(next(iter(tokenizer_languages(tokenizer)), None)).set(tokenizer):
         return tokenizer.get_vocab(), tokenizer("")["input_ids"]

@@ -3,12 +3,213 @@
 The functions need the extra `train`; importing this module does not.
 """
 
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, zip_longest
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .scores import METRICS, check_choice, require_extra, score, translation_metrics
+import numpy as np
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-__all__ = ["METRICS", "load_metric", "score", "translation_metrics"]
+# The metrics, and the fields of sacrebleu's result that are reported with the score.
+METRICS = {
+    "bleu": ("counts", "totals", "precisions", "bp", "sys_len", "ref_len"),
+    "chrf": ("char_order", "word_order", "beta"),
+}
+PAPERS = {
+    "bleu": (
+        "Papineni et al. (2002), BLEU: a Method for Automatic Evaluation of Machine Translation",
+        "https://aclanthology.org/P02-1040",
+    ),
+    "chrf": ("Popović (2017), chrF++: words helping character n-grams", "https://aclanthology.org/W17-4770"),
+}
+# Parameters of sacrebleu that are not options here: `max_ngram_order` changes the score, but not the signature.
+EXCLUDED = {"max_ngram_order", "references", "trg_lang"}
+
+
+def score(
+    predictions: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    metrics: str | Sequence[str] = ("bleu", "chrf"),
+    **options: Any,
+) -> dict[str, dict[str, Any]]:
+    """Score translations as sacrebleu's command line scores files with the same lines.
+
+    ```python
+    scores = score(["the cat sat down"], ["the cat sat down"])
+    print(scores["bleu"]["score"], scores["bleu"]["signature"])
+    ```
+
+    Args:
+        predictions: the translations, as plain text.
+        references: one text, or a list of texts, for each prediction.
+        metrics: `"bleu"`, `"chrf"` (chrF++) or both.
+        **options: options of sacrebleu's `BLEU` and `CHRF`, such as `tokenize="zh"` and `lowercase=True`. Each is
+            passed to those of `metrics` that have it.
+
+    Returns:
+        For each metric its `score` (0 to 100), `name`, `signature` (sacrebleu's, with its version) and details. All
+        values can be written as JSON.
+
+    Raises:
+        ValueError: the numbers of predictions and references differ, or an argument is invalid.
+        ImportError: sacrebleu, or a package that an option needs, is not installed.
+    """
+    scorers = make_scorers(metrics, options)
+    predictions, references = check_texts(predictions, references)
+    return {name: corpus_score(name, scorer, predictions, references) for name, scorer in scorers.items()}
+
+
+def translation_metrics(
+    tokenizer: PreTrainedTokenizerBase, metrics: str | Sequence[str] = ("bleu", "chrf"), **options: Any
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Make the `compute_metrics` of a `Seq2SeqTrainer` with `predict_with_generate=True`.
+
+    The references are decoded from the labels: publish the scores of `score` on the original texts, since labels may be
+    truncated or normalized. With several processes, `Seq2SeqTrainer` scores some rows twice, but `TranslationTrainer`
+    does not.
+
+    Args:
+        tokenizer: the tokenizer of the labels.
+        metrics: `"bleu"`, `"chrf"` (chrF++) or both.
+        **options: options of the metrics, as for `score`.
+
+    Returns:
+        A function of an `EvalPrediction` with token ids `[rows, length]`, where negative ids are padding. It returns
+        the score of each metric (0 to 100) and `generated_length`, the mean number of generated tokens without special
+        ones. It can be pickled.
+
+    Raises:
+        ValueError: an argument is invalid; or, in the function, the predictions are not token ids.
+        ImportError: sacrebleu, or a package that an option needs, is not installed.
+    """
+    names = list(make_scorers(metrics, options))  # raises errors before training rather than after it
+    return partial(_compute_metrics, tokenizer, names, options)
+
+
+def _compute_metrics(
+    tokenizer: PreTrainedTokenizerBase, metrics: Sequence[str], options: dict[str, Any], prediction: EvalPrediction
+) -> dict[str, float]:
+    generated = _token_ids("predictions", prediction.predictions)
+    labels = _token_ids("label_ids", prediction.label_ids)
+    decode = partial(tokenizer.batch_decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    scores = score(decode(generated), decode(labels), metrics, **options)
+    special = set(tokenizer.all_special_ids)
+    lengths = [sum(token not in special for token in row) for row in generated]
+    return {name: result["score"] for name, result in scores.items()} | {"generated_length": float(np.mean(lengths))}
+
+
+def _token_ids(name: str, ids: Any) -> list[list[int]]:
+    """Convert ids `[rows, length]` to lists without padding; of a tuple of arrays, the first."""
+    ids = ids[0] if isinstance(ids, tuple) else ids
+    rows = None if ids is None else [np.asarray(row) for row in ids]
+    if rows is None or any(row.ndim != 1 or (row.size and row.dtype.kind not in "iu") for row in rows):
+        found = None if rows is None else f"rows of {rows[0].ndim} dimensions of {rows[0].dtype}"
+        raise ValueError(f"{name} must be token ids [rows, length] (predict_with_generate=True), got {found}.")
+    return [row[row >= 0].astype(int).tolist() for row in rows]
+
+
+def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """sacrebleu's metrics by name, each with those of the options that it has.
+
+    Raises:
+        ValueError: a metric or an option does not exist, or the value of an option is invalid.
+        ImportError, RuntimeError: sacrebleu, or a package that an option needs, is not installed.
+    """
+    with require_extra():
+        import sacrebleu
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    if not names:
+        raise ValueError(f"metrics must contain one of {', '.join(map(repr, METRICS))}, got none.")
+    for name in names:
+        check_choice("metrics", name, METRICS)
+    classes = {"bleu": sacrebleu.BLEU, "chrf": sacrebleu.CHRF}
+    defaults = {name: _defaults(classes[name]) for name in names}
+    known = {option: default for name in names for option, default in defaults[name].items()}
+    choices = {"tokenize": sacrebleu.BLEU.TOKENIZERS, "smooth_method": sacrebleu.BLEU.SMOOTH_DEFAULTS}
+    for option, value in options.items():
+        check_choice("options", option, known)
+        if option in choices:
+            check_choice(option, value, choices[option])
+        else:
+            _check_type(option, value, known[option])
+    options = {"word_order": 2, **options}  # chrF++; the default of sacrebleu is 0, chrF
+    return {name: classes[name](**{key: options[key] for key in options if key in defaults[name]}) for name in names}
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    """Check the type of an option, which sacrebleu does not."""
+    if isinstance(default, bool):
+        allowed, valid = "True or False", isinstance(value, bool)
+    elif isinstance(default, int):
+        allowed, valid = "an integer of at least 0", type(value) is int and value >= 0
+    else:  # smooth_value
+        allowed, valid = "None or a positive number", value is None or (isinstance(value, int | float) and value > 0)
+    if not valid:
+        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+
+
+def _defaults(scorer_class: type) -> dict[str, Any]:
+    parameters = inspect.signature(scorer_class).parameters.items()
+    return {name: parameter.default for name, parameter in parameters if name not in EXCLUDED}
+
+
+def corpus_score(name: str, scorer: Any, predictions: list[str], references: list[list[str]]) -> dict[str, Any]:
+    """Score checked texts with one of sacrebleu's metrics."""
+    # sacrebleu's command line strips the end of every line, but not all of its metrics do.
+    predictions = [text.rstrip() for text in predictions]
+    references = [[text.rstrip() for text in texts] for texts in references]
+    # sacrebleu takes the first references of all predictions, then the second ones, …, and `None` for a missing one.
+    result = scorer.corpus_score(predictions, [list(stream) for stream in zip_longest(*references)])
+    return {
+        "score": float(result.score),
+        "name": result.name,
+        "signature": scorer.get_signature().format(),
+        **{detail: getattr(result, detail) for detail in METRICS[name]},
+    }
+
+
+def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list[str]]]:
+    """Check the texts, and make a list of the references of each prediction.
+
+    Raises:
+        ValueError: an element is not a string, there are no predictions, or a prediction has no reference.
+    """
+    for name, texts in (("predictions", predictions), ("references", references)):
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise ValueError(f"{name} must be a list of strings, got {texts!r}.")
+    predictions = list(predictions)
+    references = [[texts] if isinstance(texts, str) or texts is None else list(texts) for texts in references]
+    for text in chain(predictions, *references):
+        if not isinstance(text, str):
+            raise ValueError(f"predictions and references must be strings, got {text!r}.")
+    if len(predictions) != len(references) or not predictions or not all(references):
+        raise ValueError(
+            "there must be at least one prediction, and at least one reference for each, "
+            f"got {len(predictions)} predictions and {sum(map(bool, references))} with references."
+        )
+    return predictions, references
+
+
+def check_choice(name: str, value: Any, allowed: Collection[Any]) -> None:
+    """Raise a `ValueError` unless `value` is among the `allowed`."""
+    if value not in list(allowed):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+
+
+@contextmanager
+def require_extra() -> Iterator[None]:
+    """Name the extra `train` in the error if an import within the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            "The metrics need datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'.",
+            name=error.name,
+        ) from error
 
 
 def load_metric(name: str) -> Any:
@@ -22,7 +223,39 @@ def load_metric(name: str) -> Any:
     """
     check_choice("name", name, METRICS)
     with require_extra():
-        from . import metrics
+        import evaluate
+        from datasets import Features, Value
+        from datasets import Sequence as ListOf
+
+    scorer = make_scorers(name, {})[name]
+    title, url = PAPERS[name]
+
+    class CorpusMetric(evaluate.Metric):
+        """A corpus-level score by sacrebleu, 0 to 100."""
+
+        def _info(self) -> Any:
+            return evaluate.MetricInfo(
+                description="Computed by sacrebleu, which tokenizes the texts itself.",
+                citation=f"{title}. Computed by sacrebleu: Post (2018), A Call for Clarity in Reporting BLEU Scores.",
+                inputs_description=type(scorer).__doc__ or "",
+                features=Features({"predictions": Value("string"), "references": ListOf(Value("string"))}),
+                codebase_urls=["https://github.com/mjpost/sacrebleu"],
+                reference_urls=[url, "https://aclanthology.org/W18-6319"],
+            )
+
+        def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+            """Add predictions, and one reference or a list of references for each."""
+            predictions, references = check_texts(predictions, references)
+            super().add_batch(predictions=predictions, references=references, **kwargs)
+
+        def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+            """Add one prediction and its reference or references."""
+            self.add_batch(predictions=[prediction], references=[reference], **kwargs)
+
+        def _compute(self, *, predictions: list[str], references: list[list[str]], **options: Any) -> dict[str, Any]:
+            return corpus_score(name, make_scorers(name, options)[name], predictions, references)
+
+    CorpusMetric.__name__ = name.capitalize()  # the name of the metric
     # evaluate creates a folder for every metric, which a metric that keeps its texts in memory does not use.
     with TemporaryDirectory() as folder:
-        return getattr(metrics, name.capitalize())(cache_dir=folder, keep_in_memory=True)
+        return CorpusMetric(cache_dir=folder, keep_in_memory=True)

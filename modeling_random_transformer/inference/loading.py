@@ -1,51 +1,107 @@
-"""Loading a saved translation model. Errors name the damaged file and, where possible, the field."""
+"""Loading a saved translation model, or an ensemble of several. Errors are one line that names the damaged file."""
 
-import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
+from transformers.tokenization_utils_base import LARGE_INTEGER
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..pipeline_random_transformer import Seq2SeqPipeline, tokenizer_languages
+from ..ops_random_transformer import supports_native_matmul
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
+from ..utils.errors import first_line, format_names, format_value
 from ..utils.vocabulary import check_tokenizer
-from .diagnosis import (
-    TOKENIZER,
-    Location,
-    eliminate_field,
-    fails,
-    locate_field,
-    name_file_in_errors,
-    read_object,
-    shorten,
-)
-from .weights import CONFIG, WEIGHT_FILES, check_loaded_weights, check_weight_files
+from .ensemble import EnsembleForSeq2SeqLM, vocabulary
 
-GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
-JSON_FILES = (
-    CONFIG,
-    GENERATION,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    SAFE_WEIGHTS_INDEX_NAME,
-    "special_tokens_map.json",
-    "adapter_config.json",
-)
+CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+
+
+def load_checked(
+    folders: Sequence[Path], dtype: str, device: str | torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model of `--model` with finite weights, and its tokenizer with a limit on the tokens of a source.
+
+    Raises:
+        ValueError: see `load_models`.
+        FloatingPointError: a weight is not finite.
+    """
+    model, tokenizer = load_models(folders, dtype, device, argument="--model", device_argument="--device")
+    if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not supports_native_matmul(model.dtype):
+        print("This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster.", file=sys.stderr)
+    check_finite(model)
+    limit_sources(model, tokenizer)
+    return model, tokenizer
+
+
+def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Limit a tokenizer without a limit to the positions of the model, so that a line of a megabyte is an error."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and tokenizer.model_max_length > LARGE_INTEGER:
+        tokenizer.model_max_length = positions
+
+
+def load_models(
+    folders: Sequence[Path], dtype: str, device: str | torch.device, argument: str, device_argument: str = "device"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model of a folder, or the ensemble of several, onto a device, and its tokenizer.
+
+    Args:
+        folders: saved models with their tokenizers.
+        dtype: see `load_translator`.
+        device: the device.
+        argument: name of the argument `folders` in error messages.
+        device_argument: name of the argument `device` in error messages.
+
+    Raises:
+        ValueError: a folder cannot be loaded, the models cannot form an ensemble, or the device is not available.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # depends on torch's build
+        raise ValueError(f"{device_argument} must be an available device, got {device}: {first_line(error)}") from error
+    model, tokenizer = load_ensemble(folders, dtype, argument)
+    return model.to(device), tokenizer
+
+
+def load_ensemble(
+    folders: Sequence[str | PathLike], dtype: str = "auto", argument: str = "folders"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the models of several folders, on the CPU, and their common tokenizer; a single model is not wrapped.
+
+    Args:
+        folders: saved models with their tokenizers.
+        dtype: see `load_translator`.
+        argument: name of the argument in error messages.
+
+    Raises:
+        ValueError: a folder cannot be loaded, or vocabularies differ.
+    """
+    loaded = [load_translator(Path(folder), dtype, argument) for folder in folders]
+    model, tokenizer = loaded[0]
+    if len(loaded) == 1:
+        return model, tokenizer
+    for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):
+        if vocabulary(other) != vocabulary(tokenizer):
+            raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
+    return EnsembleForSeq2SeqLM([member for member, _ in loaded]), tokenizer
 
 
 def load_translator(
@@ -53,179 +109,134 @@ def load_translator(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
 
+    Code in the folder is never executed.
+
     Args:
         folder: a saved model, or an adapter for one, with its tokenizer.
         dtype: dtype of the weights; `"auto"` for the saved one, `"int8"` for `DynamicInt8Config`.
         argument: name of the command-line argument in error messages.
 
     Raises:
-        ValueError: a file is damaged or missing; the message names the file and, if known, the field.
-    """
-    try:
-        return load_model_and_tokenizer(folder, dtype)
-    except ValueError as error:
-        raise ValueError(
-            f"{argument} must contain a model and its tokenizer, got {describe_folder(folder)}: {error}"
-        ) from error
-
-
-def describe_folder(folder: Path) -> str:
-    """The folder, and for an adapter also its base model, which may be the cause of the error."""
-    try:
-        base = json.loads((folder / "adapter_config.json").read_bytes())["base_model_name_or_path"]
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
-        return str(folder)
-    return f"{folder}, an adapter for {base}"
-
-
-def load_model_and_tokenizer(
-    folder: str | PathLike, dtype: str | torch.dtype = "auto"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """`load_translator` with errors that do not name an argument. Code in the folder is never executed.
-
-    One word is translated as a check, because some settings are validated only when they are used.
-
-    Args:
-        folder: a saved model, or an adapter for one, with its tokenizer.
-        dtype: dtype of the weights; `"auto"` for the saved one, `"int8"` for `DynamicInt8Config`.
-
-    Raises:
-        ValueError: a file cannot be read, a field is invalid, weights are missing or have another shape, or the
-            tokenizer has another vocabulary. The message is one line and names the file.
+        ValueError: a file is damaged or missing, weights are missing or have another shape, or the tokenizer has
+            another vocabulary; the message is one line and names the file.
     """
     path = Path(folder)
-    with silence_transformers():
-        for name in JSON_FILES:
-            if (path / name).exists():
-                read_object(path / name)
-        if (path / CONFIG).is_file():
-            check_config(path)
-            check_weight_files(path)
-        model = load_model(path, dtype)
-        tokenizer = load_tokenizer(path)
-        if isinstance(model.config, RandomTransformerConfig):
-            check_vocabulary(path, tokenizer, model.config)
-        check_generation(path, model, tokenizer)
+    try:
+        with silence_transformers():
+            model = load_model(path, dtype)
+            tokenizer = load_tokenizer(path, model.config)
+    except ValueError as error:
+        raise ValueError(f"{argument} must contain a model and its tokenizer, got {folder}: {error}") from error
     return model, tokenizer
 
 
-def check_config(folder: Path) -> None:
-    """Check config.json and generation_config.json."""
-    content = read_object(folder / CONFIG)
-    model_type = content.get("model_type")
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        raise ValueError(f"{CONFIG}: model_type must be an architecture of transformers, got {shorten(model_type)}.")
-    if not isinstance(content.get("auto_map", {}), dict):
-        raise ValueError(f"{CONFIG}: auto_map must be an object, got {shorten(content['auto_map'])}.")
-    with name_file_in_errors(CONFIG, lambda: locate_field(folder, CONFIG, read_config)):
-        read_config(folder)
+def load_model(folder: Path, dtype: str) -> PreTrainedModel:
+    """Load the model of a folder, and check that its weights are complete."""
+    config = check_config(folder)
     if (folder / GENERATION).is_file():
-        read = GenerationConfig.from_pretrained
-        with name_file_in_errors(GENERATION, lambda: locate_field(folder, GENERATION, read)):
-            read(folder)
-
-
-def read_config(folder: Path) -> Any:
-    return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-
-
-def load_model(folder: Path, dtype: str | torch.dtype) -> PreTrainedModel:
-    """Load the model, and check that weights and configuration match."""
-    options = dtype_options(folder, dtype)
-    file = next((name for name in WEIGHT_FILES if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
-    fallback = "" if file in WEIGHT_FILES[:2] else f", because {SAFE_WEIGHTS_NAME} is missing"
-    with name_file_in_errors(file + fallback, lambda: locate_field(folder, CONFIG, build_without_weights)):
+        with name_file_in_errors(GENERATION):
+            GenerationConfig.from_pretrained(folder)
+    file = next((name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
+    with name_file_in_errors(file):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
-        model, info = AutoModelForSeq2SeqLM.from_pretrained(
+        model, found = AutoModelForSeq2SeqLM.from_pretrained(
             folder,
-            **options,
+            **dtype_options(config, dtype),
             trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    check_loaded_weights(folder, file, info, model.config)
+    for name, stored, expected in sorted(found["mismatched_keys"]):
+        raise ValueError(f"{file}: {name} must have the shape {list(expected)} of {CONFIG}, got {list(stored)}.")
+    if found["missing_keys"]:
+        names = format_names(sorted(found["missing_keys"]))
+        raise ValueError(f"{file} must contain all weights of the model in {CONFIG}, got none for {names}.")
+    if isinstance(model.config, RandomTransformerConfig) and found["unexpected_keys"]:
+        names = format_names(sorted(found["unexpected_keys"]))
+        raise ValueError(f"{file} must contain only weights of the model in {CONFIG}, got {names}.")
+    # Some settings are validated only when they are used, by errors that do not name them.
+    with name_file_in_errors(GENERATION), torch.random.fork_rng(devices=[]):
+        model.generate(torch.zeros((1, 1), dtype=torch.long), max_new_tokens=1, max_length=None, num_beams=2)
     return model
 
 
-def dtype_options(folder: Path, dtype: str | torch.dtype) -> dict[str, Any]:
+def check_config(folder: Path) -> Any:
+    """Read the configuration of a folder; `None` for an adapter without one.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if not (folder / CONFIG).is_file() and (folder / ADAPTER).is_file():
+        return None
+    with name_file_in_errors(CONFIG):
+        model_type = PretrainedConfig.get_config_dict(folder)[0].get("model_type")
+        if model_type not in CONFIG_MAPPING:
+            raise ValueError(f"model_type must be an architecture of transformers, got {format_value(model_type)}.")
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
     """The arguments of `from_pretrained` for this dtype; none for `"int8"` if the weights are saved in int8."""
     if dtype != "int8":
         return {"dtype": dtype}
-    if (folder / "adapter_config.json").is_file():
+    if config is None:
         raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
-    saved = read_object(folder / CONFIG).get("quantization_config")
+    saved = getattr(config, "quantization_config", None)
     is_int8 = isinstance(saved, dict) and saved.get("quant_method") == METHOD
     return {} if is_int8 else {"quantization_config": DynamicInt8Config()}
 
 
-def build_without_weights(folder: Path) -> None:
-    """Build the model on the meta device, to check whether the configuration is usable."""
-    with torch.device("meta"):
-        AutoModelForSeq2SeqLM.from_config(read_config(folder), trust_remote_code=False)
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer, which must have a padding token."""
-    has_backend = (folder / TOKENIZER).is_file()
-    if has_backend:
-        with name_file_in_errors(TOKENIZER, lambda: locate_field(folder, TOKENIZER, read_backend)):
-            read_backend(folder)
-    file = TOKENIZER_CONFIG if has_backend else f"{TOKENIZER_CONFIG}, because {TOKENIZER} is missing"
-    with name_file_in_errors(file, lambda: locate_field(folder, TOKENIZER_CONFIG, read_tokenizer)):
-        tokenizer = read_tokenizer(folder)
-    if tokenizer.pad_token_id is None:
-        raise ValueError(f"{TOKENIZER_CONFIG}: pad_token must be given.")
+def load_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
+    """Load the tokenizer, which must have a padding token and the vocabulary of the model."""
+    with name_file_in_errors(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if tokenizer.pad_token_id is None:
+            raise ValueError("pad_token must be given.")
+        if isinstance(config, RandomTransformerConfig):
+            check_tokenizer(tokenizer, config)
     return tokenizer
 
 
-def read_backend(folder: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(folder / TOKENIZER))
+def check_finite(model: nn.Module) -> None:
+    """Check that no weight is NaN or infinite, in one pass over the weights.
+
+    Raises:
+        FloatingPointError: a weight is not finite. A bias of -inf on a logit is valid: it excludes the token.
+    """
+    for name, weight in model.state_dict().items():
+        if not weight.is_floating_point() or weight.is_meta:
+            continue
+        allowed = weight.isfinite()
+        if name.endswith(("lm_head.bias", "final_logits_bias")):
+            allowed |= weight.isneginf()
+        if not allowed.all():
+            raise FloatingPointError(f"the model's weights must be finite, but {name} contains NaN or infinity.")
 
 
-def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+@contextmanager
+def name_file_in_errors(file: str) -> Iterator[None]:
+    """Convert any exception of a library to a one-line `ValueError` that names the file and the cause.
+
+    The exceptions have no common base class: TypeError, KeyError, plain Exception, panics of tokenizers.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{file}: {describe_error(error)}") from error
 
 
-def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: RandomTransformerConfig) -> None:
-    """Check that the tokenizer has the vocabulary of the model."""
-
-    def check(path: Path) -> None:
-        check_tokenizer(read_tokenizer(path), config)
-
-    with name_file_in_errors(
-        f"{TOKENIZER} or {TOKENIZER_CONFIG}", lambda: locate_field(folder, TOKENIZER_CONFIG, check)
-    ):
-        check_tokenizer(tokenizer, config)
-
-
-def check_generation(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Translate one word, to find settings that are validated only when they are used."""
-
-    def translate(tokenizer: PreTrainedTokenizerBase) -> None:
-        with torch.random.fork_rng(devices=[]):
-            languages = dict.fromkeys(("src_lang", "tgt_lang"), next(iter(tokenizer_languages(tokenizer)), None))
-            Seq2SeqPipeline(model, tokenizer, device=model.device, num_beams=2, max_new_tokens=2, **languages)("a")
-
-    def translate_with(settings: dict[str, Any]) -> None:
-        saved, model.generation_config = model.generation_config, GenerationConfig.from_dict(settings)
-        try:
-            translate(tokenizer)
-        finally:
-            model.generation_config = saved
-
-    def locate() -> Location | None:
-        defaults = GenerationConfig.from_model_config(model.config).to_dict()
-        if (folder / GENERATION).is_file() and not fails(translate_with, defaults):
-            content = read_object(folder / GENERATION)
-            return GENERATION, eliminate_field(content, lambda remaining: not fails(translate_with, remaining))
-        for name in (TOKENIZER_CONFIG, TOKENIZER):
-            location = locate_field(folder, name, lambda path: translate(read_tokenizer(path)))
-            if location:
-                return location
-        return None
-
-    with name_file_in_errors("the model or its tokenizer", locate):
-        translate(tokenizer)
+def describe_error(error: BaseException) -> str:
+    """The message of an exception in one line, without advice; with the class if the message is unclear."""
+    lines = str(error).strip().splitlines() or [""]
+    text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    if isinstance(error, ImportError):  # a tokenizer's optional dependency; advice follows on the same line
+        return f"{text.partition('. ')[0]}."
+    text = text if len(text) <= 300 else f"{text[:300]}…"
+    return (
+        text if isinstance(error, ValueError | OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"
+    )
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -10,22 +9,21 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
-from ..ops_random_transformer import label_log_probabilities
-from ..pipeline_random_transformer import (
+from ..inputs_random_transformer import (
     CHUNK_SIZE,
-    Seq2SeqPipeline,
-    check_language,
+    LanguageTags,
+    TextError,
+    batches_by_tokens,
     check_positive,
     check_type,
-    current_device,
+    chunks,
     encode_texts,
-    evaluation_mode,
-    language_id,
-    languages_of_pair,
+    renumber_errors,
     source_limit,
-    tokenizer_languages,
 )
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
+from ..ops_random_transformer import label_log_probabilities
+from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
 from .translation import progress_bar
 
 IGNORED = -100  # the label of positions that are not scored
@@ -85,33 +83,31 @@ def score_pairs(
         ValueError: an argument is invalid, or a pair is not two strings, has a blank source or is too long. Arguments
             are checked immediately, pairs when they are read.
     """
-    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, token_scores=token_scores)
+    languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
+    scorer = Scorer(model, tokenizer, languages, max_batch_tokens, truncation, token_scores=token_scores)
     return process_pairs(pairs, scorer, chunk_size, progress)
 
 
 def process_pairs(
-    pairs: Iterable[T],
-    process: Callable[[Sequence[T], Sequence[int], str], list[Any]],
-    chunk_size: int,
-    progress: bool | None,
-    unit: str = "index",
+    pairs: Iterable[T], process: Callable[[Sequence[T]], list[Any]], chunk_size: int, progress: bool | None
 ) -> Iterator[Any]:
     """The results of a function of chunks of pairs, lazily and in the order of the pairs.
 
     Args:
         pairs: sources and targets.
-        process: called with the pairs of a chunk, their numbers and the unit.
+        process: called with the pairs of a chunk.
         chunk_size: number of pairs of a chunk.
         progress: see `score_pairs`.
-        unit: `"index"` or `"line"`, which counts from 1: how error messages identify a pair.
     """
     check_positive(chunk_size=chunk_size)
 
     def results() -> Iterator[Any]:
-        iterator, first = iter(pairs), int(unit == "line")
+        first = 0
         with progress_bar(pairs, progress, unit="pair") as bar:
-            while chunk := list(islice(iterator, chunk_size)):
-                yield from process(chunk, range(first, first + len(chunk)), unit)
+            for chunk in chunks(pairs, chunk_size):
+                with renumber_errors(range(first, first + len(chunk))):
+                    found = process(chunk)
+                yield from found
                 bar.update(len(chunk))
                 first += len(chunk)
 
@@ -124,63 +120,57 @@ class PairModel:
     Args:
         model: any model of `AutoModelForSeq2SeqLM`.
         tokenizer: its tokenizer.
-        max_batch_tokens: see `score_pairs`, as for the following arguments.
+        languages: those of sources and targets; `None` for those of the tokenizer.
+        max_batch_tokens: see `score_pairs`, as for the following argument.
         truncation: truncate texts that are too long.
-        src_lang: language code of the sources.
-        tgt_lang: language code of the targets.
 
     Raises:
-        ValueError: an argument is invalid, or a language is not known.
+        ValueError: an argument is invalid.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
+        languages: LanguageTags | None = None,
         max_batch_tokens: int = 4096,
         truncation: bool = False,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
     ):
         check_positive(max_batch_tokens=max_batch_tokens)
         check_type("truncation", truncation, bool, "True or False")
         self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model))
-        self.model, self.tokenizer = model, tokenizer
+        self.pipe.warns = False
+        self.model, self.tokenizer, self.languages = model, tokenizer, languages or LanguageTags.of_pair(tokenizer)
         self.max_batch_tokens, self.truncation = max_batch_tokens, truncation
         self.start = decoder_start(model)
-        self.languages = languages_of(tokenizer, src_lang, tgt_lang)
 
-    def tokenize(
-        self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Token ids of the sources and of the targets; errors identify a pair by its number and unit."""
-        for number, pair in zip(numbers, pairs, strict=True):
+    def tokenize(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[list[int]], list[list[int]]]:
+        """Token ids of the sources and of the targets; raises a `TextError` for an invalid pair."""
+        for index, pair in enumerate(pairs):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
-                raise ValueError(f"pairs must be two strings, but the one at {unit} {number} is {pair!r}.")
-        src_lang, _ = self.languages
-        sources = self.pipe.tokenize(
-            [source for source, _ in pairs], numbers, unit, False, src_lang=src_lang, truncation=self.truncation
-        )
+                raise TextError(index, f"pairs must be two strings, got {pair!r}.")
+        sources = self.pipe.tokenize([source for source, _ in pairs], self.languages, truncation=self.truncation)
         texts = [target for _, target in pairs]
-        with languages_of_pair(self.tokenizer, *self.languages):
-            targets = encode_texts(self.tokenizer, text_target=texts, verbose=False)["input_ids"] if texts else []
         limit, reason = source_limit(self.tokenizer, self.pipe.positions, None)
-        long = [i for i, target in enumerate(targets) if len(target) > limit]
-        if long and not self.truncation:
-            raise ValueError(
-                f"targets must have at most {limit} tokens ({reason}), but the one at {unit} {numbers[long[0]]} has "
-                f"{len(targets[long[0]])}. To truncate it, set truncation."
-            )
-        for i in long:
-            with languages_of_pair(self.tokenizer, *self.languages):
-                cut = encode_texts(self.tokenizer, text_target=texts[i], truncation=True, max_length=limit)
-                targets[i] = cut["input_ids"]
+        with self.languages.set(self.tokenizer):
+            targets = encode_texts(self.tokenizer, text_target=texts, verbose=False)["input_ids"] if texts else []
+            for index, target in enumerate(targets):
+                if len(target) <= limit:
+                    continue
+                if not self.truncation:
+                    raise TextError(
+                        index,
+                        f"targets must have at most {limit} tokens ({reason}), got {len(target)}. To truncate it, set "
+                        "truncation.",
+                    )
+                cut = encode_texts(self.tokenizer, text_target=texts[index], truncation=True, max_length=limit)
+                targets[index] = cut["input_ids"]
         return sources, targets
 
     def batches(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[int]]:
-        """The indices of the pairs of each batch."""
-        lengths = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-        return batches_of_pairs(lengths, self.max_batch_tokens)
+        """The indices of the pairs of each batch; the logits of the targets need the most memory."""
+        lengths = [(len(target), len(source)) for source, target in zip(sources, targets, strict=True)]
+        return batches_by_tokens(lengths, self.max_batch_tokens)
 
     def inputs(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
@@ -198,10 +188,12 @@ class Scorer(PairModel):
         super().__init__(*args, **kwargs)
         self.token_scores = token_scores
 
-    def __call__(self, pairs: Sequence[tuple[str, str]], numbers: Sequence[int], unit: str) -> list[PairScore]:
-        """Score pairs; errors identify a pair by its number and unit, such as `"line"`."""
-        sources, targets = self.tokenize(pairs, numbers, unit)
-        forced = forced_first_token(self.model, self.tokenizer, self.languages[1])
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+        """Score pairs; raises a `TextError` for an invalid one."""
+        sources, targets = self.tokenize(pairs)
+        forced = self.languages.forced
+        if forced is None:
+            forced = self.model.generation_config.forced_bos_token_id
         scores: dict[int, PairScore] = {}
         for batch in self.batches(sources, targets):
             log_probabilities = self.forward([sources[i] for i in batch], [targets[i] for i in batch], forced)
@@ -247,45 +239,3 @@ def decoder_start(model: PreTrainedModel) -> int:
             if isinstance(start, int):
                 return start
     raise ValueError(f"decoder_start_token_id must be set in the model's configuration, got {start}.")
-
-
-def languages_of(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-    """The language codes of sources and targets; `None` for a tokenizer without language tags.
-
-    Raises:
-        ValueError: a code is not known, or neither given nor set in the tokenizer.
-    """
-    codes: list[str | None] = []
-    for name, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
-        check_language(name, code, tokenizer)
-        codes.append(getattr(tokenizer, name, None) if code is None else code)
-        if codes[-1] is None and (languages := tokenizer_languages(tokenizer)):
-            raise ValueError(f"{name} must be one of {', '.join(languages)}, got None.")
-    return codes[0], codes[1]
-
-
-def forced_first_token(model: PreTrainedModel, tokenizer: Any, tgt_lang: str | None) -> int | None:
-    """The id that `generate()` is forced to begin with: that of the target language, if there is one."""
-    if tgt_lang and tokenizer_languages(tokenizer):
-        return language_id(tokenizer, tgt_lang)
-    return model.generation_config.forced_bos_token_id
-
-
-def batches_of_pairs(lengths: Sequence[tuple[int, int]], max_tokens: int) -> list[list[int]]:
-    """Indices of pairs in batches of at most `max_tokens`, the longest first; a longer pair forms a separate batch.
-
-    Args:
-        lengths: tokens of source and target.
-        max_tokens: limit on pairs × (longest source + longest target).
-    """
-    batches: list[list[int]] = []
-    longest_source = longest_target = 0
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i][::-1], reverse=True):
-        source, target = max(longest_source, lengths[i][0]), max(longest_target, lengths[i][1])
-        if batches and (len(batches[-1]) + 1) * (source + target) <= max_tokens:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-            source, target = lengths[i]
-        longest_source, longest_target = source, target
-    return batches

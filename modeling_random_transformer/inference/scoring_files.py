@@ -1,22 +1,21 @@
-"""Resumable scoring and alignment of parallel text by one or more processes, in chunks: see `translation.jobs`."""
+"""Resumable scoring and alignment of parallel text in chunks: see `translation_files`."""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import EMPTY, Corpus, ParallelLine, ParallelText
-from ..pipeline_random_transformer import CHUNK_SIZE, check_positive
+from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, check_positive, name_lines_in_errors, renumber_errors
 from ..utils.compressed_files import STANDARD_STREAM
 from .alignments import Aligner, pharaoh_line
-from .jobs import check_output, fingerprint, run_job, select_chunks
-from .parts import Job
 from .scoring import PairScore, Scorer
+from .translation import progress_bar
+from .translation_files import check_output, model_digest, open_parts
 
 Pair = tuple[str, str]
 
@@ -33,9 +32,7 @@ def score_file(
     max_batch_tokens: int = 4096,
     token_scores: bool = False,
     truncation: bool = False,
-    chunk_size: int = CHUNK_SIZE,
-    restart: bool = False,
-    progress: bool | None = None,
+    **job: Any,
 ) -> None:
     """Score parallel text; line n of the output is the score of pair n, as `score_format` writes it.
 
@@ -54,10 +51,8 @@ def score_file(
         max_batch_tokens: limit on the size of a batch.
         token_scores: write the log-probability of each token too.
         truncation: truncate texts that are too long. After the error of such a text, the same call with `True` resumes.
-        chunk_size: pairs that are sorted by length together, and lost if the process is killed before the chunk is
-            complete.
-        restart: discard the parts of an earlier call.
-        progress: show a progress bar on stderr; `None` shows it after a delay.
+        **job: `chunk_size=1000` (pairs that are sorted by length together, and lost if the process is killed before the
+            chunk is complete), `restart` and `progress`; see `translate_file`.
 
     Raises:
         ValueError: an argument or a line of the corpus is invalid, or the parts of an earlier call belong to a
@@ -65,9 +60,10 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     write = score_format(output_format)
-    scorer = Scorer(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, token_scores=token_scores)
+    languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
+    scorer = Scorer(model, tokenizer, languages, max_batch_tokens, truncation, token_scores=token_scores)
     options = {"output_format": output_format, "token_scores": token_scores}
-    process_file(corpus, output_file, scorer, write, options, chunk_size, restart, progress)
+    write_chunks(corpus, output_file, scorer, write, options, **job)
 
 
 def align_file(
@@ -82,9 +78,7 @@ def align_file(
     tgt_lang: str | None = None,
     max_batch_tokens: int = 4096,
     truncation: bool = False,
-    chunk_size: int = CHUNK_SIZE,
-    restart: bool = False,
-    progress: bool | None = None,
+    **job: Any,
 ) -> None:
     """Align parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh format).
 
@@ -92,44 +86,44 @@ def align_file(
 
     Arguments and errors are those of `score_file`, `layer` and `step` those of `alignments`.
     """
-    aligner = Aligner(model, tokenizer, max_batch_tokens, truncation, src_lang, tgt_lang, layer=layer, step=step)
-    options = {"alignments": [layer, step]}
-    process_file(corpus, output_file, aligner, pharaoh_line, options, chunk_size, restart, progress)
+    languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
+    aligner = Aligner(model, tokenizer, languages, max_batch_tokens, truncation, layer=layer, step=step)
+    write_chunks(corpus, output_file, aligner, pharaoh_line, {"alignments": [layer, step]}, **job)
 
 
-def process_file(
+def write_chunks(
     corpus: Corpus,
     output_file: str | PathLike,
     process: Scorer | Aligner,
     write: Callable[[Any], str],
     options: dict[str, Any],
-    chunk_size: int,
-    restart: bool,
-    progress: bool | None,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
 ) -> None:
     """Write one line per pair; see `score_file`. The options that affect the output must be the same to resume."""
     check_positive(chunk_size=chunk_size)
-    options = {**options, "languages": process.languages}
 
-    def describe() -> Job:
+    def describe() -> dict[str, Any]:
         if isinstance(corpus, ParallelText):
-            check_output(Path(output_file), source=corpus.source, target=corpus.target)
-        lines, digest = describe_pairs(corpus)
-        starts = list(range(0, lines, chunk_size))
-        return Job(lines, digest, starts, chunk_size, fingerprint(process.model, process.tokenizer), options)
+            check_output(output_file, source=corpus.source, target=corpus.target)
+        lines, digest = digest_pairs(corpus)
+        model = model_digest(process.model, process.tokenizer)
+        return {"lines": lines, "input": digest, "model": model, "languages": asdict(process.languages), **options}
 
-    def chunks(job: Job, numbers: Iterator[int], update: Callable[[int], Any]) -> Iterator[tuple[int, list[str]]]:
-        pairs, process_chunk = valid_pairs(corpus), skip_blank(process)
-        for number, chunk in select_chunks(pairs, job, numbers, str(corpus)):
-            first = job.starts[number] + 1
-            results = process_chunk(chunk, range(first, first + len(chunk)), "line")
-            update(len(chunk))
-            yield number, list(map(write, results))
+    with (
+        open_parts(output_file, describe, process.model.device, chunk_size, restart) as parts,
+        progress_bar(range(parts.share), progress if parts.shows_progress else False, unit="pair") as bar,
+    ):
+        for number, pairs in parts.own(valid_pairs(corpus), corpus):
+            with name_lines_in_errors(str(corpus), number * chunk_size):
+                results = process_given(pairs, process)
+            parts.write(number, map(write, results))
+            bar.update(len(pairs))
 
-    run_job(Path(output_file), process.model, describe, chunks, restart=restart, progress=progress, unit="pair")
 
-
-def describe_pairs(corpus: Corpus) -> tuple[int, str]:
+def digest_pairs(corpus: Corpus) -> tuple[int, str]:
     """The number of pairs and a digest of their texts; raises a `ValueError` for the first invalid line."""
     count, digest = 0, hashlib.sha256()
     for pair in valid_pairs(corpus):
@@ -154,15 +148,17 @@ def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
             raise ValueError(f"{name} must contain valid pairs only, but line {line.number} is {line.reason}.")
 
 
-def skip_blank(process: Scorer | Aligner) -> Callable[[Sequence[Pair | None], Sequence[int], str], list[Any]]:
-    """`process` with the result `None` for `None`."""
-
-    def call(pairs: Sequence[Pair | None], numbers: Sequence[int], unit: str) -> list[Any]:
-        given = {number: pair for number, pair in zip(numbers, pairs, strict=True) if pair is not None}
-        results = dict(zip(given, process(list(given.values()), list(given), unit) if given else [], strict=True))
-        return [results.get(number) for number in numbers]
-
-    return call
+def process_given(pairs: Sequence[Pair | None], process: Scorer | Aligner) -> list[Any]:
+    """The results of pairs; `None` for `None`."""
+    results: list[Any] = [None] * len(pairs)
+    given = [(i, pair) for i, pair in enumerate(pairs) if pair is not None]
+    if given:
+        indices, present = zip(*given, strict=True)
+        with renumber_errors(indices):
+            found = process(present)
+        for i, result in zip(indices, found, strict=True):
+            results[i] = result
+    return results
 
 
 def score_format(name: str) -> Callable[[PairScore | None], str]:

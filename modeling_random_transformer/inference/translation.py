@@ -10,7 +10,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import tqdm
 
-from ..pipeline_random_transformer import CHUNK_SIZE, Seq2SeqPipeline, check_positive, current_device
+from ..inputs_random_transformer import CHUNK_SIZE, check_positive, chunks, renumber_errors
+from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
@@ -24,6 +25,7 @@ RESERVED = (
     "num_return_sequences",
     "return_dict_in_generate",
     "return_key",
+    "return_tokens",
     "streamer",
 )
 
@@ -99,18 +101,27 @@ class TranslationOptions:
             max_source_tokens=self.max_source_tokens,
             max_new_tokens=self.max_new_tokens,
             return_scores=self.n_best is not None,
+            return_tokens=True,
             **self.search_options,
         )
+        pipe.warns = False
         pipe.check_target_language()
         return pipe
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A translation and its score; see `return_scores` of the pipeline."""
+    """A translation.
+
+    Attributes:
+        translation: the text.
+        score: see `return_scores` of the pipeline.
+        tokens: the generated tokens with special ones; empty for a blank text, which is not passed to the model.
+    """
 
     translation: str
     score: float = 0.0
+    tokens: list[str] = field(default_factory=list, compare=False, repr=False)
 
 
 def translate_chunk(
@@ -118,9 +129,8 @@ def translate_chunk(
     texts: Sequence[str],
     options: TranslationOptions,
     first: int = 0,
-    unit: str = "index",
-    update: Callable[[int], Any] = lambda _: None,
     prefixes: Sequence[str] | None = None,
+    update: Callable[[int], Any] = lambda _: None,
 ) -> list[list[Candidate]]:
     """Translate texts that are sorted by length together.
 
@@ -128,38 +138,36 @@ def translate_chunk(
         pipe: see `TranslationOptions.pipeline`.
         texts: the texts. The translation of a blank text is `""`.
         options: the options of the pipeline.
-        first: index of the first text, from 0.
-        unit: `"index"` or `"line"`, which counts from 1: how error messages identify a text.
-        update: called after each batch with its number of texts.
+        first: index of the first text in its file or stream, from 0, for the seed.
         prefixes: what the translation of each text must begin with.
+        update: called after each batch with its number of texts.
 
     Returns:
         The candidates of each text, the best first: `n_best` of them, or fewer if beam search finds no more; without
         `n_best`, one without a score.
 
     Raises:
-        ValueError: a text is not a string or is too long.
+        TextError: a text is not a string or is too long.
     """
-    if prefixes is not None and len(prefixes) != len(texts):
-        raise ValueError(f"prefixes must be one per text, got fewer: the last belongs to text {first + len(prefixes)}.")
     candidates = [[Candidate("")] * (options.n_best or 1) for _ in texts]
-    blank = {i for i, text in enumerate(texts) if isinstance(text, str) and not text.strip()}
-    update(len(blank))
+    given = [i for i, text in enumerate(texts) if not isinstance(text, str) or text.strip()]
+    update(len(texts) - len(given))
     if options.seed is not None:
         torch.manual_seed(options.seed + first + 1)
-    start = first + (unit == "line")
-    numbers = [start + i for i in range(len(texts)) if i not in blank]
-    given = None if prefixes is None else [prefixes[number - start] for number in numbers]
-    for answers in pipe.answer_batches([texts[number - start] for number in numbers], numbers, unit, given):
-        for number, answer in answers.items():
-            alternatives = answer if isinstance(answer, list) else [answer]
-            found = [
-                Candidate(alternative["generated_text"], alternative.get("score", 0.0)) for alternative in alternatives
-            ]
-            found.sort(key=lambda candidate: candidate.score, reverse=True)  # samples are in random order
-            candidates[number - start] = [found[0], *(other for other in found[1:] if other.score > EXCLUDED)]
-        update(len(answers))
+    prefixes = None if prefixes is None else [prefixes[i] for i in given]
+    with renumber_errors(given):
+        for answers in pipe.answer_batches([texts[i] for i in given], prefixes):
+            for i, answer in answers.items():
+                candidates[given[i]] = best_first(answer if isinstance(answer, list) else [answer])
+            update(len(answers))
     return candidates
+
+
+def best_first(answers: Sequence[dict[str, Any]]) -> list[Candidate]:
+    """The candidates of a text, without the excluded beams; samples are in random order."""
+    found = [Candidate(answer["generated_text"], answer.get("score", 0.0), answer["tokens"]) for answer in answers]
+    found.sort(key=lambda candidate: candidate.score, reverse=True)
+    return [found[0], *(other for other in found[1:] if other.score > EXCLUDED)]
 
 
 def translate(
@@ -243,22 +251,24 @@ def stream_chunks(
     chunk_size: int,
     progress: bool | None,
     options: TranslationOptions,
-    unit: str = "index",
     prefixes: Iterable[str] | None = None,
 ) -> Iterator[list[Candidate]]:
-    """`translate_n_best`, with the unit of `translate_chunk`."""
+    """`translate_n_best` with `TranslationOptions`."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
     check_positive(chunk_size=chunk_size)
     pipe = options.pipeline(model, tokenizer)
 
     def translations() -> Iterator[list[Candidate]]:
-        iterator, first = iter(texts), 0
-        remaining = None if prefixes is None else iter(prefixes)
+        first, remaining = 0, None if prefixes is None else iter(prefixes)
         with progress_bar(texts, progress) as bar:
-            while chunk := list(islice(iterator, chunk_size)):
+            for chunk in chunks(texts, chunk_size):
                 given = None if remaining is None else list(islice(remaining, len(chunk)))
-                yield from translate_chunk(pipe, chunk, options, first, unit, bar.update, given)
+                if given is not None and len(given) < len(chunk):
+                    raise ValueError(f"prefixes must be one per text, got {first + len(given)} for more texts.")
+                with renumber_errors(range(first, first + len(chunk))):
+                    candidates = translate_chunk(pipe, chunk, options, first, given, bar.update)
+                yield from candidates
                 first += len(chunk)
         if remaining is not None and next(remaining, None) is not None:
             raise ValueError(f"prefixes must be one per text, got more than {first}.")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from ..inputs_random_transformer import encode_texts
 from ..inspection import Trace, trace
-from ..pipeline_random_transformer import encode_texts
 
 TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50

@@ -15,8 +15,8 @@ from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
 from ..data.sources import Corpus, ParallelText
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, raise_if_empty, raise_if_invalid, validate
+from ..inputs_random_transformer import tokenizer_languages
 from ..jobs import Job
-from ..pipeline_random_transformer import tokenizer_languages
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments

@@ -20,10 +20,10 @@ from transformers.trainer_utils import IntervalStrategy
 from ..data.mixing import CorpusSpec
 from ..data.sources import ParallelLine
 from ..data.validation import ValidationReport
-from ..inference.startup import limit_sources
+from ..inference.loading import limit_sources
+from ..inputs_random_transformer import language_id, tokenizer_languages
 from ..jobs import Job, Stage
 from ..ops_random_transformer import supports_native_matmul
-from ..pipeline_random_transformer import language_id, tokenizer_languages
 from ..utils.distributed import call_on_main_process
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of

@@ -32,7 +32,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.tokenization import lengths_of
-from ..pipeline_random_transformer import longest_target, source_positions, target_positions
+from ..inputs_random_transformer import longest_target, source_positions, target_positions
 from ..utils.distributed import call_on_main_process
 from .checkpoints import (
     STREAM_REPORT,

@@ -1,6 +1,9 @@
 """Helpers for distributed processes, started by `accelerate launch` or `torchrun`."""
 
+import os
 import pickle
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -8,11 +11,39 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from filelock import FileLock, Timeout
 
 # Longer than any function of the first process. The default of NCCL is 10 minutes.
 TIMEOUT = timedelta(days=365)
+
+
+def exit_with_launcher(polling_interval: float = 0.2) -> None:
+    """Exit this process when its launcher has died. A launcher that is killed cannot stop its processes.
+
+    Otherwise this process would write to the same files as the next run.
+    """
+    launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
+    if not any(names <= set(os.environ) for names in launchers):
+        return
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(polling_interval)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def start_processes(device: str | None) -> Any:
+    """Accelerate's state of this process, on the device of `--device` or on an accelerator if there is one."""
+    from accelerate import PartialState  # not required for translating texts
+    from accelerate.utils import parse_flag_from_env
+
+    on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
+    return PartialState(cpu=on_cpu or not torch.accelerator.is_available())
 
 
 def call_on_main_process(function: Callable[[], Any]) -> Any:
@@ -55,6 +86,8 @@ def exclusive(path: Path, message: str) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             raise ValueError(message) from None
+        except NotImplementedError:  # the file system has no locks
+            pass
 
     call_on_main_process(acquire)
     try:

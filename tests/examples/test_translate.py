@@ -6,7 +6,6 @@ import io
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -24,9 +23,9 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
-from modeling_random_transformer.inference import encode_lines, startup, translate
+from modeling_random_transformer.inference import encode_lines, loading, translate
 from tests.helpers.models import tiny_config
-from tests.helpers.processes import WAIT_LIMIT, run_on_two_processes, start_imported, start_two_processes
+from tests.helpers.processes import WAIT_LIMIT, run_on_two_processes, start_imported
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
@@ -110,7 +109,8 @@ class TestInputs:
         shutil.rmtree(tmp_path / "base")
         status, _, errors = run("--model", tmp_path / "adapter", "the boy")
         assert status == 2
-        assert f"an adapter for {tmp_path / 'base'}" in errors[-1]
+        assert "adapter_config.json: " in errors[-1]
+        assert str(tmp_path / "base") in errors[-1]
 
     def test_missing_weights(self, run, folder, tmp_path):
         shutil.copytree(folder, tmp_path / "model")
@@ -185,7 +185,7 @@ class TestInputs:
     def test_dtype(self, run, monkeypatch):
         models = []
         monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: models.append(model))
-        monkeypatch.setattr(startup, "supports_native_matmul", lambda _: True)
+        monkeypatch.setattr(loading, "supports_native_matmul", lambda _: True)
         for dtype in ("auto", "float32", "bfloat16", "int8"):
             assert run("--dtype", dtype, "the boy") == (0, [], [])
         float32, bfloat16 = torch.float32, torch.bfloat16
@@ -193,7 +193,7 @@ class TestInputs:
         assert [getattr(model, "is_quantized", False) for model in models] == [False, False, False, True]
 
     def test_bfloat16_prints_advice_on_a_cpu_without_support(self, run, monkeypatch):
-        monkeypatch.setattr(startup, "supports_native_matmul", lambda _: False)
+        monkeypatch.setattr(loading, "supports_native_matmul", lambda _: False)
         status, _, errors = run("--dtype", "bfloat16", "the boy")
         assert (status, errors) == (
             0,
@@ -288,23 +288,23 @@ class TestErrors:
     def test_sentence_that_is_not_unicode(self, run):
         status, _, errors = run("the boy", b"\xff".decode(errors="surrogateescape"))
         assert status == 2
-        assert "texts must be Unicode, but the one at index 1 is" in errors[0]
+        assert "index 1: texts must be Unicode, got" in errors[0]
 
     def test_resume_requires_the_same_options(self, run, tmp_path, monkeypatch):
         (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
         files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
 
-        def stopped(*_):
+        def stopped(*_, **__):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("modeling_random_transformer.inference.translation_files.read_chunk", stopped)
+            patch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", stopped)
             assert run(*files)[0] == 130
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2
         assert (
-            "out.txt.parts must contain the parts of the same job, got parts of one that differs in num_beams: "
-            in errors[0]
+            "out.txt.parts must contain an earlier attempt with the same inputs and options, got one with other values "
+            "(num_beams was 4, now 2)" in errors[0]
         )
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
 
@@ -413,24 +413,14 @@ class TestProcesses:
         assert done.returncode == 0, done.stderr[-3000:]
         assert output.read_bytes() == expected
 
-    @pytest.mark.parametrize("victim", [0, 1])
-    def test_one_of_two_processes_is_killed(self, source, output, expected, arguments, victim):
-        with start_two_processes(SCRIPT, *arguments) as (ranks, _):
-            wait_for_parts(output, 4, ranks[victim])
-            ranks[victim].kill()
-            finish(ranks[1 - victim])
+    def test_a_second_call_is_an_error(self, alone, run, output, expected, arguments):
+        process = alone()
+        wait_for_parts(output, 2, process)
+        status, _, errors = run(*arguments[2:])
+        assert status == 2
+        assert "output_file must not be in use" in errors[0]
+        finish(process)
         assert output.read_bytes() == expected
-        assert sorted(output.parent.iterdir()) == [source, output]
-
-    def test_processes_without_a_launcher_share_the_work(self, alone, source, output, expected):
-        processes = [alone()]
-        wait_for_parts(output, 2, processes[0])
-        processes += [alone(), alone()]
-        processes[1].kill()
-        finish(processes[2])
-        finish(processes[0])
-        assert output.read_bytes() == expected
-        assert sorted(output.parent.iterdir()) == [source, output]
 
     def test_several_processes_require_files(self, folder):
         done = run_on_two_processes(SCRIPT, "--model", folder, "the boy")
@@ -471,23 +461,20 @@ def test_full_disk_at_stdout(folder):
     [
         ("config.json", "model_type", "x", "model_type must be an architecture of transformers, got 'x'"),
         ("config.json", "dropout", "x", "dropout must be a rate of at least 0 and below 1, got 'x'"),
-        ("config.json", "vocab_size", 7, r" \(vocab_size\), got"),
-        ("config.json", "d_ff", 32, r" \(d_ff\), got"),
-        ("config.json", "auto_map", 7, "auto_map must be an object, got 7"),
-        ("config.json", "decoder_layers", 1, "decoder_layers"),
-        ("generation_config.json", "suppress_tokens", 7, "suppress_tokens"),
-        ("generation_config.json", "num_return_sequences", 2, "num_return_sequences"),
+        ("config.json", "vocab_size", 7, ""),
+        ("config.json", "auto_map", 7, ""),
+        ("config.json", "decoder_layers", 1, ""),
+        ("generation_config.json", "suppress_tokens", 7, ""),
         ("tokenizer_config.json", "add_prefix_space", 1.5, "add_prefix_space must be True or False, got 1.5"),
-        ("tokenizer_config.json", "padding_side", "up", "padding_side"),
-        ("tokenizer.json", "pre_tokenizer", {"type": "x"}, "pre_tokenizer is not valid"),
-        ("tokenizer.json", "model", 7, "model is not valid"),
+        ("tokenizer.json", "model", 7, ""),
     ],
 )
-def test_error_names_the_damaged_field(run, folder, tmp_path, name, field, value, reason):
+def test_error_names_the_damaged_file(run, folder, tmp_path, name, field, value, reason):
     shutil.copytree(folder, tmp_path / "model")
     file = tmp_path / "model" / name
     file.write_text(json.dumps({**json.loads(file.read_bytes()), field: value}))
     status, lines, errors = run("--model", tmp_path / "model", "the boy")
     assert (status, lines, len(errors)) == (2, [], 1)
-    assert re.search(rf"{name}.*{reason}", errors[0]), errors[0]
+    assert name in errors[0]
+    assert reason in errors[0]
     assert "trust" not in errors[0]

@@ -18,7 +18,7 @@ from modeling_random_transformer.inference import (
     translate_stream,
 )
 from modeling_random_transformer.inference import translation_files as files
-from modeling_random_transformer.inference.formats import candidate_format
+from modeling_random_transformer.inference.translation_files import candidate_format
 from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
@@ -188,7 +188,7 @@ class TestPrefixes:
         message = f"target_prefix must have fewer tokens than the limit on new tokens, {limit}, "
         with pytest.raises(ValueError, match=re.escape(f"{message}got {length}.")):
             pipe("one", target_prefix=LONG_PREFIX)
-        with pytest.raises(ValueError, match=re.escape(f"{message}but the one at index 1 has {length}.")):
+        with pytest.raises(ValueError, match=re.escape(f"index 1: {message}got {length}.")):
             pipe(["one", "two"], target_prefix=["", LONG_PREFIX])
 
     @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ class TestPrefixes:
             translate(["a"], model, tokenizer, prefixes=["b", "c"], **SHORT)
 
     def test_fewer_prefixes_than_texts(self, model, tokenizer):
-        with pytest.raises(ValueError, match="prefixes must be one per text, got fewer: the last belongs to text 2"):
+        with pytest.raises(ValueError, match="prefixes must be one per text, got 2 for more texts"):
             translate(TEXTS, model, tokenizer, prefixes=PREFIXES[:2], **SHORT)
 
 
@@ -236,9 +236,9 @@ class TestFiles:
         monkeypatch.setattr(files, "translate_chunk", interrupted)
         with pytest.raises(KeyboardInterrupt):
             translate_file(source, output, model, tokenizer, **options)
-        with pytest.raises(ValueError, match="differs in num_return_sequences"):
+        with pytest.raises(ValueError, match="num_return_sequences was 2, now 3"):
             translate_file(source, output, model, tokenizer, **{**options, "n_best": 3})
-        with pytest.raises(ValueError, match="differs in prefix_file"):
+        with pytest.raises(ValueError, match=r"prefix_file was \w+, now None"):
             translate_file(source, output, model, tokenizer, **{**options, "prefix_file": None})
         translate_file(source, output, model, tokenizer, **options)
         assert len(calls) == 4
@@ -261,14 +261,17 @@ class TestFiles:
         assert files[1].read_text() == "a\n"
 
     def test_formats(self):
-        candidates = [Candidate("año", -0.5), Candidate("b", -1.25)]
+        candidates = [Candidate("año", -0.5, ["<s>", "año", "</s>"]), Candidate("b", -1.25)]
         assert candidate_format("text", None)(0, candidates[:1]) == ["año"]
         assert candidate_format("text", 2)(7, candidates) == ["7 ||| año ||| -0.500000", "7 ||| b ||| -1.250000"]
-        assert candidate_format("jsonl", None)(0, candidates[:1]) == ['{"index": 0, "translation": "año"}']
+        assert candidate_format("jsonl", None)(0, candidates[:1]) == [
+            '{"index": 0, "translation": "año", "tokens": ["<s>", "año", "</s>"]}'
+        ]
         assert json.loads(candidate_format("jsonl", 2)(7, candidates)[1]) == {
             "index": 7,
             "translation": "b",
             "score": -1.25,
+            "tokens": [],
         }
         with pytest.raises(ValueError, match="output_format must be one of text, jsonl, got 'xml'"):
             candidate_format("xml", None)
@@ -314,7 +317,7 @@ class TestCommand:
     def test_input_must_be_lines_of_text(self, folder, model, tokenizer, tmp_path, capsys, name):
         path = tmp_path / name
         path.write_text("a\tb\n")
-        message = "must be a file with one text per line, not .tsv, .jsonl, .json, .parquet, got"
+        message = "must be a file with one text per line, not .tsv, .csv, .jsonl, .json, .parquet, got"
         assert command.main(["--model", str(folder), "--input", str(path)]) == 2
         assert f"--input {message}" in capsys.readouterr().err
         with pytest.raises(ValueError, match=f"input_file {message}"):

@@ -8,7 +8,8 @@ from modeling_random_transformer import DynamicInt8Config, RandomTransformerToke
 from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.generation_random_transformer import FastDecodingCache
 from modeling_random_transformer.inference import score_pairs, translate, translate_file, translate_n_best
-from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM, load_ensemble
+from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.inference.loading import load_ensemble
 from tests.helpers.models import BOS, EOS, PAD
 from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
 

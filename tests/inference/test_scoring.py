@@ -15,7 +15,8 @@ from modeling_random_transformer.commands import score as command
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
 from modeling_random_transformer.inference import scoring_files as files
-from modeling_random_transformer.inference.scoring import Scorer, batches_of_pairs
+from modeling_random_transformer.inference.scoring import Scorer
+from modeling_random_transformer.inputs_random_transformer import batches_by_tokens
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.models import EOS, PAD
 from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator, some_texts
@@ -165,7 +166,7 @@ def test_label_log_probabilities_equal_log_softmax(dtype, monkeypatch):
 
 def test_batches_contain_each_pair_once_within_the_budget():
     lengths = [(3, 4), (50, 2), (1, 1), (3, 3), (2, 40), (4, 4)]
-    batches = batches_of_pairs(lengths, 20)
+    batches = batches_by_tokens(lengths, 20)
     assert sorted(chain(*batches)) == list(range(6))
     for batch in batches:
         size = len(batch) * (max(lengths[i][0] for i in batch) + max(lengths[i][1] for i in batch))
@@ -177,8 +178,8 @@ def test_batches_contain_each_pair_once_within_the_budget():
     [
         ([("a", "b")], {"max_batch_tokens": 0}, "max_batch_tokens must be a positive integer, got 0"),
         ([("a", "b")], {"chunk_size": 0}, "chunk_size must be a positive integer, got 0"),
-        ([("a", "b"), (" ", "b")], {}, "texts must not be blank, but the one at index 1"),
-        ([("a", "b"), "cd"], {}, "pairs must be two strings, but the one at index 1 is 'cd'"),
+        ([("a", "b"), (" ", "b")], {}, "index 1: texts must not be blank"),
+        ([("a", "b"), "cd"], {}, "index 1: pairs must be two strings, got 'cd'"),
         ([("a", None)], {}, "pairs must be two strings"),
     ],
 )
@@ -192,7 +193,7 @@ def test_long_texts(model):
     limited.model_max_length = 10
     long = "the boy reads a book in the garden " * 3
     for pair, name in (((long, "a"), "texts"), (("a", long), "targets")):
-        with pytest.raises(ValueError, match=rf"{name} must have at most 10 tokens .* index 0 has .* set truncation\."):
+        with pytest.raises(ValueError, match=rf"index 0: {name} must have at most 10 tokens .* set truncation\."):
             list(score_pairs(model, limited, [pair]))
     [score] = score_pairs(model, limited, [(long, long)], truncation=True)
     assert score.tokens == 10
@@ -222,7 +223,7 @@ class TestFiles:
         with pytest.raises(KeyboardInterrupt):
             score_file(corpus, output, model, tokenizer, chunk_size=7)
         assert not output.exists()
-        with pytest.raises(ValueError, match="differs in output_format: use the same"):
+        with pytest.raises(ValueError, match="output_format was text, now jsonl"):
             score_file(corpus, output, model, tokenizer, chunk_size=7, output_format="jsonl")
         score_file(corpus, output, model, tokenizer, chunk_size=7)
         assert calls == [7, 7, 7, 7, 7, 2]
@@ -258,7 +259,7 @@ class TestFiles:
         tokenizer = random_tokenizer()
         tokenizer.model_max_length = 50
         corpus = write_pairs(tmp_path, [*PAIRS[:8], ("a b " * 50, "c")])
-        with pytest.raises(ValueError, match=r"at most 50 tokens .* but the one at line 9 has \d+\."):
+        with pytest.raises(ValueError, match=r"line 9: texts must have at most 50 tokens .* got \d+\."):
             score_file(corpus, tmp_path / "scores.txt", model, tokenizer, chunk_size=4)
         assert len(list((tmp_path / "scores.txt.parts").glob("*.txt"))) == 2
         score_file(corpus, tmp_path / "scores.txt", model, tokenizer, chunk_size=4, truncation=True)
@@ -359,7 +360,7 @@ class TestCommand:
         long = b"one " * 5000
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + long + b"\tb\n")))
         assert self.run(folder, *option) == 2
-        assert re.search(r"texts must have at most \d+ tokens .*but the one at line 2 has", capsys.readouterr().err)
+        assert re.search(r"stdin, line 2: texts must have at most \d+ tokens", capsys.readouterr().err)
 
     def test_target_without_source(self, folder, tmp_path, capsys):
         write_pairs(tmp_path)

@@ -29,7 +29,7 @@ from modeling_random_transformer import (
 )
 from modeling_random_transformer.commands import translate as command
 
-from .mutants import TRACE
+from .mutants import INDEX, SHARD, TRACE
 
 TEXT = "the dog sees a cat"
 CORPUS = ["the cat sees the dog", "a dog sees a red car"] * 9
@@ -154,17 +154,13 @@ def initialized_parameters(model: torch.nn.Module, folder: Path) -> set[str]:
     return {name for name, parameter in model.named_parameters() if name not in stored and id(parameter) not in tied}
 
 
-def is_helpful(outcome: Outcome, folder: Path, file: str, keys: tuple[str, ...]) -> bool:
-    """Whether the script's error is one line that names the file and, if a field is damaged, the field.
-
-    Only the text after the folder counts: the text before it is the same in all errors and contains words such as
-    "model" and "tokenizer", which are fields too.
-    """
+def is_helpful(outcome: Outcome, folder: Path, file: str) -> bool:
+    """Whether the script's error is one line that names the file, or the index of the damaged shard."""
     lines = outcome.message.splitlines()
     if outcome.status != 2 or len(lines) != 1 or not lines[0].startswith("random-transformer translate: error: "):
         return False
-    reason = lines[0].partition(f", got {folder}: ")[2]
-    return file in reason and (not keys or any(key in reason for key in keys))
+    reason = lines[0].replace(str(folder), "")
+    return file in reason or (file == SHARD and INDEX in reason)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ import pytest
 from transformers import pipeline
 
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.pipeline_random_transformer import TOKENIZER_LOCK, evaluation_mode
+from modeling_random_transformer.inputs_random_transformer import TOKENIZER_LOCK
+from modeling_random_transformer.pipeline_random_transformer import evaluation_mode
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 THREADS, ROUNDS = 8, 3

@@ -1,0 +1,303 @@
+"""From texts to the inputs of a model: checks, languages, limits on lengths, and batches.
+
+Everything that tokenizes texts of users is based on this module. Like the pipeline, it is copied into saved folders.
+"""
+
+import math
+import reprlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from torch import nn
+from transformers import BatchEncoding, PretrainedConfig
+
+CHUNK_SIZE = 1000  # texts that are sorted by length together
+# The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
+# because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
+LONGER_THAN_SOURCE = 50
+LENGTH_STEP = 16
+# Truncation and padding are mutable state of a fast tokenizer's backend, so concurrent calls must be serialized.
+TOKENIZER_LOCK = threading.Lock()
+
+T = TypeVar("T")
+
+# Checks of arguments and texts
+
+
+class TextError(ValueError):
+    """A text that cannot be used. Whoever knows what the text is, such as the line of a file, replaces the index.
+
+    Args:
+        index: the index of the text, from 0, among the texts of the call.
+        reason: what is wrong, as a sentence.
+    """
+
+    def __init__(self, index: int, reason: str):
+        super().__init__(index, reason)
+        self.index, self.reason = index, reason
+
+    def __str__(self) -> str:
+        return f"index {self.index}: {self.reason}"
+
+
+@contextmanager
+def renumber_errors(numbers: Sequence[int]) -> Iterator[None]:
+    """Replace the index of a `TextError` by the number at this index."""
+    try:
+        yield
+    except TextError as error:
+        raise TextError(numbers[error.index], error.reason) from None
+
+
+@contextmanager
+def name_lines_in_errors(name: str, first: int = 0) -> Iterator[None]:
+    """Convert a `TextError` to a `ValueError` that names the file and the line.
+
+    Args:
+        name: the file.
+        first: index of the line of the first text, from 0.
+    """
+    try:
+        yield
+    except TextError as error:
+        raise ValueError(f"{name}, line {first + error.index + 1}: {error.reason}") from error
+
+
+def check_text(text: Any, index: int) -> None:
+    """Raise a `TextError` unless a text is a string of Unicode characters that is not blank."""
+    shown = reprlib.repr(text)
+    if not isinstance(text, str):
+        raise TextError(index, f"texts must be strings, got {shown}.")
+    if not text.strip():
+        raise TextError(index, f"texts must not be blank, got {shown}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TextError(index, f"texts must be Unicode, got {shown}: {error}.") from error
+
+
+def check_type(name: str, value: Any, expected: Any, allowed: str, reserved: Sequence[Any] = ()) -> None:
+    """Check an optional argument."""
+    if value is not None and (not isinstance(value, expected) or value in reserved):
+        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+
+
+def check_positive(*, or_none: bool = False, **counts: Any) -> None:
+    """Check that each argument is an integer of at least 1."""
+    for name, value in counts.items():
+        if or_none and value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            allowed = "None or a positive integer" if or_none else "a positive integer"
+            raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+
+
+def drop_none(**params: Any) -> dict[str, Any]:
+    """The parameters that are not `None`."""
+    return {name: value for name, value in params.items() if value is not None}
+
+
+# Languages
+
+
+@dataclass(frozen=True)
+class LanguageTags:
+    """The languages of texts and of their translations. It is built where texts enter, and accompanies them.
+
+    Attributes:
+        source: code of the source language; `None` for that of the tokenizer, or for a tokenizer without tags.
+        target: code of the target language; the same.
+        forced: id of the target language's tag, which `generate()` is forced to begin with; `None` for the model's
+            `forced_bos_token_id`.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    forced: int | None = None
+
+    @classmethod
+    def of(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
+        """The tags of optional language codes.
+
+        Raises:
+            ValueError: a code is unknown, or is given for a tokenizer without language tags.
+        """
+        for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
+            languages = tokenizer_languages(tokenizer)
+            if not languages:
+                raise ValueError(f"{name} must be None for a model without language tags, got {code!r}.")
+            if code not in languages:
+                raise ValueError(f"{name} must be one of {', '.join(languages)}, got {code!r}.")
+        return cls(src_lang, tgt_lang, None if tgt_lang is None else language_id(tokenizer, tgt_lang))
+
+    @classmethod
+    def of_pair(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
+        """`of`, with the languages of the tokenizer as defaults; a tokenizer with language tags must have both."""
+        given = cls.of(tokenizer, src_lang, tgt_lang)
+        languages = tokenizer_languages(tokenizer)
+        if not languages:
+            return given
+        codes = {name: getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")}
+        codes |= drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
+        for name, code in codes.items():
+            if code is None:
+                raise ValueError(f"{name} must be one of {', '.join(languages)}, got None.")
+        return cls.of(tokenizer, **codes)
+
+    @contextmanager
+    def set(self, tokenizer: Any) -> Iterator[None]:
+        """Lock the tokenizer, and set its languages; both, because it is switched back to its source afterwards."""
+        codes = drop_none(src_lang=self.source, tgt_lang=self.target)
+        with TOKENIZER_LOCK:
+            saved = {name: getattr(tokenizer, name, None) for name in codes}
+            try:
+                for name, code in codes.items():
+                    setattr(tokenizer, name, code)
+                yield
+            finally:
+                for name, code in saved.items():
+                    setattr(tokenizer, name, code)
+
+
+def tokenizer_languages(tokenizer: Any) -> list[str]:
+    """The language codes of a tokenizer with language tags; empty for others."""
+    if not hasattr(tokenizer, "src_lang"):
+        return []
+    for name in ("languages", "lang_code_to_id", "lang_code_to_token"):  # this project's, mBART's, M2M-100's
+        if hasattr(tokenizer, name):
+            return list(getattr(tokenizer, name))
+    return list(tokenizer.extra_special_tokens)  # NLLB's
+
+
+def language_id(tokenizer: Any, code: str) -> int:
+    """The id of a language's tag."""
+    if hasattr(tokenizer, "get_lang_id"):
+        return tokenizer.get_lang_id(code)
+    return tokenizer.convert_tokens_to_ids(code)
+
+
+def encode_texts(tokenizer: Any, *args: Any, **options: Any) -> BatchEncoding:
+    """`tokenizer(...)` for texts of users, in which no character sequence is a control token.
+
+    The tokenizer decides what a control token is (`RandomTransformerTokenizer.encode_texts`). Those of other models
+    recognize their special tokens, such as `>>fra<<` and `<extra_id_0>`, which their users write into texts.
+    """
+    return getattr(tokenizer, "encode_texts", tokenizer)(*args, **options)
+
+
+# Limits on lengths
+
+
+def longest_target(
+    source_len: int, config: PretrainedConfig, max_new_tokens: int | None = None, prefix_len: int = 0
+) -> int:
+    """The limit on the tokens that `generate()` adds to the start token, in translation and in evaluation.
+
+    Args:
+        source_len: tokens of the source; for a batch, those of its longest source without padding.
+        config: the model's configuration; its learned positions limit the target too.
+        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
+            without the rounding), plus `prefix_len`, rounded up too.
+        prefix_len: tokens of a forced prefix.
+    """
+    computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
+    limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, target_positions(config)
+    return limit if positions is None else min(limit, positions)
+
+
+def target_positions(config: PretrainedConfig) -> int | None:
+    """The number of positions of a decoder; `None` if it is unlimited."""
+    if getattr(config, "position_embedding", "learned") != "learned":  # sinusoids have no limit
+        return None
+    return getattr(config, "max_position_embeddings", None)
+
+
+def source_positions(model: Any) -> int | None:
+    """The number of positions of an encoder; `None` if it is unlimited. For an ensemble, the lowest number.
+
+    Only position tables are limited. Rotary, relative and computed sinusoidal positions are not.
+    """
+    if hasattr(model, "members"):
+        return min(filter(None, map(source_positions, model.members)), default=None)
+    encoder = model.get_encoder()
+    tables = [
+        module
+        for name, module in encoder.named_modules()
+        if "position" in name
+        and isinstance(module, nn.Embedding)
+        and not hasattr(module, "make_weight")  # those of FSMT grow on demand
+    ]
+    config = getattr(encoder, "config", model.config)
+    encoder_count = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number
+    count = encoder_count or getattr(config, "max_position_embeddings", None)
+    if not tables or count is None:
+        return None
+    table = tables[0]
+    counted_from_padding = table.padding_idx is not None and table.num_embeddings == count  # RoBERTa
+    return count - table.padding_idx - 1 if counted_from_padding else count
+
+
+def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int | None) -> tuple[int, str]:
+    """The limit on the tokens of a source, and the name of the setting that defines it.
+
+    Args:
+        tokenizer: its `model_max_length` is the default limit; 10³⁰ if the tokenizer has none.
+        positions: the number of positions of the encoder; `None` if it is unlimited.
+        max_source_tokens: an explicit limit, which overrides `model_max_length`.
+    """
+    limits = [(tokenizer.model_max_length, "tokenizer.model_max_length, which max_source_tokens overrides")]
+    if max_source_tokens is not None:
+        limits = [(max_source_tokens, "max_source_tokens")]
+    if positions is not None:
+        limits.append((positions, "the model's positions"))
+    return min(limits)
+
+
+# Chunks and batches
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of `size` consecutive items; the last may be shorter. Each is read when it is requested."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Indices of texts in batches of `batch_size`, the longest first, and in the original order within a batch.
+
+    Batches of one text stay in the original order.
+    """
+    order: Iterable[int] = range(len(lengths))
+    if batch_size > 1:
+        order = sorted(order, key=lambda i: -lengths[i])
+    return [sorted(batch) for batch in chunks(order, batch_size)]
+
+
+def batches_by_tokens(
+    lengths: Sequence[tuple[int, ...]], max_tokens: int, groups: Sequence[Any] | None = None
+) -> list[list[int]]:
+    """Indices of texts or pairs in batches of at most `max_tokens`, the longest first.
+
+    Args:
+        lengths: tokens of the one or more sides of each row; the first side decides the order.
+        max_tokens: limit on rows × the sum of the longest of each side. A longer row forms a separate batch.
+        groups: the rows of a batch have the same group; those with the largest are first.
+    """
+    groups = [0] * len(lengths) if groups is None else groups
+    batches: list[list[int]] = []
+    longest: tuple[int, ...] = ()
+    for i in sorted(range(len(lengths)), key=lambda i: (groups[i], lengths[i]), reverse=True):
+        if batches and groups[i] == groups[batches[-1][0]]:
+            padded = tuple(map(max, longest, lengths[i]))
+            if (len(batches[-1]) + 1) * sum(padded) <= max_tokens:
+                batches[-1].append(i)
+                longest = padded
+                continue
+        batches.append([i])
+        longest = lengths[i]
+    return batches
