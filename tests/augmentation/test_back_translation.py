@@ -146,7 +146,7 @@ class TestBackTranslate:
         assert results[0] == results[1] != results[2]
 
     def test_pairs_with_an_empty_translation_are_skipped(self, paths, model, tokenizer, monkeypatch):
-        answers = itertools.cycle([{"generated_text": "text"}, {"generated_text": " "}])
+        answers = itertools.cycle([{"generated_text": text, "tokens": []} for text in ("text", " ")])
         monkeypatch.setattr(Seq2SeqPipeline, "postprocess", lambda *_, **__: next(answers))
         report = back_translate(*paths, model, tokenizer, **SHORT)
         assert lines(paths[1]) == ["<bt> text"] * 7
