@@ -285,6 +285,28 @@ def test_hooks_do_not_see_the_comparison(steps):
     assert len(steps) == 7
 
 
+@pytest.mark.parametrize(
+    "path", ["model", "model.decoder", "model.decoder.layers.1", "model.decoder.layers.0.encoder_attn"]
+)
+@pytest.mark.parametrize("kind", ["pre-hook", "hook", "forward"])
+def test_hook_or_replaced_forward_of_a_module_sees_every_step(kind, path, steps):
+    model, calls = exact_model(), []
+    expected = generate(model)
+    steps.clear()
+    module = model.get_submodule(path)
+    if kind == "forward":
+        forward = module.forward
+        module.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
+    elif kind == "hook":
+        module.register_forward_hook(lambda *_: calls.append(1))
+    else:
+        module.register_forward_pre_hook(lambda *_: calls.append(1))
+    assert_same(generate(model), expected)
+    assert len(calls) == 8
+    assert not steps
+    assert f"{path.removeprefix('model.')} has a hook" in model.fallback_reason()
+
+
 class Cube(nn.Module):
     """An activation that is not elementwise."""
 
