@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, pipelines
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 
-from .inputs_random_transformer import tokenizer_languages
+from .inputs_random_transformer import drop_none, tokenizer_languages
 from .pipeline_random_transformer import LENGTHS, Seq2SeqPipeline
 
 DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}  # of v4, for options that the model's generation_config does not set
@@ -50,7 +50,7 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
         return answers
 
     def _sanitize_parameters(  # type: ignore[override]
-        self, truncation: Any = None, return_tensors: bool = False, **options: Any
+        self, truncation: Any = None, return_tensors: bool | None = None, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if truncation is None and "max_source_tokens" in options:
             truncation = True
@@ -59,7 +59,7 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
             limit = self.tokenizer.model_max_length if truncation else UNLIMITED
             options = {"max_source_tokens": limit, "truncation": truncation} | options
         preprocess, forward, postprocess = super()._sanitize_parameters(**options)
-        return preprocess, forward, {**postprocess, "return_tensors": return_tensors}
+        return preprocess, forward, postprocess | drop_none(return_tensors=return_tensors)
 
     def postprocess(  # type: ignore[override]
         self, model_outputs: dict[str, Any], return_tensors: bool = False, **options: Any
