@@ -205,6 +205,14 @@ class TestPrefixes:
         with pytest.raises(ValueError, match=message):
             list(pipe(inputs, target_prefix=target_prefix))
 
+    def test_texts_of_one_length_with_and_without_a_prefix(self, model, tokenizer):
+        """They have different limits, so they belong to different batches."""
+        prefixes = ["", "el", ""]
+        found = translate(["the boy"] * 3, model, tokenizer, prefixes=prefixes, progress=False)
+        alone = [translate(["the boy"], model, tokenizer, prefixes=[prefix], progress=False)[0] for prefix in prefixes]
+        assert found == alone
+        assert all(found)
+
     def test_more_prefixes_than_texts(self, model, tokenizer):
         with pytest.raises(ValueError, match=r"prefixes must be one per text, got more than 1\."):
             translate(["a"], model, tokenizer, prefixes=["b", "c"], **SHORT)
