@@ -166,7 +166,7 @@ IMPORTS = {  # by the files saved with a checkpoint: the files of the project th
     "configuration": set(),
     "ops": set(),
     "tokenization": set(),
-    "generation": {"ops"},
+    "generation": {"ops", "quantization"},
     "quantization": {"ops"},
     "modeling": {"configuration", "generation", "ops", "quantization"},
     "inputs": set(),
