@@ -118,7 +118,7 @@ def test_one_direction_of_a_model_of_several_languages(engine, tmp_path, capsys)
     tokenizer.save_pretrained(tmp_path / "model")
     translations = []
     for code in ("es", "fr"):
-        options = ["--engine", engine, "--output", tmp_path / code, "--src_lang", "en", "--tgt_lang", code]
+        options = ["--engine", engine, "--output", tmp_path / code, "--source_lang", "en", "--target_lang", code]
         assert command.main([str(argument) for argument in (tmp_path / "model", *options)]) == 0
         assert capsys.readouterr().out.count("8 of 8 translations identical") == 2
         translations.append(load_engine(tmp_path / code, engine)(TEXTS, 1, 9))
@@ -126,7 +126,7 @@ def test_one_direction_of_a_model_of_several_languages(engine, tmp_path, capsys)
             TEXTS, model, tokenizer, num_beams=1, max_new_tokens=9, src_lang="en", tgt_lang=code
         )
     assert translations[0] != translations[1]
-    options = ["--engine", engine, "--output", tmp_path / "out", "--src_lang", "en"]
+    options = ["--engine", engine, "--output", tmp_path / "out", "--source_lang", "en"]
     assert "tgt_lang must be one of en, es, fr, got None." in error_of([tmp_path / "model", *options], capsys)
     assert not (tmp_path / "out").exists()
 

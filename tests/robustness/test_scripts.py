@@ -137,7 +137,7 @@ class TestSignals:
         files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
         arguments = ["--model", folder, "--device", "cpu", *files, "--chunk_size", 1]
         left = stopped(translate_command, arguments, Seq2SeqPipeline, "_forward", calls=3)
-        parts = {f"out.txt.parts/{name}" for name in ("manifest.json", "claims.lock", "00000000.txt")}
+        parts = {f"out.txt.parts/{name}" for name in ("job.json", "job.lock", "00000000.txt", "00000001.txt")}
         assert left == {"out.txt.parts"} | parts
 
     def test_convert_fairseq(self, stopped, tmp_path):
