@@ -44,17 +44,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXPORT = Path(__file__).parent / "export"
 QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
-# Files whose slow tests are part of `make test-all` only: pages in a browser, notebooks, the Space, long trainings,
-# damaged files, graph compilation, and long runs on the simulated device.
+# Files whose slow tests are part of `make test-all` only: the exported page in a browser, notebooks, the Space, damaged
+# files, graph compilation, and the GPU report on the simulated device.
 LONG = (
     "device/test_cuda_benchmarks.py",
-    "device/test_cuda_training.py",
     "examples/test_notebooks.py",
-    "examples/test_parse_sentences.py",
     "examples/test_space.py",
-    "examples/test_table3.py",
     "export/test_web.py",
-    "inspection/test_explorer.py",
     "robustness/test_mutants.py",
     "robustness/test_readers.py",
     "test_compile.py",

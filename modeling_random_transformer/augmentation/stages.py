@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
     check_positive,
+    chunks,
     encode_texts,
     source_limit,
     tokenizer_languages,
@@ -108,13 +108,12 @@ def write_selection(
     check_positive(or_none=True, max_tokens=max_tokens)
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_tokens or limit)
-    iterator = iter(lines)
     with (
         progress_bar(lines, progress, unit="line") as bar,
         new_file(path) as file,
         LanguageTags(src_lang).set(pipe.tokenizer),
     ):
-        while chunk := list(map(one_line, islice(iterator, CHUNK_SIZE))):
+        for chunk in chunks(map(one_line, lines), CHUNK_SIZE):
             lengths = map(len, encode_texts(pipe.tokenizer, chunk, verbose=False)["input_ids"])
             for text, length in zip(chunk, lengths, strict=True):
                 report.lines += 1

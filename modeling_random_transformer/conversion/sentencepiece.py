@@ -14,7 +14,6 @@ from transformers.convert_slow_tokenizer import generate_merges
 from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
 from ..utils.errors import first_line, format_names
 
-SUFFIXES = (".model", ".spm")
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 SEPARATOR = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
@@ -22,11 +21,6 @@ SEPARATOR = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
 # Types of pieces and models in sentencepiece_model.proto.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
-
-
-def is_sentencepiece(name: str) -> bool:
-    """Whether a name is that of a SentencePiece model, by its suffix."""
-    return Path(name).suffix in SUFFIXES
 
 
 def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTokenizer:

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers.utils.logging import tqdm
 
+from ..inputs_random_transformer import chunks
 from ..utils.compressed_files import create_binaries, file_format, is_standard_stream
 from ..utils.text import one_line
 from .filters import DUPLICATE, CleaningOptions, HashSet, cheap_filters, language_filters, scripts_of
@@ -132,8 +133,7 @@ def _filtered(
 ) -> Iterator[tuple[Line, str | None]]:
     """The lines, and the reason to drop each."""
     checks, seen = [*cheap_filters(options, scripts), *identify], HashSet()
-    iterator = iter(lines)
-    while chunk := list(islice(iterator, CHUNK_LINES)):
+    for chunk in chunks(lines, CHUNK_LINES):
         reasons = [_first_reason(line, checks) for line in chunk]
         if options.duplicates != "off":
             _mark_duplicates(chunk, reasons, seen, options.duplicates)

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
+from ..inputs_random_transformer import chunks
 from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
 from .mixing import CorpusMixture
@@ -130,7 +131,7 @@ class TokenBudgetStream(IterableDataset):
     def _buffers(self, epoch: int) -> Iterator[list[Row]]:
         """Buffers of pairs; a last one with fewer pairs than a step has batches is merged into the previous one."""
         rows, previous = self._rows(epoch), None
-        while buffer := list(islice(rows, self.buffer_pairs)):
+        for buffer in chunks(rows, self.buffer_pairs):
             if previous is not None and len(buffer) >= self.num_processes * self.gradient_accumulation_steps:
                 yield previous
                 previous = None
@@ -195,11 +196,9 @@ class _Chunks(IterableDataset):
         self.bpe_dropout, self.seed = bpe_dropout, seed
 
     def __iter__(self) -> Iterator[_Chunk]:
-        lines = self.corpus.lines()
-        chunks = iter(lambda: list(islice(lines, LINES_PER_CHUNK)), [])
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return map(self._tokenize, islice(chunks, first, None, step))
+        return map(self._tokenize, islice(chunks(self.corpus.lines(), LINES_PER_CHUNK), first, None, step))
 
     def _tokenize(self, lines: list[Line]) -> _Chunk:
         valid = [line for line in lines if isinstance(line, ParallelLine)]
