@@ -39,6 +39,9 @@ from accelerate import PartialState
 from hypothesis import settings
 from transformers import logging
 
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+from tests.helpers.translation import random_tokenizer, random_translator
+
 # A shell starts background jobs with SIGINT ignored. The tests of Ctrl-C need Python's handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -73,6 +76,37 @@ def _restore_transformers_logging() -> Iterator[None]:
     yield
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> RandomTransformerTokenizer:
+    """The tokenizer of `translator`, which no test may change."""
+    return random_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def translator() -> RandomTransformerForConditionalGeneration:
+    """A random model whose outputs vary and end, in evaluation mode, which no test may change."""
+    return random_translator()
+
+
+@pytest.fixture(scope="session")
+def exact_translator() -> RandomTransformerForConditionalGeneration:
+    """The same in float64, so that comparisons do not depend on the rounding of the CPU."""
+    return random_translator().double()
+
+
+@pytest.fixture(scope="session")
+def translator_folder(
+    translator: RandomTransformerForConditionalGeneration,
+    tokenizer: RandomTransformerTokenizer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The saved `translator` and its tokenizer, which no test may change."""
+    folder = tmp_path_factory.mktemp("translator")
+    translator.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.quantization_random_transformer import DEVICE_WARNING, logger
 from tests.device.simulated_device import synchronizations
 from tests.helpers.models import exact_model, padded_batch, random_ids
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import some_texts
 
 TEXTS = some_texts(8)
 INPUTS = {**padded_batch([6, 4]), "decoder_input_ids": random_ids(2, 3, seed=1)}
@@ -23,15 +23,9 @@ SEARCHES = {"greedy": {"num_beams": 1}, "beams": {"num_beams": 3}, "sampling": {
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return random_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def models():
+def models(exact_translator):
     """A model on the CPU, and a copy on the GPU."""
-    model = random_translator().double()
-    return model, copy.deepcopy(model).to("cuda")
+    return exact_translator, copy.deepcopy(exact_translator).to("cuda")
 
 
 def on_gpu(inputs):
@@ -71,11 +65,11 @@ def test_n_best_lists_and_scores(models, tokenizer):
 
 
 @pytest.fixture
-def int8(tmp_path):
+def int8(translator_folder):
     """An int8 model on the CPU without kernels for int8, and on the GPU."""
-    random_translator().save_pretrained(tmp_path)
     options = {"quantization_config": DynamicInt8Config()}
-    return [AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **options, device_map=device) for device in ("cpu", "cuda")]
+    devices = ("cpu", "cuda")
+    return [AutoModelForSeq2SeqLM.from_pretrained(translator_folder, **options, device_map=name) for name in devices]
 
 
 def test_int8_multiplies_in_floating_point_and_says_so_once(int8, tokenizer, caplog):

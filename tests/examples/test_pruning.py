@@ -6,7 +6,7 @@ import prune_heads
 import pytest
 import torch
 
-from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
+from tests.helpers.translation import SENTENCES, random_translator
 from tutorials import pruning
 from tutorials.pruning import KINDS, Head
 
@@ -19,11 +19,6 @@ def model():
     model = random_translator()
     model.generation_config.max_new_tokens = 5
     return model
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return random_tokenizer()
 
 
 def logits(model, tokenizer):

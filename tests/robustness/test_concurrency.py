@@ -10,7 +10,7 @@ from transformers import pipeline
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inputs_random_transformer import TOKENIZER_LOCK
 from modeling_random_transformer.pipeline_random_transformer import evaluation_mode
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import random_translator, some_texts
 
 THREADS, ROUNDS = 8, 3
 TEXTS = [some_texts(6, seed) for seed in range(THREADS)]
@@ -28,11 +28,6 @@ def model(request):
         model.eval()
         model.model.decoder.layers.train()
     return model
-
-
-@pytest.fixture
-def tokenizer():
-    return random_tokenizer()
 
 
 def state_of(model, tokenizer):

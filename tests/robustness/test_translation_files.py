@@ -11,18 +11,8 @@ OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
 pytestmark = pytest.mark.usefixtures("_state_on_cpu")
 
 
-@pytest.fixture(scope="module")
-def model():
-    return random_translator()
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return random_tokenizer()
-
-
 @pytest.fixture
-def stopped(tmp_path, model, tokenizer, monkeypatch):
+def stopped(tmp_path, translator, tokenizer, monkeypatch):
     """A function that resumes a translation which was interrupted after two of four parts."""
     source = tmp_path / "source.txt"
     source.write_text("\n".join(some_texts(16)))
@@ -34,7 +24,7 @@ def stopped(tmp_path, model, tokenizer, monkeypatch):
         return translate_chunk(pipe, texts, options, first, *args)
 
     def resume(**options):
-        translate_file(source, tmp_path / "output.txt", model, tokenizer, **{**OPTIONS, **options})
+        translate_file(source, tmp_path / "output.txt", translator, tokenizer, **{**OPTIONS, **options})
         return (tmp_path / "output.txt").read_text()
 
     with monkeypatch.context() as patch:
@@ -95,15 +85,15 @@ def test_damaged_record_is_a_one_line_error_and_files_are_kept(stopped, parts, r
 
 
 class TestLimits:
-    def test_longest_target_is_source_length_plus_50(self, model):
+    def test_longest_target_is_source_length_plus_50(self, translator):
         """The source's length, rounded up to a multiple of 16, plus 50."""
         for length, limit in ((1, 66), (16, 66), (17, 82), (300, 354)):
-            assert longest_target(length, model.config) == limit
-        assert longest_target(300, model.config, max_new_tokens=7) == 7
+            assert longest_target(length, translator.config) == limit
+        assert longest_target(300, translator.config, max_new_tokens=7) == 7
         learned = random_translator(position_embedding="learned", max_position_embeddings=60).config
         assert longest_target(16, learned) == longest_target(16, learned, max_new_tokens=99) == 60
 
-    def test_tokenizer_limits_sources(self, model):
+    def test_tokenizer_limits_sources(self, translator):
         tokenizer = random_tokenizer()
         tokenizer.model_max_length = 20
         texts = ["the boy", "the" * 40]
@@ -112,5 +102,5 @@ class TestLimits:
             ValueError,
             match=rf"^index 1: texts must have {limit}, got 41. To truncate it, set max_source_tokens or, in Python",
         ):
-            translate(texts, model, tokenizer, max_new_tokens=2)
-        assert len(translate(texts, model, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2
+            translate(texts, translator, tokenizer, max_new_tokens=2)
+        assert len(translate(texts, translator, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2
