@@ -54,6 +54,8 @@ LONG = (
     "examples/test_notebooks.py",
     "examples/test_space.py",
     "export/test_web.py",
+    "inspection/test_architecture.py",
+    "inspection/test_explorer.py",
     "robustness/test_mutants.py",
     "robustness/test_readers.py",
     "test_compile.py",

@@ -26,8 +26,7 @@ from IPython.display import SVG
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.inspection import trace
-from modeling_random_transformer.inspection.architecture import describe
-from modeling_random_transformer.inspection.architecture_drawing import draw
+from modeling_random_transformer.inspection.architecture import draw
 from modeling_random_transformer.modeling_random_transformer import sinusoids
 
 sys.path.append("..")  # the folder of `tutorials`
@@ -67,7 +66,7 @@ def compare(name, by_hand, model_value=None, post_value=None, tolerance=6e-9):
 # %%
 model = blog_model()
 assert model.num_parameters() == 2970
-SVG(draw(describe(model)))
+SVG(draw(model))
 
 # %% [markdown]
 # ## 1. From words to vectors

@@ -21,8 +21,7 @@ from typing import Any
 import transformers
 
 from ..inference.loading import check_finite, load_translator
-from ..inspection.architecture import load_architecture
-from ..inspection.architecture_drawing import draw
+from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
 from .command_line import (
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     """Write the page or the figure, and print its size."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    content = (draw(load_architecture(args.architecture)) if args.architecture else explorer_page(args)).encode()
+    content = (draw(model_without_weights(args.architecture)) if args.architecture else explorer_page(args)).encode()
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(args.output, [content])
     size = f"{len(content) / 1e6:.1f} MB" if len(content) > 1e5 else f"{len(content) / 1e3:.0f} kB"

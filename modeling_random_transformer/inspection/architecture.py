@@ -1,8 +1,13 @@
-"""The module tree of a model as the blocks of the paper's Figure 1: names, shapes, parameter counts, tied weights."""
+"""Figure 1 of the paper for a model of this package, as an SVG: names, shapes and parameter counts of its modules.
 
-from collections.abc import Iterable
+A stack is a column of boxes from its input at the bottom to its output. Coordinates are pixels; y grows downwards.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import torch
@@ -12,93 +17,43 @@ from .. import modeling_random_transformer as models
 from ..configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
 from ..inference.loading import check_config
 
-# Output layers of the task heads, and their results.
+WIDTH, ROW = 330, 17  # of the boxes; height of a line of text
+SIDE, GAP = 60, 90  # beside the boxes, for residual connections and frames; between two stacks
+STYLE = """
+text { font: 11px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1b1b1b; }
+.name { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 10.5px; }
+.bold { font-weight: 600; }
+.heading { font-size: 15px; font-weight: 600; }
+rect { stroke: #333333; }
+path { stroke: #333333; stroke-width: 1.3; fill: none; }
+circle { stroke: #333333; fill: #ffffff; }
+.page { fill: #ffffff; stroke: #cccccc; }
+.stack { fill: #fafafa; stroke: #bbbbbb; stroke-dasharray: 5 4; }
+.layers { fill: #f0f0f0; stroke: #999999; }
+.embedding { fill: #fbe0e0; }
+.positions { fill: #ffffff; }
+.attention { fill: #ffe3bf; }
+.feed-forward { fill: #c9e7f5; }
+.norm { fill: #f4f3c2; }
+.output { fill: #dcdff2; }
+"""
+ARROW = (
+    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<polygon points="0,0.5 8,4 0,7.5" fill="#333333"/></marker></defs>'
+)
+# The output layers of the task heads: name and shape of the result.
 HEADS = {
-    "lm_head": "logits",
-    "score": "logits",
-    "qa_outputs": "start and end logits",
+    "lm_head": ("logits", "[batch, {length}, {width:,}]"),
+    "score": ("logits", "[batch, {length}, {width:,}]"),
+    "qa_outputs": ("start and end logits", "[batch, {length}] each"),
 }
 
-
-@dataclass(frozen=True)
-class Block:
-    """A box of the figure.
-
-    Attributes:
-        kind: `"embedding"`, `"positions"`, `"attention"`, `"feed_forward"`, `"norm"` or `"output"`.
-        title: what the block computes.
-        name: its path in the stack or, in a layer, in the layer; empty for the feed-forward network, which has none.
-        parts: names and shapes of its submodules.
-        parameters: full names in the model; for a layer, those of the first one.
-        count: how many numbers these parameters have, those of tied weights included.
-        note: a formula or a property.
-    """
-
-    kind: str
-    title: str
-    name: str
-    parts: tuple[tuple[str, str], ...] = ()
-    parameters: tuple[str, ...] = ()
-    count: int = 0
-    note: str = ""
+CROSS_ATTENTION = "Cross-attention"
+Rows = list[tuple[str, str]]  # the text of a box: at its left and its right edge, by line
 
 
-@dataclass(frozen=True)
-class SubLayer:
-    """Attention or the feed-forward network, with the layer norm of its residual connection."""
-
-    block: Block
-    norm: Block
-    from_encoder: bool = False
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The encoder or the decoder. `layer_count` is the number of parameters of one of its `layers` layers."""
-
-    name: str
-    path: str
-    class_name: str
-    inputs: tuple[str, str]  # name and shape
-    embedding: Block
-    positions: Block | None
-    layers: int
-    layer_count: int
-    sub_layers: tuple[SubLayer, ...]
-    final_norm: Block | None
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A model as the figure shows it.
-
-    Attributes:
-        title: the class of the model.
-        count: number of parameters; tied weights count once.
-        pre_norm: whether the layer norms precede the sub-layers.
-        facts: sizes and options, one line each.
-        stacks: encoder, decoder or both.
-        shared: the embedding matrix that stacks share, if there is one.
-        head: the output layer, if the model has one.
-        pooled: whether the head's input is the mean over the tokens.
-        output: name and shape of the result.
-        tied: names of the embeddings and output layers that have the same weights.
-    """
-
-    title: str
-    count: int
-    pre_norm: bool
-    facts: tuple[str, ...]
-    stacks: tuple[Stack, ...]
-    shared: Block | None
-    head: Block | None
-    pooled: bool
-    output: tuple[str, str]
-    tied: tuple[str, ...]
-
-
-def load_architecture(folder: Path) -> Architecture:
-    """The architecture of a saved model. Only its config.json is read.
+def model_without_weights(folder: Path) -> nn.Module:
+    """A saved model on the meta device. Only its config.json is read.
 
     Raises:
         ValueError: the configuration is invalid or names no class of this package.
@@ -108,168 +63,251 @@ def load_architecture(folder: Path) -> Architecture:
     (name, *_) = config.architectures or [MODEL_CLASSES["AutoModelForSeq2SeqLM"]]
     if name not in MODEL_CLASSES.values():
         raise ValueError(f"architectures must contain one of {', '.join(MODEL_CLASSES.values())}, got {name!r}.")
-    return build_architecture(config, name)
-
-
-def build_architecture(config: RandomTransformerConfig, class_name: str) -> Architecture:
-    """The architecture of a model of this class, built without weights (on the meta device)."""
     with torch.device("meta"):
-        return describe(getattr(models, class_name)(config))
+        return getattr(models, name)(config)
 
 
-def describe(model: Any) -> Architecture:
-    """The blocks of a model of this package, read from its modules."""
-    base, config = model.base_model, model.config
+def draw(model: Any) -> str:
+    """The figure of a model of this package as the text of an SVG file. Its weights are not used."""
+    base, tied = model.base_model, tied_names(model)
     prefix = "" if base is model else f"{model.base_model_prefix}."
-    stacks = tuple(
-        describe_stack(stack, f"{prefix}{name}", config)
-        for name, stack in base.named_children()
-        if name in ("encoder", "decoder")
-    )
-    shared = getattr(base, "shared", None)
-    head_name = next((name for name in HEADS if hasattr(model, name)), None)
-    head = describe_head(model, head_name) if head_name else None
-    length = "target_len" if len(stacks) == 2 else "length"
-    pooled = type(model).__name__.endswith("ForSequenceClassification")
-    if head_name is None:
-        output = ("last_hidden_state", f"[batch, {length}, {config.d_model:,}]")
-    elif head_name == "qa_outputs":
-        output = (HEADS[head_name], f"[batch, {length}] each")
-    else:
-        width = getattr(model, head_name).out_features
-        output = (HEADS[head_name], f"[batch, {width:,}]" if pooled else f"[batch, {length}, {width:,}]")
-    return Architecture(
-        title=type(model).__name__,
-        count=sum(parameter.numel() for parameter in model.parameters()),
-        pre_norm=config.norm_order == "pre",
-        facts=facts(config),
-        stacks=stacks,
-        shared=None if shared is None else describe_embedding(shared, f"{prefix}shared", "Shared embedding"),
-        head=head,
-        pooled=pooled,
-        output=output,
-        tied=tied_names(model),
+    stacks = {f"{prefix}{name}": stack for name, stack in base.named_children() if name in ("encoder", "decoder")}
+    elements: list[str] = []
+    columns = [Column(elements, index * (WIDTH + 2 * SIDE + GAP), index == 1) for index in range(len(stacks))]
+    for column, (path, stack) in zip(columns, stacks.items(), strict=True):
+        draw_stack(column, path, stack, f"{path}.embed_tokens" in tied)
+    if len(columns) == 2:
+        connect(*columns, model.config.d_model)
+    draw_head(columns[-1], model, tied)
+    header = header_lines(model, tied)
+    top = min(columns[0].y - 24 - 20 * len(header), columns[-1].y - 20)
+    for index, line in enumerate(header):
+        columns[0].text(20, top + 30 + 20 * index, line, "" if index else "heading")
+    description = f"{'; '.join(f'{path}: {stack_text(stack)}' for path, stack in stacks.items())}. {'. '.join(header)}."
+    return document(elements, (columns[-1].left + WIDTH + 2 * SIDE, 64 - top), top, header[0], description)
+
+
+def document(elements: list[str], size: tuple[float, float], top: float, title: str, description: str) -> str:
+    """The elements as an SVG of this width and height, with a title and a description for screen readers."""
+    width, height = size
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {top:g} {width:g} {height:g}" width="{width:g}" '
+            f'height="{height:g}" role="img" aria-labelledby="architecture-title architecture-description">',
+            f'<title id="architecture-title">Architecture of {escape(title)}</title>',
+            f'<desc id="architecture-description">{escape(description)}</desc>',
+            f"<style>{STYLE}</style>",
+            ARROW,
+            f'<rect class="page" x="0.5" y="{top + 0.5:g}" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>',
+            *elements,
+            "</svg>\n",
+        )
     )
 
 
-def facts(config: RandomTransformerConfig) -> tuple[str, ...]:
-    """Sizes and options, one line each."""
+def header_lines(model: Any, tied: list[str]) -> list[str]:
+    """The class, sizes and options of a model; tied weights count once."""
+    config = model.config
     order = {"post": "post-norm: LayerNorm(x + sublayer(x))", "pre": "pre-norm: x + sublayer(LayerNorm(x))"}
     rates = {"dropout": config.dropout, "attention": config.attention_dropout, "activation": config.activation_dropout}
-    used = ", ".join(f"{name} {rate:g}" for name, rate in rates.items() if rate or name == "dropout")
-    return (
-        f"d_model {config.d_model:,}, d_ff {config.d_ff:,}",
+    return [
+        type(model).__name__,
+        f"{count(model)} parameters (in the boxes on the right)",
+        f"d_model {config.d_model:,}, d_ff {config.d_ff:,}, vocabulary of {config.vocab_size:,} tokens",
         f"{config.num_heads} heads, d_k {config.d_k}, d_v {config.d_v}",
-        f"vocabulary of {config.vocab_size:,} tokens",
         order[config.norm_order],
-        used,
-    )
+        ", ".join(f"{name} {rate:g}" for name, rate in rates.items() if rate or name == "dropout"),
+        *wrap(f"tied weights: {', '.join(tied)}" if tied else "", 60),
+    ]
 
 
-def tied_names(model: nn.Module) -> tuple[str, ...]:
+def tied_names(model: nn.Module) -> list[str]:
     """The modules whose weight is one tensor, as names in the model. At most one tensor is shared in this package."""
     modules: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         modules.setdefault(id(parameter), []).append(name.removesuffix(".weight"))
-    return next((tuple(names) for names in modules.values() if len(names) > 1), ())
+    return next((names for names in modules.values() if len(names) > 1), [])
 
 
-def describe_stack(stack: Any, path: str, config: RandomTransformerConfig) -> Stack:
-    """The blocks of an encoder or a decoder, from input to output."""
-    name = path.rpartition(".")[2]
-    target = name == "decoder" and config.is_encoder_decoder
+@dataclass
+class Column:
+    """Draws boxes upwards along the residual stream. `y` is the upper end of what is drawn.
+
+    The decoder of an encoder-decoder is mirrored: the encoder's output enters it from the left.
+    """
+
+    elements: list[str]
+    left: float
+    mirrored: bool
+    y: float = 0
+    memory_y: float = 0  # where keys and values of the encoder enter cross-attention
+
+    @property
+    def x(self) -> float:
+        return self.left + SIDE + WIDTH / 2
+
+    def text(self, x: float, y: float, text: str, style: str = "", anchor: str = "start") -> None:
+        """Text at a baseline; `x` is relative to the column."""
+        place = f'x="{self.left + x:g}" y="{y:g}" text-anchor="{anchor}"'
+        self.elements.append(f'<text {place} class="{style}">{escape(text)}</text>')
+
+    def line(self, *points: tuple[float, float], arrow: bool = False) -> None:
+        path = "L".join(f"{x:g},{y:g}" for x, y in points)
+        self.elements.append(f'<path d="M{path}"' + (' marker-end="url(#arrow)"/>' if arrow else "/>"))
+
+    def go_up(self, height: float, arrow: bool = False) -> None:
+        self.line((self.x, self.y), (self.x, self.y - height), arrow=arrow)
+        self.y -= height
+
+    def box(self, style: str, rows: Rows) -> None:
+        """A box of lines of text, of which the first is the title, with an arrow to it."""
+        self.go_up(16, arrow=True)
+        if rows[0][0] == CROSS_ATTENTION:
+            self.memory_y = self.y - ROW - 4  # between the keys and the values
+        self.y -= ROW * len(rows) + 8
+        self.frame(style, self.y, ROW * len(rows) + 8, SIDE, len(self.elements), rows)
+
+    def frame(self, style: str, top: float, height: float, left: float, position: int, rows: Rows) -> None:
+        """A rectangle before the element at a position, and its text."""
+        place = f'x="{self.left + left:g}" y="{top:g}" width="{WIDTH + 2 * (SIDE - left):g}" height="{height:g}"'
+        self.elements.insert(position, f'<rect class="{style}" {place} rx="5"/>')
+        for index, (name, value) in enumerate(rows):
+            y = top + ROW * (index + 1)
+            self.text(left + 10, y, name, "name" if index else "bold")
+            self.text(WIDTH + 2 * SIDE - left - 10, y, value, "name" if index else "", "end")
+
+    def sub_layer(self, style: str, rows: Rows, norm: Rows, pre_norm: bool) -> None:
+        """A sub-layer with its residual connection, and its layer norm before it (pre-norm) or after the sum."""
+        self.go_up(12)
+        start = self.y
+        if pre_norm:
+            self.box("norm", norm)
+        self.box(style, rows)
+        self.go_up(14)
+        self.y -= 9
+        side = 1 if self.mirrored else -1
+        outside = self.x + side * (WIDTH / 2 + 20)
+        self.line((self.x, start), (outside, start), (outside, self.y), (self.x + side * 9, self.y), arrow=True)
+        self.elements.append(f'<circle cx="{self.x:g}" cy="{self.y:g}" r="9"/>')
+        self.line((self.x - 5, self.y), (self.x + 5, self.y))
+        self.line((self.x, self.y - 5), (self.x, self.y + 5))
+        self.y -= 9
+        if not pre_norm:
+            self.box("norm", norm)
+
+
+def draw_stack(column: Column, path: str, stack: Any, tied: bool) -> None:
+    """An encoder or a decoder, from its input to its output."""
+    config, layer, position = stack.config, stack.layers[0], len(column.elements)
+    target = path.endswith("decoder") and config.is_encoder_decoder
     length = "length" if not config.is_encoder_decoder else "target_len" if target else "source_len"
-    first = stack.layers[0]
-    embedding = describe_embedding(stack.embed_tokens, f"{path}.embed_tokens", "Token embedding")
-    scaling = f"times √{config.d_model:,}" if config.scale_embedding else "not scaled"
-    return Stack(
-        name=name,
-        path=path,
-        class_name=type(stack).__name__,
-        inputs=("decoder_input_ids" if target else "input_ids", f"[batch, {length}]"),
-        embedding=Block(**{**vars(embedding), "name": "embed_tokens", "note": scaling}),
-        positions=describe_positions(stack.embed_positions, path, config),
-        layers=len(stack.layers),
-        layer_count=sum(parameter.numel() for parameter in first.parameters()),
-        sub_layers=tuple(describe_sub_layers(first, f"{path}.layers.0")),
-        final_norm=None
-        if isinstance(stack.layer_norm, nn.Identity)
-        else describe_norm(stack.layer_norm, "layer_norm", f"{path}.layer_norm"),
-    )
+    column.text(SIDE + WIDTH / 2, 48, f"[batch, {length}]", "name", "middle")
+    column.text(SIDE + WIDTH / 2, 32, "decoder_input_ids" if target else "input_ids", "bold", "middle")
+    bottom = column.y = 16
+    column.box("embedding", embedding_rows(stack, tied))
+    if stack.embed_positions is not None:
+        column.box("positions", position_rows(stack.embed_positions, config))
+    inner = len(column.elements)
+    column.go_up(24)
+    start = column.y + 8
+    for name, rows in sub_layers(layer):
+        norm_name = "final_layer_norm" if name == "feed-forward" else f"{name}_layer_norm"
+        style = "feed-forward" if name == "feed-forward" else "attention"
+        column.sub_layer(style, rows, norm_rows(layer, norm_name), config.norm_order == "pre")
+    column.go_up(30)
+    numbers = "layers.0" if len(stack.layers) == 1 else f"layers.0 … {len(stack.layers) - 1}"
+    title = [(f"{len(stack.layers)} × {numbers}", f"{count(layer)} each")]
+    column.frame("layers", column.y, start - column.y, 26, inner, title)
+    if isinstance(stack.layer_norm, nn.LayerNorm):
+        column.box("norm", norm_rows(stack, "layer_norm"))
+    column.go_up(36)
+    column.frame("stack", column.y, bottom - 8 - column.y, 12, position, [(path, type(stack).__name__)])
 
 
-def describe_embedding(module: nn.Embedding, path: str, title: str) -> Block:
-    shape = f"{module.num_embeddings:,} × {module.embedding_dim:,}"
-    return Block("embedding", title, path, (("weight", shape),), *numbers({path: module}))
-
-
-def describe_positions(module: nn.Module | None, path: str, config: RandomTransformerConfig) -> Block | None:
-    if module is None:
-        return None
-    note = "sinusoidal"
-    if isinstance(module, nn.Embedding):
-        note = f"{module.num_embeddings:,} × {module.embedding_dim:,}"
-    elif config.sinusoid_layout != "interleaved":
-        note = f"{config.sinusoid_layout} sinusoids"
-    parameters, count = numbers({f"{path}.embed_positions": module})
-    return Block("positions", "Positions", "embed_positions", (), parameters, count, note)
-
-
-def describe_sub_layers(layer: Any, path: str) -> Iterable[SubLayer]:
-    """The sub-layers of a layer in the order of its `forward`."""
+def sub_layers(layer: Any) -> Iterator[tuple[str, Rows]]:
+    """The name and the text of each sub-layer, in the order of `forward`."""
     for name in ("self_attn", "encoder_attn"):
         if hasattr(layer, name):
-            norm_name = f"{name}_layer_norm"
-            yield SubLayer(
-                describe_attention(getattr(layer, name), name, f"{path}.{name}"),
-                describe_norm(getattr(layer, norm_name), norm_name, f"{path}.{norm_name}"),
-                from_encoder=name == "encoder_attn",
-            )
-    activation = type(layer.activation_fn).__name__
-    feed_forward = Block(
-        "feed_forward",
-        "Feed-forward network",
-        "",
-        (("fc1", linear_shape(layer.fc1)), ("activation_fn", activation), ("fc2", linear_shape(layer.fc2))),
-        *numbers({f"{path}.{name}": getattr(layer, name) for name in ("fc1", "activation_fn", "fc2")}),
-    )
-    norm = describe_norm(layer.final_layer_norm, "final_layer_norm", f"{path}.final_layer_norm")
-    yield SubLayer(feed_forward, norm)
+            yield name, attention_rows(getattr(layer, name), name)
+    shapes = [
+        ("fc2", shape(layer.fc2)),
+        ("activation_fn", type(layer.activation_fn).__name__),
+        ("fc1", shape(layer.fc1)),
+    ]
+    yield "feed-forward", [("Feed-forward network", count(layer.fc1, layer.activation_fn, layer.fc2)), *shapes]
 
 
-def describe_attention(attention: Any, name: str, path: str) -> Block:
+def attention_rows(attention: Any, name: str) -> Rows:
     """Queries, keys and values of all heads; `8 × 64` is the width of eight heads of 64."""
     config = attention.config
-    heads = {"q_proj": config.d_k, "k_proj": config.d_k, "v_proj": config.d_v}
-    order = ("k_proj", "v_proj", "q_proj") if name == "encoder_attn" else tuple(heads)
-    shapes = [
-        (part, f"{getattr(attention, part).in_features:,} → {config.num_heads} × {heads[part]}") for part in order
-    ]
-    shapes.append(("out_proj", f"{config.num_heads} × {config.d_v} → {attention.out_proj.out_features:,}"))
-    title = "Cross-attention" if name == "encoder_attn" else "Self-attention"
-    if attention.is_causal:
-        title = "Masked self-attention"
+    title = CROSS_ATTENTION if name == "encoder_attn" else "Self-attention"
     default = attention.scaling == config.d_k**-0.5
     scale = f" / √{config.d_k}" if default else f" · {attention.scaling:.4g}"
-    formula = f"softmax(Q·Kᵀ{scale})·V in {config.num_heads} head{'s' if config.num_heads > 1 else ''}"
-    return Block("attention", title, name, tuple(shapes), *numbers({path: attention}), formula)
+    heads = f"{config.num_heads} head{'s' if config.num_heads > 1 else ''}"
+    widths = {"q_proj": config.d_k, "k_proj": config.d_k, "v_proj": config.d_v}
+    return [
+        ("Masked self-attention" if attention.is_causal else title, count(attention)),
+        (name, f"softmax(Q·Kᵀ{scale})·V in {heads}"),
+        ("out_proj", f"{config.num_heads} × {config.d_v} → {attention.out_proj.out_features:,}"),
+        *((part, f"{config.d_model:,} → {config.num_heads} × {width}") for part, width in widths.items()),
+    ]
 
 
-def describe_norm(module: Any, name: str, path: str) -> Block:
-    return Block("norm", "LayerNorm", name, (), *numbers({path: module}))
+def embedding_rows(stack: Any, tied: bool) -> Rows:
+    table, config = stack.embed_tokens, stack.config
+    scaling = f"times √{config.d_model:,}" if config.scale_embedding else "not scaled"
+    title = ("Token embedding", count(table) + ", tied" * tied)
+    return [title, ("embed_tokens", f"{table.num_embeddings:,} × {table.embedding_dim:,}, {scaling}")]
 
 
-def describe_head(model: Any, name: str) -> Block:
-    """The output layer of a task head."""
-    layer = getattr(model, name)
-    return Block("output", "Linear", name, (("weight", linear_shape(layer)),), *numbers({name: layer}))
+def position_rows(positions: nn.Module, config: RandomTransformerConfig) -> Rows:
+    if isinstance(positions, nn.Embedding):
+        kind = f"learned, {positions.num_embeddings:,} × {positions.embedding_dim:,}"
+    else:
+        kind = "sinusoidal" if config.sinusoid_layout == "interleaved" else f"{config.sinusoid_layout} sinusoids"
+    return [("+ positions", count(positions)), ("embed_positions", kind)]
 
 
-def linear_shape(layer: Any) -> str:
+def norm_rows(parent: Any, name: str) -> Rows:
+    return [(f"LayerNorm {name}", count(getattr(parent, name)))]
+
+
+def shape(layer: Any) -> str:
     return f"{layer.in_features:,} → {layer.out_features:,}"
 
 
-def numbers(modules: dict[str, nn.Module]) -> tuple[tuple[str, ...], int]:
-    """The full names of the parameters of some modules, and how many numbers they have."""
-    found = {f"{path}.{name}": value for path, module in modules.items() for name, value in module.named_parameters()}
-    return tuple(found), sum(value.numel() for value in found.values())
+def count(*modules: nn.Module) -> str:
+    """The number of parameters."""
+    return f"{sum(parameter.numel() for module in modules for parameter in module.parameters()):,}"
+
+
+def connect(encoder: Column, decoder: Column, d_model: int) -> None:
+    """The encoder's output to the keys and values of the decoder's cross-attention."""
+    lane = decoder.left - GAP / 2
+    encoder.text(SIDE + WIDTH / 2 + 10, encoder.y - 8, f"last_hidden_state [batch, source_len, {d_model:,}]", "name")
+    points = [(encoder.x, encoder.y), (lane, encoder.y), (lane, decoder.memory_y)]
+    encoder.line(*points, (decoder.left + SIDE, decoder.memory_y), arrow=True)
+
+
+def draw_head(column: Column, model: Any, tied: list[str]) -> None:
+    """What follows the last stack: the mean over the tokens for classes of sequences, the output layer, the result."""
+    length = "target_len" if model.config.is_encoder_decoder else "length"
+    name = next((name for name in HEADS if hasattr(model, name)), None)
+    result, size = "last_hidden_state", f"[batch, {length}, {model.config.d_model:,}]"
+    if name is not None:
+        layer, pooled = getattr(model, name), type(model).__name__.endswith("ForSequenceClassification")
+        if pooled:
+            column.box("positions", [("mean over tokens", "0")])
+        column.box("output", [("Linear", count(layer) + ", tied" * (name in tied)), (name, shape(layer))])
+        result, size = HEADS[name]
+        size = ("[batch, {width:,}]" if pooled else size).format(length=length, width=layer.out_features)
+    column.go_up(20, arrow=True)
+    column.text(SIDE + WIDTH / 2, column.y - 24, result, "bold", "middle")
+    column.text(SIDE + WIDTH / 2, column.y - 8, size, "name", "middle")
+    column.y -= 36
+
+
+def stack_text(stack: Any) -> str:
+    """A stack in words."""
+    titles = ", ".join(rows[0][0].lower() for _, rows in sub_layers(stack.layers[0]))
+    return f"token embedding, positions, {len(stack.layers)} layers of {titles}"
