@@ -77,7 +77,7 @@ def draw(model: Any) -> str:
     for column, (path, stack) in zip(columns, stacks.items(), strict=True):
         draw_stack(column, path, stack, f"{path}.embed_tokens" in tied)
     if len(columns) == 2:
-        connect(*columns, model.config.d_model)
+        connect(columns[0], columns[1], model.config.d_model)
     draw_head(columns[-1], model, tied)
     header = header_lines(model, tied)
     top = min(columns[0].y - 24 - 20 * len(header), columns[-1].y - 20)
