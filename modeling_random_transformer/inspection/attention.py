@@ -9,7 +9,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from ..modeling_random_transformer import eager_attention_forward, ungroup_weights
+from ..ops_random_transformer import masked_softmax
 from .observers import Observers
+from .paths import HEAD_VALUES
 
 TRACED = "random_transformer_traced"  # name of the instrumented attention in transformers' registry
 
@@ -29,36 +31,21 @@ class AttentionHooks:
         self.batch, self.query_len = states.shape[:2]
 
     def attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float,
-        dropout: float = 0.0,
-        **_: Any,
+        self, module: nn.Module, *projected: Tensor, mask: Tensor | None, scaling: float, dropout: float
     ) -> tuple[Tensor, Tensor]:
-        """Every step of scaled dot-product attention (paper 3.2.1), bitwise equal to `eager_attention_forward`.
-
-        Shapes are those of `eager_attention_forward`, with `[sources, heads, …]`.
-        """
-        heads = {
-            "query": self.replace("query", query),
-            "key": self.replace("key", key, by_query=False),
-            "value": self.replace("value", value, by_query=False),
-        }
-        heads["scores"] = self.replace("scores", torch.matmul(heads["query"], heads["key"].transpose(-1, -2)))
-        heads["scaled_scores"] = scores = self.replace("scaled_scores", heads["scores"] * scaling)
-        mask = scores.new_zeros(()) if attention_mask is None else attention_mask
-        mask = mask.expand(len(scores), scores.shape[1], *scores.shape[2:])
-        heads["mask"] = mask = self.replace("mask", mask)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        weights = (scores + mask).softmax(dim=-1).masked_fill(mask <= torch.finfo(mask.dtype).min, 0.0)
-        heads["weights"] = weights = self.replace("weights", weights.to(query.dtype))
-        outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ heads["value"]
-        heads["output"] = outputs = self.replace("output", outputs)
-        self.record_heads(heads)
+        """Every step of `eager_attention_forward` (paper 3.2.1), bitwise equal. Rows are grouped by source."""
+        query, key, value = (
+            self.replace(name, states, by_query=name == "query")
+            for name, states in zip(("query", "key", "value"), projected, strict=True)
+        )
+        scores = self.replace("scores", torch.matmul(query, key.transpose(-1, -2)))
+        scaled = self.replace("scaled_scores", scores * scaling)
+        mask = self.replace("mask", (scaled.new_zeros(()) if mask is None else mask).expand(scaled.shape))
+        weights = self.replace("weights", masked_softmax(scaled, mask).to(projected[0].dtype))
+        outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
+        outputs = self.replace("output", outputs)
+        values = (query, key, value, scores, scaled, mask, weights, outputs)
+        self.record_heads(dict(zip(HEAD_VALUES, values, strict=True)))
         return outputs.transpose(1, 2), weights
 
     def replace(self, name: str, states: Tensor, by_query: bool = True) -> Tensor:
@@ -101,8 +88,10 @@ class AttentionHooks:
 def traced_attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """`eager_attention_forward` that passes its values to the observers of its module."""
     hooks = AttentionHooks.active.get(module)
-    attend = eager_attention_forward if hooks is None else hooks.attend
-    return attend(module, *args, **kwargs)
+    if hooks is None:
+        return eager_attention_forward(module, *args, **kwargs)
+    *projected, mask = args
+    return hooks.attend(module, *projected, mask=mask, scaling=kwargs["scaling"], dropout=kwargs["dropout"])
 
 
 AttentionInterface.register(TRACED, traced_attention)

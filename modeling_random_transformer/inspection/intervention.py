@@ -4,7 +4,6 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,17 +41,9 @@ def intervene(model: PreTrainedModel, replacements: Mapping[str, Replacement]) -
         ValueError: the model is not a Random Transformer or is compiled, a path matches no value, or a replacement
             does not have the shape of its value.
     """
-    intervention = Intervention(replacements, list(value_paths(model)))
+    intervention = Intervention(replacements, value_paths(model))
     with instrument(model, intervention):
         yield intervention.counts
-
-
-class Rule(NamedTuple):
-    """A replacement of one value, in one step or (`None`) in all."""
-
-    key: str
-    step: int | None
-    replacement: Replacement
 
 
 class Intervention(Observer):
@@ -65,25 +56,26 @@ class Intervention(Observer):
     def __init__(self, replacements: Mapping[str, Replacement], paths: list[str]):
         super().__init__()
         self.counts = dict.fromkeys(replacements, 0)
-        self._rules: dict[str, list[Rule]] = {}
+        # By path: the key of the replacement, its step (`None` for all), and the replacement.
+        self._rules: dict[str, list[tuple[str, int | None, Replacement]]] = {}
         for key, replacement in replacements.items():
             if not (callable(replacement) or isinstance(replacement, (int, float, Tensor))):
                 kind = type(replacement).__name__
                 raise ValueError(f"replacements[{key!r}] must be a number, a tensor or a function, got {kind}.")
             step, pattern = step_and_path(key)
             for path in matching_paths(pattern, paths):
-                self._rules.setdefault(path, []).append(Rule(key, step, replacement))
+                self._rules.setdefault(path, []).append((key, step, replacement))
 
     def replaces(self, path: str) -> bool:
         """Whether the value at this path is replaced at this step."""
-        return any(rule.step in (None, self.step) for rule in self._rules.get(path, ()))
+        return any(step in (None, self.step) for _, step, _ in self._rules.get(path, ()))
 
     def replace(self, path: str, value: Tensor) -> Tensor:
         """The new value."""
-        for rule in self._rules[path]:
-            if rule.step in (None, self.step):
-                value = new_value(rule, path, value)
-                self.counts[rule.key] += 1
+        for key, step, replacement in self._rules[path]:
+            if step in (None, self.step):
+                value = new_value(replacement, path, value)
+                self.counts[key] += 1
         return value
 
 
@@ -99,13 +91,13 @@ def matching_paths(pattern: str, paths: list[str]) -> list[str]:
     raise ValueError(f"replacements must have paths of this model, such as {', '.join(near)}, got {pattern!r}.")
 
 
-def new_value(rule: Rule, path: str, value: Tensor) -> Tensor:
+def new_value(replacement: Replacement, path: str, value: Tensor) -> Tensor:
     """The replacement in the shape, dtype and device of the value.
 
     Raises:
         ValueError: it cannot be broadcast to this shape.
     """
-    new = rule.replacement(value) if callable(rule.replacement) else rule.replacement
+    new = replacement(value) if callable(replacement) else replacement
     if not isinstance(new, (int, float, Tensor)):
         raise ValueError(f"the function for {path!r} must return a tensor or a number, got {type(new).__name__}.")
     new = torch.as_tensor(new).to(value)

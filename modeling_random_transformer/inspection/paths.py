@@ -1,7 +1,6 @@
 """Paths of the values of a model, and their descriptions: formula and section of "Attention Is All You Need"."""
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -45,32 +44,27 @@ def find_stacks(model: PreTrainedModel) -> dict[str, Any]:
     return {"decoder" if stack.layers[0].self_attn.is_causal else "encoder": stack for stack in stacks}
 
 
-def value_paths(model: PreTrainedModel) -> Iterator[str]:
+def value_paths(model: PreTrainedModel) -> list[str]:
     """The paths of all values of one pass, without `step.N.`."""
+    paths = []
     for name, stack in find_stacks(model).items():
-        embedding = ["ids", "token", "scaled", "position", "sum"]
-        if stack.embed_positions is None:
-            embedding.remove("position")
-        yield from (f"{name}.embedding.{value}" for value in embedding)
+        embedding = ("ids", "token", "scaled", *["position"] * (stack.embed_positions is not None), "sum")
+        paths += [f"{name}.embedding.{value}" for value in embedding]
         for index, layer in enumerate(stack.layers):
-            yield from layer_paths(f"{name}.layers.{index}", layer)
-        if model.config.final_layer_norm:
-            yield from (f"{name}.final.{value}" for value in NORM_VALUES)
-        yield f"{name}.output"
-    if getattr(model, "lm_head", None) is not None:
-        yield from ("logits", "probabilities", "choice")
-
-
-def layer_paths(path: str, layer: Any) -> Iterator[str]:
-    """The paths of a layer's values."""
-    attentions = [name for name in ("self_attn", "encoder_attn") if hasattr(layer, name)]
-    for name in attentions:
-        heads = range(layer.config.num_heads)
-        yield from (f"{path}.{name}.head.{head}.{value}" for head in heads for value in HEAD_VALUES)
-        yield from (f"{path}.{name}.{value}" for value in ("concatenated", "output"))
-    yield from (f"{path}.ffn.{value}" for value in ("inner", "activation", "output"))
-    for name in (*attentions, "ffn"):
-        yield from (f"{path}.{name}.{value}" for value in ("residual", *NORM_VALUES))
+            for part in ("self_attn", "encoder_attn", "ffn"):
+                path = f"{name}.layers.{index}.{part}"
+                if part == "ffn":
+                    paths += [f"{path}.inner", f"{path}.activation"]
+                elif hasattr(layer, part):
+                    heads = range(layer.config.num_heads)
+                    paths += [f"{path}.head.{head}.{value}" for head in heads for value in HEAD_VALUES]
+                    paths += [f"{path}.concatenated"]
+                else:
+                    continue
+                paths += [f"{path}.{value}" for value in ("output", "residual", *NORM_VALUES)]
+        final = NORM_VALUES if model.config.final_layer_norm else ()
+        paths += [*(f"{name}.final.{value}" for value in final), f"{name}.output"]
+    return [*paths, *(["logits", "probabilities", "choice"] if hasattr(model, "lm_head") else [])]
 
 
 class Step(NamedTuple):

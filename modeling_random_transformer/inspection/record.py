@@ -4,7 +4,6 @@ import difflib
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -45,7 +44,7 @@ def trace(
     check_indices("heads", heads, model.config.num_heads)
     check_indices("steps", steps, None)
     recorded = Trace(model.config)
-    recorder = Recorder(recorded, Selection(layers, heads, steps), convert_file_size_to_int(max_memory))
+    recorder = Recorder(recorded, (steps, layers, heads), convert_file_size_to_int(max_memory))
     with instrument(model, recorder):
         yield recorded
 
@@ -118,46 +117,32 @@ class Trace(Mapping[str, Tensor]):
         return f"<Trace of {len(self)} values>"
 
 
-@dataclass
-class Selection:
-    """Layers, heads and decoder passes to record; `None` selects all."""
-
-    layers: Collection[int] | None
-    heads: Collection[int] | None
-    steps: Collection[int] | None
-
-
 class Recorder(Observer):
-    """Fills a trace. Paths of the decoder's second and later passes start with `step.N.`."""
+    """Fills a trace. Paths of the decoder's second and later passes start with `step.N.`.
+
+    `selection` has the decoder passes, layers and heads to record; `None` selects all.
+    """
 
     only_one = True
 
-    def __init__(self, trace: Trace, selection: Selection, max_bytes: int):
+    def __init__(self, trace: Trace, selection: tuple[Collection[int] | None, ...], max_bytes: int):
         super().__init__()
         self.trace, self.selection = trace, selection
-        self.bytes_left = max_bytes
-        self.max_bytes = max_bytes
+        self.bytes_left = self.max_bytes = max_bytes
 
     def selects(self, path: str) -> bool:
         """Whether the value at this path is recorded at this step."""
-        chosen = (self.selection.steps, self.selection.layers, self.selection.heads)
-        indices = (self.step, *layer_and_head(path))
-        return all(
-            numbers is None or index is None or index in numbers for numbers, index in zip(chosen, indices, strict=True)
-        )
+        indices = zip(self.selection, (self.step, *layer_and_head(path)), strict=True)
+        return all(numbers is None or index is None or index in numbers for numbers, index in indices)
 
     def record(self, path: str, value: Tensor) -> None:
         """Store a copy of a value if the memory limit allows it."""
         size = value.numel() * value.element_size()
-        if size > self.bytes_left:
-            self.leave_out()
+        if size <= self.bytes_left:
+            self.bytes_left -= size
+            prefix = f"step.{self.step}." if self.step else ""
+            self.trace._values[prefix + path] = value.detach().clone()
             return
-        self.bytes_left -= size
-        prefix = f"step.{self.step}." if self.step else ""
-        self.trace._values[prefix + path] = value.detach().clone()
-
-    def leave_out(self) -> None:
-        """Count a skipped value and warn once."""
         self.trace.left_out += 1
         if self.trace.left_out == 1:
             text = f"the trace has reached max_memory={self.max_bytes} bytes: later values are skipped."

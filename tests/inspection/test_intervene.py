@@ -1,5 +1,7 @@
 """Interventions against the trace, against edited weights, and against gradients."""
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ INPUTS = {**SOURCE, "decoder_input_ids": random_ids(2, 3, seed=1)}
 RECOMPUTED = ("mean", "variance", "probabilities")
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=["post-norm", "pre-norm", "no positions", "one final norm"])
 def model(request):
     return exact_model(**CONFIGS[request.param])
 
@@ -41,13 +43,11 @@ def changed(path):
     return lambda value: value * 1.5 + torch.linspace(0, 0.2, value.shape[-1]).to(value)
 
 
-@pytest.mark.parametrize("model_class", [None, RandomTransformerForCausalLM, RandomTransformerForMaskedLM])
-def test_paths_are_those_of_the_trace(model, model_class):
-    if model_class:
-        model = model_class(model.config).eval()
-    inputs = INPUTS if model_class is None else {"input_ids": INPUTS["input_ids"]}
-    assert set(value_paths(model)) == set(run(model, inputs=inputs))
-    assert len(set(value_paths(model))) == len(list(value_paths(model)))
+def test_paths_are_those_of_the_trace(model):
+    assert sorted(value_paths(model)) == sorted(run(model))
+    for model_class in (RandomTransformerForCausalLM, RandomTransformerForMaskedLM):
+        one_stack = model_class(model.config).eval()
+        assert sorted(value_paths(one_stack)) == sorted(run(one_stack, inputs={"input_ids": INPUTS["input_ids"]}))
 
 
 def test_equal_values_change_nothing(model):
@@ -64,7 +64,7 @@ def test_equal_values_change_nothing(model):
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_every_value_is_replaced_and_used(norm_order):
     """A new value appears in the trace, changes the output, and changes no value that was computed before it."""
-    model = exact_model(norm_order=norm_order, encoder_layers=1, decoder_layers=2, final_layer_norm=True)
+    model = exact_model(norm_order=norm_order, encoder_layers=1, decoder_layers=1, final_layer_norm=True)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:  # biases of 0 and scales of 1 would let a later layer norm remove an effect
@@ -124,9 +124,13 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("path", EDITS)
-@pytest.mark.parametrize("norm_order", ["post", "pre"])
+@pytest.mark.parametrize(
+    ("norm_order", "path", "search"),
+    [
+        *zip(cycle(["post", "pre"]), EDITS, cycle(SEARCHES)),
+        *zip(cycle(["pre", "post"]), [*EDITS][:2] * 2, SEARCHES, strict=False),
+    ],
+)
 def test_ablation_equals_edited_weights(norm_order, path, search):
     options = SEARCHES[search] | {"max_new_tokens": 5, "eos_token_id": -1}
     model, edited = (exact_model(spread=2.0, norm_order=norm_order) for _ in range(2))
@@ -172,33 +176,11 @@ def test_patched_encoder_output_gives_the_other_translation():
         assert torch.equal(model.generate(**SOURCE, **options), expected)
 
 
-def test_frozen_attention():
-    """With the attention weights of another input, only the values depend on this one."""
-    model = exact_model()
-    other = run(model, inputs=INPUTS | {"input_ids": random_ids(2, 6, seed=5)})
-    weights = other.select("*.weights")
-    found = run(model, weights)
-    assert all(torch.equal(found[path], value) for path, value in weights.items())
-    assert not torch.equal(found["logits"], other["logits"])
-
-
-@pytest.mark.parametrize("first", ["trace", "intervene"])
-def test_order_of_nesting(first):
-    model, replacements = exact_model(), {"encoder.output": 0.5}
-    if first == "trace":
-        with trace(model) as found, intervene(model, replacements):
-            model(**INPUTS)
-    else:
-        with intervene(model, replacements), trace(model) as found:
-            model(**INPUTS)
-    assert (found["encoder.output"] == 0.5).all()
-
-
 def test_interventions_are_applied_in_order():
     model = exact_model()
     with (
-        trace(model) as found,
         intervene(model, {"logits": 1.0, "log*": lambda value: value * 3}) as inner,
+        trace(model) as found,
         intervene(model, {"logits": lambda value: value + 4}),
     ):
         model(**INPUTS)
@@ -239,9 +221,8 @@ PATCHED = (
 )
 
 
-@pytest.mark.parametrize("norm_order", ["post", "pre"])
-@pytest.mark.parametrize("path", PATCHED)
-def test_gradients_of_replacements(norm_order, path):
+@pytest.mark.parametrize(("path", "norm_order"), [*zip(PATCHED, cycle(["post", "pre"]))])
+def test_gradients_of_replacements(path, norm_order):
     model = exact_model(norm_order=norm_order, encoder_layers=1, decoder_layers=1)
     value = run(model)[path].requires_grad_()
 
@@ -309,9 +290,7 @@ def test_nothing_remains_after_an_error():
             r"must have paths .*encoder\.layers\.1\.ffn\.output.*, got 'encoder.layers.2",
         ),
         ({"step.x.logits": 0}, r"step\.N\.path .*got 'step\.x\.logits'"),
-        ({"step.1": 0}, "must have paths"),
         ({"logits": "0"}, r"replacements\['logits'\] must be a number, a tensor or a function, got str"),
-        ({"logits": None}, "got NoneType"),
     ],
     ids=str,
 )
@@ -324,7 +303,6 @@ def test_invalid_replacements_raise(replacements, message):
     ("replacement", "message"),
     [
         (torch.zeros(7, 16), r"encoder.output' must have shape \[2, 6, 16\], got \[7, 16\]"),
-        (lambda value: value[:1, :, :, None], r"must have shape \[2, 6, 16\]"),
         (lambda _: None, "must return a tensor or a number, got NoneType"),
     ],
 )
