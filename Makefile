@@ -50,11 +50,11 @@ test-device: $(VENV)/.ready ## tests on a simulated GPU, compiled at the first c
 
 test-fast: WORKERS = 2
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests
-	$(VENV)/bin/python $(PYTEST) -m "not slow" --ignore tests/export --ignore tests/conformance
+	$(VENV)/bin/python $(PYTEST) -m "not slow and not long" --ignore tests/export --ignore tests/conformance
 
 test-kernels: $(VENV)/.ready ## tests of CPU kernels that are not slow, with the instructions of older CPUs
-	$(AVX2) $(VENV)/bin/python $(PYTEST) -m "not slow" $(KERNEL_TESTS)
-	$(GENERIC) $(VENV)/bin/python $(PYTEST) -m "not slow" $(KERNEL_TESTS)
+	$(AVX2) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
+	$(GENERIC) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
 
 test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers
 	$(LOWEST)/bin/python $(PYTEST)
@@ -66,7 +66,7 @@ test-matrix: ## conformance and generation tests with several versions; updates 
 	$(PYTHON) .ci/test_matrix.py $(MATRIX)
 
 coverage: $(VENV)/.ready ## line and branch coverage of the package, as HTML in outputs/coverage
-	$(VENV)/bin/python $(PYTEST) -m "not slow" --cov --cov-report=term --cov-report=html:outputs/coverage
+	$(VENV)/bin/python $(PYTEST) -m "not slow and not long" --cov --cov-report=term --cov-report=html:outputs/coverage
 
 lint: $(VENV)/.ready ## ruff and mypy
 	$(VENV)/bin/ruff check .

@@ -47,10 +47,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXPORT = Path(__file__).parent / "export"
 QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
-# Files whose slow tests are part of `make test-all` only: the exported page in a browser, notebooks, the Space, damaged
-# files, graph compilation, and the GPU report on the simulated device.
+# Files whose slow tests are part of `make test-all` only: trained examples, pages in a browser, damaged files, compiled
+# graphs, pages of the documentation that start processes, and nodes and devices beyond two processes on a CPU.
 LONG = (
+    "benchmarks/test_gpu.py",
+    "conformance/test_distributed.py",
     "device/test_cuda_benchmarks.py",
+    "examples/test_classify_text.py",
+    "examples/test_compare_recurrent.py",
+    "examples/test_exercises.py",
+    "examples/test_exercises_beginners.py",
+    "examples/test_exercises_text.py",
+    "examples/test_exercises_trained.py",
+    "examples/test_language_model.py",
     "examples/test_notebooks.py",
     "examples/test_space.py",
     "export/test_web.py",
@@ -59,7 +68,12 @@ LONG = (
     "robustness/test_mutants.py",
     "robustness/test_readers.py",
     "test_compile.py",
+    "test_documentation.py",
+    "training/test_two_nodes.py",
 )
+
+# Tests with these fixtures too: a model trained for a minute and a half, and a browser.
+LONG_FIXTURES = {"quickstart_folder", "browser"}
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("deterministic")
@@ -140,7 +154,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=order)
     files = {Path(__file__).parent / name for name in LONG}
     for item in items:
-        if item.path in files and item.get_closest_marker("slow"):
+        is_long = item.path in files and item.get_closest_marker("slow")
+        if is_long or not LONG_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("long")
 
 

@@ -294,7 +294,7 @@ def test_generation_from_embeddings(model, options):
     assert torch.equal(generate(model, batch=batch, **options), generate(model, **options))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
 def test_compiled_forward_with_a_static_cache(model, options):
     expected = generate(model, **options)

@@ -311,6 +311,7 @@ def test_sequence_classification_learns_regression_and_multi_label(problem, labe
     assert learn(learner(RandomTransformerForSequenceClassification, **problem), batch, steps=150) < first / 3
 
 
+@pytest.mark.long
 def test_token_classification_learns_the_previous_token():
     """A token's label is whether the previous token is a 5."""
 
@@ -326,7 +327,7 @@ def test_token_classification_learns_the_previous_token():
     assert right[test["labels"] != -100].float().mean() > 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_question_answering_learns_spans():
     """The first token is the question: the token that starts the answer, which is two tokens long."""
 
@@ -349,7 +350,7 @@ def counting(rows, length):
     return (torch.randint(0, 8, (rows, 1)) + torch.arange(length)) % 8 + 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_masked_lm_learns_from_both_sides():
     def batch():
         ids = counting(32, 7)

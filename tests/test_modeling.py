@@ -424,7 +424,7 @@ def test_offloading_to_disk(tmp_path):
     assert torch.equal(loaded(input_ids=SOURCE, decoder_input_ids=TARGET).logits, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_compiling(norm_order):
     model = tiny_model(norm_order=norm_order)

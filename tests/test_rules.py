@@ -40,6 +40,7 @@ def test_sdpa_agrees_with_eager(variant, lengths, target_len, seed):
     torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
     reason="flex attention of PyTorch requires AVX2 on a CPU",
 )
+@pytest.mark.long
 def test_flex_attention_agrees_with_eager():
     model = tiny_model(d_model=32)  # flex attention requires d_k of at least 16
     batch = padded_batch([7, 4]) | {"decoder_input_ids": random_ids(2, 5)}

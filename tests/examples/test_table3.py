@@ -33,6 +33,7 @@ def flags(folder, rows, **changes):
     return [*given, "--rows", *rows, "--seeds", "1", "2"]
 
 
+@pytest.mark.long
 def test_rows_train_and_finished_rows_are_not_trained_again(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path)
     assert table3.main(flags(tmp_path, ["D-0.0", "base"])) == 0

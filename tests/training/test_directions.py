@@ -180,7 +180,7 @@ def test_the_recipe_of_four_directions(tmp_path, monkeypatch, capsys):
     assert sets == {"en-de", "en-fr", "de-en", "fr-en", "mean"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_target_tag_selects_between_copying_and_reversing(tmp_path):
     draw = random.Random(0)
     lines = list(dict.fromkeys(" ".join(draw.choices("abcdefgh", k=draw.randint(2, 5))) for _ in range(2000)))
