@@ -37,7 +37,7 @@ import pytest
 import torch
 from accelerate import PartialState
 from hypothesis import settings
-from transformers import logging
+from transformers import dynamic_module_utils, logging
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from tests.helpers.translation import random_tokenizer, random_translator
@@ -62,6 +62,7 @@ LONG = (
     "examples/test_language_model.py",
     "examples/test_notebooks.py",
     "examples/test_space.py",
+    "examples/test_walkthrough.py",
     "export/test_web.py",
     "inspection/test_architecture.py",
     "inspection/test_explorer.py",
@@ -92,6 +93,15 @@ def _restore_transformers_logging() -> Iterator[None]:
     yield
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of code that `trust_remote_code` copies: one per process, which imports their common package once."""
+    folder = tmp_path_factory.mktemp("modules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

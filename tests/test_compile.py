@@ -12,6 +12,8 @@ from tests.helpers import trainer_worker
 from tests.helpers.models import exact_model, padded_batch, random_ids
 from tests.helpers.trainer_worker import new_trainer
 
+pytestmark = pytest.mark.slow
+
 ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}  # compile time grows with the layers
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 BACKEND = {"backend": "aot_eager", "fullgraph": True}  # a graph break raises an error

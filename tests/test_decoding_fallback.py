@@ -90,11 +90,8 @@ EDITS = {
 
 
 @pytest.fixture
-def edited_model(tmp_path, tmp_path_factory, monkeypatch):
+def edited_model(tmp_path, modules_cache):  # noqa: ARG001 (patches where code is copied to)
     """Load a saved model whose copy of the modeling file has been edited."""
-    # One folder for all tests, since the package of all copies is imported once.
-    modules = tmp_path_factory.getbasetemp() / "modules"
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(modules))
 
     def load(edit, dtype=torch.float64, **options):
         folder = tmp_path / edit.replace(" ", "_").replace("%", "")

@@ -36,7 +36,6 @@ from transformers import (
     T5ForConditionalGeneration,
     TextIteratorStreamer,
     TextStreamer,
-    dynamic_module_utils,
     logging,
     pipeline,
 )
@@ -610,8 +609,8 @@ class TestSaving:
             }
         }
 
+    @pytest.mark.usefixtures("modules_cache")
     def test_remote_code_does_not_replace_the_registered_task(self, tokenizer, tmp_path, monkeypatch):
-        monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
         monkeypatch.setattr(sys, "path", [*sys.path])
         pipe = pipeline("seq2seq", model=random_model("BART", len(tokenizer)), tokenizer=tokenizer, device="cpu")
         pipe.save_pretrained(tmp_path / "saved")

@@ -71,7 +71,7 @@ def new_trainer(model, tokenizer, folder, **overrides):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trained_model_reverses_strings(tokenizer, tmp_path):
     model = new_model()
     trainer = new_trainer(model, tokenizer, tmp_path, max_steps=300, label_smoothing_factor=0.1)

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not 
 # 9. Complexity
 
 
+@pytest.mark.slow
 def test_operations_of_table_1():
     """Multiplications and additions: attention n²·d, recurrence n·d², convolution k·n·d², times a constant."""
     for n, d in complexity.SIZES:
@@ -213,6 +214,7 @@ def test_positions_that_were_not_trained():
 # Plots and errors
 
 
+@pytest.mark.slow
 def test_plots_are_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(complexity, "RECALL_LENGTHS", (4,))
     complexity.show_complexity(complexity.compare_complexity(seed=0, lengths=(4,), training_steps=1), tmp_path)

@@ -376,6 +376,7 @@ class TestProcesses:
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]
 
+    @pytest.mark.long
     def test_resume_after_random_kills(self, alone, source, output, expected):
         draw = random.Random(2017)
         for _ in range(3):
@@ -389,6 +390,7 @@ class TestProcesses:
         assert output.read_bytes() == expected
         assert sorted(output.parent.iterdir()) == [source, output]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("processes", [TWO, ["--cpu", "--num_processes", "2"]], ids=["two", "--cpu"])
     def test_processes_exit_with_a_killed_launcher(self, launch, alone, output, expected, processes):
         """One process continues."""

@@ -17,7 +17,7 @@ from tests.helpers.models import EOS
 
 ENGINES = [
     pytest.param("ctranslate2", marks=needs("ctranslate2")),
-    pytest.param("onnx", marks=[*needs("onnx"), pytest.mark.slow]),  # about ten seconds of CPU time
+    pytest.param("onnx", marks=[*needs("onnx"), pytest.mark.long]),  # about ten seconds of CPU time
 ]
 
 

@@ -32,7 +32,9 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(
+    scope="module", params=["post-norm", *(pytest.param(name, marks=pytest.mark.long) for name in [*CONFIGS][1:])]
+)
 def exported(request, tmp_path_factory):
     """A model, its tokenizer, the exported model and its folder."""
     from modeling_random_transformer.export.onnx_model import OnnxModel
