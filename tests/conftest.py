@@ -74,7 +74,7 @@ LONG = (
 )
 
 # Tests with these fixtures too: a model trained for a minute and a half, and a browser.
-LONG_FIXTURES = {"quickstart_folder", "browser"}
+LONG_FIXTURES = {"quickstart_folder", "browser", "started_browser"}
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("deterministic")
