@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
         half = translate_fn(copy.deepcopy(model).bfloat16(), tokenizer)
         table.add_row("the model, bfloat16", *speeds(model, tokenizer, half, sentences, options), "")
         for engine in ENGINES:
-            for dtype in ENGINES[engine].dtypes:
+            for dtype in ENGINES[engine]:
                 console.print(engine, dtype)
                 output = Path(folder, f"{engine}-{dtype}")
                 export_model(model, tokenizer, output, engine=engine, dtype=dtype)

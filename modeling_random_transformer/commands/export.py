@@ -140,7 +140,7 @@ def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: 
     prefix = getattr(model.config, "prefix", None) or ""
     lengths = [len(ids) for ids in tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]]
     of_model, _ = source_limit(tokenizer, source_positions(model), None)
-    limit, longest = min(of_model, max_tokens(model, engine) or of_model), max(lengths)
+    limit, longest = min(of_model, max_tokens(model.config, engine) or of_model), max(lengths)
     if longest > limit:
         raise ValueError(
             f"sentences must have at most {limit} tokens for {engine}, but sentence {lengths.index(longest) + 1} has "

@@ -9,20 +9,17 @@
 Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[onnx]`.
 """
 
-from .compare import SENTENCES, Comparison, compare, folder_size
-from .engines import ENGINES, Engine, Translate, export_model, load_engine, max_tokens
+from .compare import Comparison, compare, folder_size
+from .engines import ENGINES, Translate, export_model, load_engine
 from .web import export_web_page
 
 __all__ = [
     "ENGINES",
-    "SENTENCES",
     "Comparison",
-    "Engine",
     "Translate",
     "compare",
     "export_model",
     "export_web_page",
     "folder_size",
     "load_engine",
-    "max_tokens",
 ]

@@ -28,16 +28,7 @@ from ..inputs_random_transformer import encode_texts
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ..utils.errors import format_names
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
-from .engines import (
-    LENGTH_PENALTY,
-    MAX_BATCH_TOKENS,
-    Translate,
-    end_tokens,
-    read_search,
-    skip_blank,
-    start_token,
-    suppressed_sequences,
-)
+from .engines import LENGTH_PENALTY, MAX_BATCH_TOKENS, MIN_POSITIONS, SearchOptions, Translate, read_search
 
 # Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
@@ -55,7 +46,6 @@ ACTIVATIONS = {
     "tanh": Activation.Tanh,
     "sigmoid": Activation.Sigmoid,
 }
-MIN_POSITIONS = 1024  # rows of a table of sinusoids, which the model computes for any length
 SEARCH, PREFIX = "search", "source_prefix"  # additional fields of the engine's config.json
 SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
 
@@ -113,10 +103,8 @@ def load(folder: str | PathLike) -> Translate:
     engine = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads())
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        return skip_blank(texts, lambda kept: search(kept, num_beams, max_new_tokens))
-
-    def search(texts: list[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        ids = encode_texts(tokenizer, [config[PREFIX] + text for text in texts])["input_ids"]
+        kept = [index for index, text in enumerate(texts) if text.strip()]
+        ids = encode_texts(tokenizer, [config[PREFIX] + texts[index] for index in kept])["input_ids"] if kept else []
         results = engine.translate_batch(
             [[token_of[i] for i in row] for row in ids],
             [first] * len(ids),
@@ -130,15 +118,12 @@ def load(folder: str | PathLike) -> Translate:
         )
         # Ids outside the tokenizer's vocabulary have placeholder names.
         rows = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
-        return tokenizer.batch_decode(rows, skip_special_tokens=True)
+        translations = [""] * len(texts)
+        for index, row in zip(kept, rows, strict=True):
+            translations[index] = tokenizer.decode(row, skip_special_tokens=True)
+        return translations
 
     return translate
-
-
-def max_tokens(config: Any) -> int:
-    """The maximum number of tokens of a source or a translation."""
-    learned = config.position_embedding == "learned"
-    return config.max_position_embeddings if learned else max(config.max_position_embeddings, MIN_POSITIONS)
 
 
 @register_loader("RandomTransformerConfig")
@@ -152,10 +137,15 @@ class RandomTransformerLoader(BartLoader):
     """
 
     architecture_name = "AutoModelForSeq2SeqLM"
+    search: SearchOptions
 
     def __call__(self, model: RandomTransformerForConditionalGeneration, tokenizer: Any) -> TransformerSpec:
         """The specification, whose scores have been compared with the model's."""
-        check_scores(super().__call__(model, tokenizer), model, *self.get_vocabulary(model, tokenizer))
+        self.search = read_search(model, tokenizer, "CTranslate2")
+        if len(self.search.end_tokens) != 1:
+            given = model.generation_config.eos_token_id
+            raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
+        check_scores(super().__call__(model, tokenizer), model, self.search, *self.get_vocabulary(model, tokenizer))
         return super().__call__(model, tokenizer)  # a new one: saving changes a specification
 
     def get_model_spec(self, model: RandomTransformerForConditionalGeneration) -> TransformerSpec:
@@ -169,7 +159,7 @@ class RandomTransformerLoader(BartLoader):
             )
         options = {
             "activation": ACTIVATIONS[config.activation_function],
-            "head_dim": head_width(config),
+            "head_dim": max(config.d_k, config.d_v),  # narrower heads are padded with zeros
             # Only a pre-norm specification has a final norm; its order of norms is set below.
             "pre_norm": True,
             "no_final_norm": not config.final_layer_norm,
@@ -182,8 +172,9 @@ class RandomTransformerLoader(BartLoader):
         self.set_encoder(spec.encoder, model.model.encoder)
         self.set_decoder(spec.decoder, model.model.decoder)
         self.set_linear(spec.decoder.projection, model.lm_head)
-        if (bias := output_bias(model)) is not None:
-            spec.decoder.projection.bias = bias
+        if suppressed := self.search.suppressed_tokens:
+            bias = torch.zeros(config.vocab_size) if model.lm_head.bias is None else model.lm_head.bias.detach()
+            spec.decoder.projection.bias = bias.index_fill(0, torch.tensor(suppressed), SUPPRESSED)
         return spec
 
     def set_common_layers(self, spec: Any, stack: Any) -> None:
@@ -204,9 +195,9 @@ class RandomTransformerLoader(BartLoader):
     def set_config(
         self, config: Any, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        options = read_search(model, tokenizer, "CTranslate2")
+        options = self.search
         _, target = self.get_vocabulary(model, tokenizer)
-        end = target[end_token(model)]
+        end = target[options.end_tokens[0]]
         config.layer_norm_epsilon = model.config.layer_norm_eps
         # add_source_bos and add_source_eos stay off, since the tokenizer appends the end token.
         config.decoder_start_token = config.bos_token = target[options.start_token]
@@ -226,25 +217,22 @@ class RandomTransformerLoader(BartLoader):
         self, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
     ) -> list[list[str]]:
         """The source and the target vocabulary, each of `vocab_size` tokens in the order of their ids."""
-        return [token_names(vocabulary, model.config.vocab_size) for vocabulary in vocabularies(tokenizer)]
+        names = [{i: token for token, i in vocabulary.items()} for vocabulary in vocabularies(tokenizer)]
+        return [[tokens.get(i, f"<no token {i}>") for i in range(model.config.vocab_size)] for tokens in names]
 
     def set_vocabulary(self, spec: TransformerSpec, tokens: list[list[str]]) -> None:
         spec.register_source_vocabulary(tokens[0])
         spec.register_target_vocabulary(tokens[1])
 
 
-def suppressed_tokens(model: RandomTransformerForConditionalGeneration) -> list[int]:
-    return [word[0] for word in suppressed_sequences(model) if len(word) == 1]
-
-
 @torch.no_grad()
 def check_scores(
-    spec: TransformerSpec, model: RandomTransformerForConditionalGeneration, source: list[str], target: list[str]
+    spec: TransformerSpec, model: Any, search: SearchOptions, source: list[str], target: list[str]
 ) -> None:
     """Raise a ValueError if the engine does not compute what the modules compute, whose code may have been edited."""
     model = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    start, end = start_token(model, "CTranslate2"), end_token(model)
-    excluded = {start, end, model.config.pad_token_id, *suppressed_tokens(model)}
+    start, (end,), suppressed = search.start_token, search.end_tokens, search.suppressed_tokens
+    excluded = {start, end, model.config.pad_token_id, *suppressed}
     usable = torch.tensor([i for i in range(model.config.vocab_size) if i not in excluded])
     length = min(model.config.max_position_embeddings - 1, COMPARED_LENGTH)
     ids, labels = usable[torch.randint(len(usable), (2, length), generator=torch.Generator().manual_seed(0))]
@@ -257,7 +245,7 @@ def check_scores(
         [result] = engine.score_batch(*tokens, max_input_length=0)
     inputs = torch.cat([torch.tensor([start]), labels])
     logits = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True).logits[0]
-    scores = logits.index_fill(1, torch.tensor(suppressed_tokens(model), dtype=torch.long), -torch.inf).log_softmax(1)
+    scores = logits.index_fill(1, torch.tensor(suppressed, dtype=torch.long), -torch.inf).log_softmax(1)
     expected = scores[torch.arange(len(inputs)), torch.cat([labels, torch.tensor([end])])]
     if reason := difference(torch.tensor(result.log_probs), expected, ENGINE_ROUNDING):
         raise ValueError(f"model must compute what CTranslate2 computes, but {reason}.")
@@ -269,19 +257,8 @@ def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], di
     return source, tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else source
 
 
-def token_names(vocabulary: dict[str, int], size: int) -> list[str]:
-    """Tokens in the order of their ids, with placeholder names for ids without a token."""
-    tokens = {i: token for token, i in vocabulary.items()}
-    return [tokens.get(i, f"<no token {i}>") for i in range(size)]
-
-
-def head_width(config: Any) -> int:
-    """CTranslate2's single width of a head. Narrower queries, keys or values are padded with zeros."""
-    return max(config.d_k, config.d_v)
-
-
 def pad_heads(attention: Any) -> None:
-    """Pad the heads of all projections to `head_width` in place, which does not change the outputs."""
+    """Pad the heads of all projections to the larger of `d_k` and `d_v` in place, which does not change the outputs."""
     config = attention.config
     for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
         layer.weight = nn.Parameter(pad_rows(layer.weight, config))
@@ -293,7 +270,7 @@ def pad_heads(attention: Any) -> None:
 def pad_rows(weight: Tensor, config: Any) -> Tensor:
     """Append rows of zeros to each head: `[heads · d_k or d_v, …]` → `[heads · width, …]`."""
     heads = weight.detach().unflatten(0, (config.num_heads, -1))
-    zeros = heads.new_zeros(len(heads), head_width(config) - heads.shape[1], *heads.shape[2:])
+    zeros = heads.new_zeros(len(heads), max(config.d_k, config.d_v) - heads.shape[1], *heads.shape[2:])
     return torch.cat([heads, zeros], dim=1).flatten(0, 1)
 
 
@@ -302,25 +279,7 @@ def position_table(stack: Any) -> Tensor:
     config, positions = stack.config, stack.embed_positions
     if isinstance(positions, LearnedPositions):
         return positions.weight[config.position_offset :]
-    count = max_tokens(config)
+    count = max(config.max_position_embeddings, MIN_POSITIONS)
     if positions is None:
         return torch.zeros(count, config.d_model)  # without a table the engine would add sinusoids
     return positions.encode(torch.arange(count))
-
-
-def output_bias(model: RandomTransformerForConditionalGeneration) -> Tensor | None:
-    """The output bias, `[vocab_size]`, with a large negative value for tokens that the generation config suppresses."""
-    bias, suppressed = model.lm_head.bias, suppressed_tokens(model)
-    if not suppressed:
-        return bias
-    logits = torch.zeros(model.config.vocab_size) if bias is None else bias.detach()
-    return logits.index_fill(0, torch.tensor(suppressed), SUPPRESSED)
-
-
-def end_token(model: RandomTransformerForConditionalGeneration) -> int:
-    """The token that ends a target. Raise a `ValueError` if there is not exactly one."""
-    ends = end_tokens(model)
-    if len(ends) != 1:
-        given = model.generation_config.eos_token_id
-        raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
-    return ends[0]

@@ -1,23 +1,25 @@
 """The list of inference engines, the export of a model to one of them, and the search that all of them use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from os import PathLike
 from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..inference.translation import translate
 from ..inputs_random_transformer import language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.atomic_files import new_folder
-from ..utils.errors import format_names
+from ..utils.errors import first_line, format_names
 from ..utils.vocabulary import check_tokenizer
 
 LENGTH_PENALTY = 0.6  # paper 6.1
 MAX_BATCH_TOKENS = 4096
+MIN_POSITIONS = 1024  # of CTranslate2's table of sinusoids, which the model computes for any length
 # Options of the generation config that change the result of a search and that only `generate()` computes, with values
 # that have no effect. `None` has none either.
 UNSUPPORTED: dict[str, Any] = {
@@ -42,21 +44,10 @@ class Translate(Protocol):
         """Translate texts by greedy search (one beam) or beam search, and return the translations in their order."""
 
 
-@dataclass(frozen=True)
-class Engine:
-    """An engine: the dtypes of weights that it supports, and the packages that it requires.
-
-    The module of this package with the engine's name defines `save`, `load` and `max_tokens`.
-    """
-
-    dtypes: Sequence[str]
-    packages: Sequence[str]
-
-
+# The dtypes of weights of each engine. The module with its name defines `save` and `load`.
 ENGINES = {
-    "ctranslate2": Engine(("float32", "bfloat16", "int8"), ("ctranslate2",)),
-    # onnxruntime has no matrix multiplication in bfloat16 for CPUs.
-    "onnx": Engine(("float32", "int8"), ("onnx", "onnxruntime", "onnxscript")),
+    "ctranslate2": ("float32", "bfloat16", "int8"),
+    "onnx": ("float32", "int8"),  # onnxruntime has no matrix multiplication in bfloat16 for CPUs
 }
 
 
@@ -98,23 +89,21 @@ def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translat
     return engine_module(engine).load(folder)
 
 
-def max_tokens(model: RandomTransformerForConditionalGeneration, engine: str = "ctranslate2") -> int | None:
-    """The maximum number of tokens of a source or a translation; `None` if there is no limit.
-
-    Raises:
-        ValueError: the engine is unknown or not installed.
-    """
-    check_engine(engine)
-    return engine_module(engine).max_tokens(model.config)
+def max_tokens(config: RandomTransformerConfig, engine: str) -> int | None:
+    """The maximum number of tokens of a source or a translation; `None` if there is no limit."""
+    if config.position_embedding == "learned":
+        return config.max_position_embeddings
+    return max(config.max_position_embeddings, MIN_POSITIONS) if engine == "ctranslate2" else None
 
 
 def check_engine(engine: str, dtype: str | None = None) -> None:
     """Raise a `ValueError` for an unknown engine, or for a dtype that it does not support."""
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {format_names(map(repr, ENGINES))}, got {engine!r}.")
-    if dtype is not None and dtype not in ENGINES[engine].dtypes:
-        dtypes = format_names(map(repr, ENGINES[engine].dtypes))
-        raise ValueError(f"dtype must be one of {dtypes} for {engine}, got {dtype!r}.")
+    if dtype is not None and dtype not in ENGINES[engine]:
+        raise ValueError(
+            f"dtype must be one of {format_names(map(repr, ENGINES[engine]))} for {engine}, got {dtype!r}."
+        )
 
 
 def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -134,38 +123,28 @@ def engine_module(engine: str) -> Any:
     Raises:
         ValueError: the engine is not installed.
     """
-    missing = [package for package in ENGINES[engine].packages if find_spec(package) is None]
-    if missing:
-        raise ValueError(
-            f"engine {engine!r} must be installed (pip install 'random-transformer[{engine}]'), but "
-            f"{format_names(missing)} cannot be found."
-        )
-    return import_module(f".{engine}", __package__)
+    try:
+        return import_module(f".{engine}", __package__)
+    except ImportError as error:
+        install = f"pip install 'random-transformer[{engine}]'"
+        raise ValueError(f"engine {engine!r} must be installed ({install}), but {first_line(error)}.") from error
 
 
 def translate_fn(model: Any, tokenizer: Any) -> Translate:
     """Wrap a model's `generate()` as a function that translates texts."""
-    pipe = Seq2SeqPipeline(model, tokenizer, device=model.device, max_batch_tokens=MAX_BATCH_TOKENS)
 
     def run(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens, "do_sample": False}
-        options["forced_eos_token_id"] = None  # set by Marian; it replaces the last token at the length limit
-        options["num_return_sequences"] = 1
+        # Marian sets forced_eos_token_id, which replaces the last token at the length limit.
+        search: dict[str, Any] = {"num_beams": num_beams, "do_sample": False, "forced_eos_token_id": None}
         if num_beams > 1:  # CTranslate2 always stops after the first `num_beams` finished hypotheses
-            options |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
-            if forbids_tokens(model):  # CTranslate2 distributes their probability over the other tokens
-                options["renormalize_logits"] = True
-        # The pipeline rejects blank texts.
-        return skip_blank(texts, lambda kept: [answer["generated_text"] for answer in pipe(kept, **options)])
+            search |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
+            ngrams = model.generation_config.no_repeat_ngram_size
+            if suppressed_sequences(model) or min_new_tokens(model) or ngrams:
+                search["renormalize_logits"] = True  # CTranslate2 distributes their probability over the others
+        search |= {"max_new_tokens": max_new_tokens, "max_batch_tokens": MAX_BATCH_TOKENS}
+        return translate(texts, model, tokenizer, **search)
 
     return run
-
-
-def skip_blank(texts: Sequence[str], translate: Callable[[list[str]], list[str]]) -> list[str]:
-    """Translate the texts that are not blank. The translation of a blank text is `""`."""
-    kept = [text for text in texts if text.strip()]
-    translations = iter(translate(kept) if kept else [])
-    return [next(translations) if text.strip() else "" for text in texts]
 
 
 @dataclass(frozen=True)
@@ -190,6 +169,11 @@ class SearchOptions:
     no_repeat_ngram_size: int
     prefix: str
 
+    @property
+    def suppressed_tokens(self) -> list[int]:
+        """The tokens that are never chosen."""
+        return [word[0] for word in self.suppressed_sequences if len(word) == 1]
+
 
 def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any, engine: str) -> SearchOptions:
     """Read the options of the generation config.
@@ -203,7 +187,9 @@ def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any
         value = getattr(options, name, None)
         if value not in (None, neutral):
             raise ValueError(f"{name} must be {neutral} for {engine}, got {value}.")
-    start = start_token(model, engine)
+    start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
+    if not isinstance(start, int):
+        raise ValueError(f"decoder_start_token_id must be one token id for {engine}, got {start}.")
     forced, language = options.forced_bos_token_id, getattr(tokenizer, "tgt_lang", None)
     if forced is None and language is not None:
         forced = language_id(tokenizer, language)
@@ -217,15 +203,6 @@ def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any
         no_repeat_ngram_size=options.no_repeat_ngram_size or 0,
         prefix=getattr(model.config, "prefix", None) or "",
     )
-
-
-def start_token(model: RandomTransformerForConditionalGeneration, engine: str) -> int:
-    """The token that starts a target in `generate()`. Raise a `ValueError` if there is not exactly one."""
-    options = model.generation_config
-    start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
-    if not isinstance(start, int):
-        raise ValueError(f"decoder_start_token_id must be one token id for {engine}, got {start}.")
-    return start
 
 
 def end_tokens(model: RandomTransformerForConditionalGeneration) -> list[int]:
@@ -248,9 +225,3 @@ def min_new_tokens(model: Any) -> int:
     options = model.generation_config
     of_target = max((options.min_length or 0) - 1, 0)  # min_length counts the start token
     return of_target if options.min_new_tokens is None else options.min_new_tokens
-
-
-def forbids_tokens(model: Any) -> bool:
-    """Whether tokens can be forbidden in some steps of `generate()`."""
-    ngrams = model.generation_config.no_repeat_ngram_size
-    return bool(suppressed_sequences(model) or min_new_tokens(model) or ngrams)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxscript  # noqa: F401  torch.onnx requires it
 import torch
 from onnxruntime import InferenceSession
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -20,7 +21,6 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..configuration_random_transformer import RandomTransformerConfig
 from ..generation_random_transformer import difference
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
@@ -58,8 +58,7 @@ def save(
     model.set_attn_implementation("eager")
     with TemporaryDirectory() as scratch:
         graphs = folder if dtype == "float32" else Path(scratch)
-        export_encoder(model, graphs / ENCODER)
-        export_decoder(model, graphs / DECODER, attentions=web)
+        export_graphs(model, graphs, attentions=web)
         if dtype == "int8":
             for name in (ENCODER, DECODER):
                 quantize(graphs / name, folder / name, web)
@@ -88,37 +87,24 @@ def load(folder: str | PathLike) -> Translate:
     return translate_fn(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder))
 
 
-def max_tokens(config: RandomTransformerConfig) -> int | None:
-    """The maximum number of tokens of a source or a translation; `None` (no limit) unless positions are learned."""
-    return config.max_position_embeddings if config.position_embedding == "learned" else None
-
-
-def export_encoder(model: RandomTransformerForConditionalGeneration, path: Path) -> None:
-    """Export the graph that encodes the source."""
-    ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
-    names, outputs = ["input_ids", "attention_mask"], tensor_names(model.config, "source")
-    export_graph(EncoderGraph(model), (ids, torch.ones_like(ids)), (dynamic(0, 1),) * 2, names, outputs, path)
-
-
-def export_decoder(model: RandomTransformerForConditionalGeneration, path: Path, attentions: bool = False) -> None:
-    """Export the graph of a decoding step; with `attentions`, it also returns the weights of the cross-attention."""
+def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path, attentions: bool = False) -> None:
+    """Export both graphs. With `attentions`, the decoder also returns the weights of the cross-attention."""
     heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
     source, past, present = (tensor_names(model.config, what) for what in ("source", "past", "present"))
+    ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    names = ["input_ids", "attention_mask"]
+    export_graph(EncoderGraph(model), (ids, mask), (dynamic(0, 1),) * 2, names, source, folder / ENCODER)
     inputs = (
         torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64),
-        torch.ones(SOURCES, SOURCE_LEN, dtype=torch.int64),
+        mask,
         [torch.zeros(SOURCES, heads, SOURCE_LEN, width) for width in widths],
         [torch.zeros(SOURCES, BEAMS, heads, PAST_LEN, width) for width in widths],
     )
-    dynamic_shapes = (
-        dynamic(0, 1, 2),
-        dynamic(0, 1),
-        [dynamic(0, 2) for _ in widths],
-        [dynamic(0, 1, 3) for _ in widths],
-    )
+    shapes = dynamic(0, 1, 2), dynamic(0, 1), [dynamic(0, 2)] * len(widths), [dynamic(0, 1, 3)] * len(widths)
     names = ["decoder_input_ids", "attention_mask", *source, *past]
-    outputs = ["logits", *present, *([ATTENTIONS] if attentions else [])]
-    export_graph(DecoderGraph(model, attentions), inputs, dynamic_shapes, names, outputs, path)
+    outputs = ["logits", *present, *[ATTENTIONS] * attentions]
+    export_graph(DecoderGraph(model, attentions), inputs, shapes, names, outputs, folder / DECODER)
 
 
 def dynamic(*dimensions: int) -> dict[int, Any]:

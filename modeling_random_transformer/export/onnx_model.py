@@ -87,7 +87,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
 
     def _prepare_cache_for_generation(self, generation_config: GenerationConfig, *args: Any) -> None:
         implementation = generation_config.cache_implementation
-        if implementation not in (None, "dynamic"):
+        if implementation not in (None, "dynamic"):  # others would fail in the graph, without naming the option
             raise ValueError(f"cache_implementation must be None or 'dynamic' for ONNX graphs, got {implementation!r}.")
         super()._prepare_cache_for_generation(generation_config, *args)
 

@@ -24,10 +24,8 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..utils.atomic_files import check_free, new_folder
 from .engines import LENGTH_PENALTY, check_engine, check_exportable, engine_module, read_search
 
-PAGE = Path(__file__).parent / "page"
-INDEX = "index.html"
-SCRIPTS, VENDOR = "page", "page/vendor"
-SETTINGS = "page.json"
+PAGE, INDEX = Path(__file__).parent / "page", "index.html"
+SCRIPTS, VENDOR, SETTINGS = "page", "page/vendor", "page.json"
 TIMEOUT = 600  # seconds
 
 
@@ -53,19 +51,20 @@ class Package:
         return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
 
 
-RUNTIME = Package(
-    "onnxruntime-web",
-    "1.30.0",
-    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
-    ("dist/ort.wasm.bundle.min.mjs", "dist/ort-wasm-simd-threaded.wasm"),
+PACKAGES = (
+    Package(
+        "onnxruntime-web",
+        "1.30.0",
+        "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
+        ("dist/ort.wasm.bundle.min.mjs", "dist/ort-wasm-simd-threaded.wasm"),
+    ),
+    Package(
+        "@huggingface/tokenizers",
+        "0.2.0",
+        "LidMHe1FpcSYH4vcSjXooda34pC0M8m1gmDOv7SQi6Iv+ib1zX7J3sHBCC9/3FPCkn2k1b55FneVqMRxrr99pg==",
+        ("dist/tokenizers.min.mjs", "LICENSE"),
+    ),
 )
-TOKENIZERS = Package(
-    "@huggingface/tokenizers",
-    "0.2.0",
-    "LidMHe1FpcSYH4vcSjXooda34pC0M8m1gmDOv7SQi6Iv+ib1zX7J3sHBCC9/3FPCkn2k1b55FneVqMRxrr99pg==",
-    ("dist/tokenizers.min.mjs", "LICENSE"),
-)
-PACKAGES = (RUNTIME, TOKENIZERS)
 
 
 def export_web_page(
@@ -119,7 +118,7 @@ def copy_page(folder: Path, cache: Path) -> None:
     import onnxruntime  # the archive of onnxruntime-web has no license; it is that of onnxruntime
 
     for name in ("LICENSE", "ThirdPartyNotices.txt"):
-        shutil.copyfile(Path(onnxruntime.__file__).parent / name, folder / VENDOR / RUNTIME.name / name)
+        shutil.copyfile(Path(onnxruntime.__file__).parent / name, folder / VENDOR / PACKAGES[0].name / name)
 
 
 def page_settings(
@@ -172,7 +171,7 @@ def default_cache() -> Path:
 
 
 def download(packages: Sequence[Package], folder: Path) -> None:
-    """Download the archives that are not in a folder with `npm pack`, and check the digests of all.
+    """Download the archives that are not in a folder with `npm pack`, without running any scripts of the packages.
 
     Raises:
         ValueError: an archive is missing and npm is not installed or fails, or an archive has another digest.
@@ -181,7 +180,23 @@ def download(packages: Sequence[Package], folder: Path) -> None:
     missing = [package for package in packages if not (folder / package.archive).exists()]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
-        pack(missing, folder)
+        names = [f"{package.name}@{package.version}" for package in missing]
+        command = [shutil.which("npm") or "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"]
+        options: dict[str, Any] = {
+            "check": True,
+            "capture_output": True,
+            "timeout": TIMEOUT,
+            "stdin": subprocess.DEVNULL,
+        }
+        try:
+            subprocess.run([*command, str(folder), *names], text=True, **options)
+        except (OSError, subprocess.SubprocessError) as error:  # such as npm is not installed
+            lines = (getattr(error, "stderr", None) or str(error)).splitlines()
+            reason = next((line for line in lines if line.startswith("npm error")), lines[0])
+            message = (
+                f"npm must be able to download {' and '.join(names)}, or npm_cache must be a folder with the archives"
+            )
+            raise ValueError(f"{message}, got {str(folder)!r}: {reason}") from error
     for package in packages:
         digest = hashlib.sha512((folder / package.archive).read_bytes()).digest()
         if base64.b64encode(digest).decode() != package.sha512:
@@ -189,25 +204,6 @@ def download(packages: Sequence[Package], folder: Path) -> None:
                 f"{folder / package.archive} must be the archive of {package.name} {package.version}, got a file with "
                 "another digest: delete it to download it again."
             )
-
-
-def pack(packages: Sequence[Package], folder: Path) -> None:
-    """Call `npm pack`, which downloads the archives of packages without running any of their scripts."""
-    npm = shutil.which("npm")
-    names = [f"{package.name}@{package.version}" for package in packages]
-    if npm is None:
-        raise ValueError(
-            f"npm must be installed to download {' and '.join(names)}, or npm_cache must be a folder with "
-            f"{' and '.join(package.archive for package in packages)}, got {str(folder)!r}."
-        )
-    command = [npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder), *names]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired as error:
-        raise ValueError(f"npm pack must finish within {TIMEOUT} seconds, but did not.") from error
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if line.startswith("npm error")] or error.stderr.split("\n")
-        raise ValueError(f"npm must be able to download {' and '.join(names)}, but failed: {lines[0]}") from error
 
 
 def extract(package: Package, cache: Path, folder: Path) -> None:

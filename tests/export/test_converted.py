@@ -15,10 +15,7 @@ from tests.helpers.fairseq import folder_with_two_dictionaries
 from tests.helpers.marian import ENGLISH, opus_folder
 from tests.helpers.models import EOS
 
-ENGINES = [
-    pytest.param("ctranslate2", marks=needs("ctranslate2")),
-    pytest.param("onnx", marks=[*needs("onnx"), pytest.mark.long]),  # about ten seconds of CPU time
-]
+ENGINES = [pytest.param("ctranslate2", marks=needs("ctranslate2")), pytest.param("onnx", marks=needs("onnx"))]
 
 
 @pytest.fixture(scope="module", params=["marian", "marian with two vocabularies", "fairseq"])
@@ -50,6 +47,7 @@ def test_translations_equal_model(converted, engine, tmp_path):
     check_translations(*converted, engine, tmp_path / "out")
 
 
+@pytest.mark.long  # exporting to ONNX takes about ten seconds
 @pytest.mark.parametrize("engine", ENGINES[1:])
 @pytest.mark.parametrize("converted", ["marian with two vocabularies"], indirect=True)
 def test_translations_with_two_vocabularies_equal_model(converted, engine, tmp_path):
@@ -87,11 +85,16 @@ def negated(method):
     return lambda *args, **kwargs: -method(*args, **kwargs)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("edited", "name"), [(RandomTransformerAttention, "split_heads"), (RandomTransformerDecoderLayer, "feed_forward")]
+    ("engine", "edited", "name"),
+    [
+        pytest.param("ctranslate2", RandomTransformerAttention, "split_heads", marks=needs("ctranslate2")),
+        pytest.param("ctranslate2", RandomTransformerDecoderLayer, "feed_forward", marks=needs("ctranslate2")),
+        pytest.param("onnx", RandomTransformerAttention, "split_heads", marks=[*needs("onnx"), pytest.mark.long]),
+        pytest.param("onnx", RandomTransformerDecoderLayer, "feed_forward", marks=[*needs("onnx"), pytest.mark.long]),
+    ],
 )
-def test_edited_code_is_not_exported_as_the_original(edited, name, engine, tmp_path, monkeypatch):
+def test_edited_code_is_not_exported_as_the_original(engine, edited, name, tmp_path, monkeypatch):
     """The graphs of ONNX call `split_heads`, and follow an edit of it."""
     model, tokenizer = exportable(encoder_layers=1, decoder_layers=1)
     method = negated(getattr(edited, name))

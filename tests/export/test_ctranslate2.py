@@ -278,15 +278,16 @@ UNSUPPORTED_OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED_OPTIONS)
-def test_unsupported_option_of_generation_is_named(name, tmp_path):
+def test_unsupported_option_of_generation_is_named(tmp_path):
     model, tokenizer = exportable()
-    model.generation_config.update(**{name: UNSUPPORTED_OPTIONS[name]})
-    with pytest.raises(ValueError, match=rf"^{name} must be .* for CTranslate2, got "):
-        export_model(model, tokenizer, tmp_path / "out")
+    defaults = model.generation_config
+    for name, value in UNSUPPORTED_OPTIONS.items():
+        model.generation_config = GenerationConfig(**{**defaults.to_dict(), name: value})
+        with pytest.raises(ValueError, match=rf"^{name} must be .* for CTranslate2, got "):
+            export_model(model, tokenizer, tmp_path / "out")
+        with pytest.raises(ValueError, match=rf"^{name} must be .* for the web page, got "):
+            page_settings(model, tokenizer, "int8")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=rf"^{name} must be .* for the web page, got "):
-        page_settings(model, tokenizer, "int8")
 
 
 WITHOUT_EFFECT = {  # on a search without sampling, or given by the call

@@ -26,7 +26,7 @@ ENGINES = [
     pytest.param("ctranslate2", "float32", marks=needs("ctranslate2")),
     pytest.param("ctranslate2", "bfloat16", marks=needs("ctranslate2")),
     pytest.param("ctranslate2", "int8", marks=needs("ctranslate2")),
-    pytest.param("onnx", "float32", marks=[*needs("onnx"), pytest.mark.slow]),
+    pytest.param("onnx", "float32", marks=[*needs("onnx"), pytest.mark.long]),
 ]
 
 

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from modeling_random_transformer.export import export_model, folder_size, load_engine
 from modeling_random_transformer.inference import translate
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_model
 from tests.helpers.translation import multilingual_translator
@@ -108,6 +109,17 @@ def test_fully_padded_source_yields_finite_logits(exported):
     assert engine(random_ids(2, 3), mask, random_ids(2, 2)).logits.isfinite().all()
 
 
+def test_edited_code_is_found_by_the_comparison(exported, monkeypatch):
+    from modeling_random_transformer.export.onnx import check_logits
+
+    model, _, _, folder = exported
+    check_logits(model, folder)
+    original = RandomTransformerDecoderLayer.feed_forward
+    monkeypatch.setattr(RandomTransformerDecoderLayer, "feed_forward", lambda *args: -original(*args))
+    with pytest.raises(ValueError, match=r"must compute what the graphs .* its logits differ by"):
+        check_logits(model, folder)
+
+
 def test_missing_input_is_named(exported):
     _, _, engine, _ = exported
     with pytest.raises(ValueError, match="decoder_input_ids and one of input_ids and encoder_outputs must be given"):
@@ -128,6 +140,7 @@ def test_maximum_length(exported):
         assert_near(found, expected, 1e-4)
 
 
+@pytest.mark.long
 def test_int8(tmp_path):
     from modeling_random_transformer.export.onnx_model import OnnxModel
 
@@ -149,6 +162,7 @@ def test_translate_with_onnx_model(exported):
     assert both[0] == both[1]
 
 
+@pytest.mark.long
 def test_code_of_the_guide_for_several_languages(tmp_path, monkeypatch):
     model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="fr")
     model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("fr")

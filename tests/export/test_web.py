@@ -145,11 +145,11 @@ def test_errors_of_packages(tmp_path, monkeypatch):
     empty = tmp_path / "empty"
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
-        ValueError, match=r"npm must be installed to download @scope/name@1.2.3, or npm_cache must be a"
+        ValueError, match=r"npm must be able to download @scope/name@1.2.3, or npm_cache must be .*: .* 'npm'"
     ):
         web.download([package], empty)
     fake_npm(tmp_path, monkeypatch, "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 1")
-    with pytest.raises(ValueError, match=r"npm must be able to download @scope/name@1.2.3, but failed: npm error code"):
+    with pytest.raises(ValueError, match=r"npm must be able to download @scope/name@1.2.3, .*: npm error code E404"):
         web.download([package], empty)
     (tmp_path / package.archive).write_bytes(b"changed")
     with pytest.raises(ValueError, match=r"must be the archive of @scope/name 1.2.3, got a file with another digest"):

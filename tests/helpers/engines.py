@@ -6,11 +6,11 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from modeling_random_transformer.export import ENGINES
 from modeling_random_transformer.export.engines import translate_fn
 from tests.helpers.models import EOS, tiny_model
 from tests.helpers.translation import random_tokenizer, some_texts
 
+PACKAGES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxruntime", "onnxscript")}
 CONFIGS = {
     "post-norm": {"norm_order": "post"},
     "post-norm with a final norm": {"norm_order": "post", "final_layer_norm": True},
@@ -39,7 +39,7 @@ BEAMS = (1, 4)
 
 def needs(engine: str) -> list[pytest.MarkDecorator]:
     """Marks for `pytestmark` that skip tests if an engine is not installed."""
-    missing = [package for package in ENGINES[engine].packages if find_spec(package) is None]
+    missing = [package for package in PACKAGES[engine] if find_spec(package) is None]
     return [pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: extra '{engine}'")]
 
 
