@@ -16,13 +16,8 @@ from .errors import first_line
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard"}
-TEXT_FORMATS = {
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-}  # with columns
+# With columns.
+TEXT_FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
 
 
@@ -68,8 +63,7 @@ def check_plain_text(name: str, path: str | PathLike) -> None:
 def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
     """Open a file for reading, or standard input.
 
-    The file that the context manager returns can be iterated by line. It supports `seek` forwards, which decompresses
-    everything in between if the file is compressed. Standard input does not.
+    The file that the context manager returns can be iterated by line.
 
     Raises:
         ValueError: while reading, if a compressed file is damaged or incomplete; or pyarrow, which decompresses
@@ -146,43 +140,9 @@ def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | 
 
 
 def _open_zstandard(path: str | PathLike) -> io.BufferedReader:
-    return io.BufferedReader(_ZstandardFile(path), buffer_size=2**18)
-
-
-class _ZstandardFile(io.RawIOBase):
-    """A Zstandard file of one or several frames, with a position and `seek` forwards."""
-
-    def __init__(self, path: str | PathLike):
-        self.name = os.fspath(path)
-        self._stream = _pyarrow(path).input_stream(os.fspath(path), compression="zstd")
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        size = self._stream.readinto(buffer)
-        self._position += size
-        return size
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        target = offset + (self._position if whence == io.SEEK_CUR else 0)
-        if whence == io.SEEK_END or target < self._position:
-            raise io.UnsupportedOperation("a Zstandard file supports only seeking forwards")
-        while self._position < target and (block := self._stream.read(min(2**20, target - self._position))):
-            self._position += len(block)
-        return self._position
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
+    """A Zstandard file of one or several frames."""
+    stream = _pyarrow(path).input_stream(os.fspath(path), compression="zstd")
+    return io.BufferedReader(stream, buffer_size=2**18)
 
 
 def _pyarrow(path: str | PathLike) -> Any:

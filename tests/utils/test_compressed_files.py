@@ -1,4 +1,4 @@
-"""Compressed files: reading by line, seeking, damaged files, and atomic writing."""
+"""Compressed files: reading by line, damaged files, and atomic writing."""
 
 import gzip
 import io
@@ -24,16 +24,6 @@ def test_lines_are_those_that_were_written(tmp_path, suffix):
     with open_binary(path) as file:
         assert list(file) == LINES
     assert [other.name for other in tmp_path.iterdir()] == [path.name]
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_positions_count_uncompressed_bytes(tmp_path, suffix):
-    path = write(tmp_path / f"a.txt{suffix}", b"".join(LINES))
-    with open_binary(path) as file:
-        assert file.name == str(path)
-        for index in (0, 1, 5, 2900):
-            file.seek(sum(map(len, LINES[:index])))
-            assert next(file) == LINES[index]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
