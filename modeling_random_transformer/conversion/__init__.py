@@ -18,15 +18,12 @@ from .fairseq_tokenizer import FairseqTokenizer, fairseq_tokenizer
 from .marian import convert_marian, from_marian
 from .marian_npz import convert_marian_npz, from_marian_npz
 from .pytorch import convert_torch_transformer, from_torch_transformer
-from .report import ConversionReport, DerivedField, MappedWeight, largest_difference
 from .sentencepiece import from_sentencepiece
-from .untrusted import read_checkpoint
+from .weights import ConversionReport
 
 __all__ = [
     "ConversionReport",
-    "DerivedField",
     "FairseqTokenizer",
-    "MappedWeight",
     "convert_archive",
     "convert_fairseq",
     "convert_marian",
@@ -38,6 +35,4 @@ __all__ = [
     "from_marian_npz",
     "from_sentencepiece",
     "from_torch_transformer",
-    "largest_difference",
-    "read_checkpoint",
 ]

@@ -16,33 +16,27 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from tempfile import TemporaryDirectory
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple
 
 from ..utils.atomic_files import check_free, name_path_in_errors
 from ..utils.errors import format_names, format_value
 from .fairseq import FILES as FAIRSEQ_FILES
-from .fairseq import convert_fairseq_folder
+from .fairseq import convert_fairseq
 from .marian_npz import convert_marian_npz
 from .marian_npz_files import FILES as MARIAN_FILES
-from .report import ConversionReport
 from .untrusted import check_expansion, is_hidden
+from .weights import ConversionReport
 
-CONVERTERS: dict[str, Callable[[Path, Path], ConversionReport]] = {
-    ".npz": convert_marian_npz,
-    ".pt": convert_fairseq_folder,
-}
+CONVERTERS: dict[str, Callable[[Path, Path], ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 # By the suffix of a model: names of the files that its conversion reads, in the same folder.
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
 OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
 MAX_COMPANION_BYTES = 2**26  # of one vocabulary
 MAX_MEMBERS = 10_000
-MAX_BYTES = 2**35  # of all members, uncompressed: several times an ensemble of four big models
 MAX_HEADER_BYTES = 2**24  # of all headers of a tar archive: those of `MAX_MEMBERS` files with long names
-CHUNK = 2**20
 # The first bytes of compressed tar archives.
 DECOMPRESSORS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -52,19 +46,18 @@ DECOMPRESSORS: dict[bytes, Callable[[Path], Any]] = {
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError),
-    *(NotImplementedError, RuntimeError, OverflowError, UnicodeError),  # from zipfile, for damaged headers
+    *(RuntimeError, OverflowError, UnicodeError),  # from zipfile, for damaged headers and for encrypted files
 )
 
-Info = TypeVar("Info", zipfile.ZipInfo, tarfile.TarInfo)
 
+class Member(NamedTuple):
+    """A file or folder in an archive: its name, its size in bytes, and a function that opens a file."""
 
-@dataclass(frozen=True)
-class Member:
-    """A file in an archive: its path, its size in bytes, and a function that opens it."""
-
-    path: PurePosixPath
+    name: str
     size: int
-    open: Callable[[], IO[bytes]]
+    is_file: bool
+    is_folder: bool
+    open: Callable[[], IO[bytes] | None]
 
 
 def convert_archive(archive: str | Path, output: str | Path, *, model: str | None = None) -> ConversionReport:
@@ -86,75 +79,60 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
     """
     archive, output = Path(archive), check_free(output)
     with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
-        with open_archive(archive) as contained:
-            members = [member for member in contained if not is_hidden(member.path)]
-            chosen, others = choose_model(archive, members, model)
-            needed = [chosen, *find_companions(archive, members, chosen)]
-            check_space(Path(scratch), sum(member.size for member in needed))
+        with open_archive(archive) as members:
+            chosen, others = choose_model(archive, list(members), model)
+            pattern = COMPANIONS[chosen.suffix]
             # In the order of the archive, as going back in a compressed tar archive decompresses it again.
-            for member in sorted(needed, key=members.index):
-                extract(member, Path(scratch))
+            needed = [p for p in members if p == chosen or (p.parent == chosen.parent and pattern.fullmatch(p.name))]
+            check_sizes(archive, Path(scratch), {p: members[p].size for p in needed}, chosen)
+            for path in needed:
+                extract(members[path], Path(scratch) / path.name)
         try:
-            report = CONVERTERS[chosen.path.suffix](Path(scratch) / chosen.path.name, output)
+            report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output)
         except ValueError as error:
             raise ValueError(str(error).replace(scratch, str(archive))) from error
-    report.notes.insert(
-        0, f"Read from the archive: {format_names((str(member.path) for member in needed), len(needed))}."
-    )
+    report.notes.insert(0, f"Read from the archive: {format_names(map(str, needed), len(needed))}.")
     if others:
-        names = format_names(str(member.path) for member in others)
+        names = format_names(map(str, others))
         report.notes.insert(1, f"Other models of the archive, which were not converted: {names}.")
     return report
 
 
-def choose_model(archive: Path, members: list[Member], name: str | None) -> tuple[Member, list[Member]]:
+def choose_model(
+    archive: Path, paths: list[PurePosixPath], name: str | None
+) -> tuple[PurePosixPath, list[PurePosixPath]]:
     """The model with a name, or the first one; and the other models.
 
     Raises:
         ValueError: there is no such model.
     """
-    models = [m for m in members if m.path.suffix in CONVERTERS and not m.path.name.endswith(OPTIMIZER)]
-    models.sort(key=lambda m: str(m.path))
+    models = sorted(path for path in paths if path.suffix in CONVERTERS and not path.name.endswith(OPTIMIZER))
     if not models:
-        binary = [str(m.path) for m in members if m.path.suffix == ".bin"]
-        found = format_names(binary or (str(m.path) for m in members)) or "no files"
-        packed = ": binary models of Marian, which are packed or have integers, are not supported" if binary else ""
-        raise ValueError(f"{archive} must contain a Marian model (.npz) or a fairseq model (.pt), got {found}{packed}.")
-    if name is None:
-        return models[0], models[1:]
-    chosen = [m for m in models if name in (m.path.name, str(m.path))]
-    if len(chosen) != 1:
-        raise ValueError(f"model must be one of {format_names(str(m.path) for m in models)}, got {name!r}.")
-    return chosen[0], [m for m in models if m != chosen[0]]
+        found = format_names(map(str, paths)) or "no files"
+        raise ValueError(
+            f"{archive} must contain a Marian model (.npz, not the packed or integer .bin) or a fairseq model (.pt), "
+            f"got {found}."
+        )
+    chosen = [path for path in models if name in (None, path.name, str(path))]
+    if not chosen or (name is not None and len(chosen) > 1):
+        raise ValueError(f"model must be one of {format_names(map(str, models))}, got {name!r}.")
+    return chosen[0], [path for path in models if path != chosen[0]]
 
 
-def find_companions(archive: Path, members: list[Member], model: Member) -> list[Member]:
-    """The files that belong to a model.
-
-    Raises:
-        ValueError: one is too large to be a vocabulary.
-    """
-    pattern = COMPANIONS[model.path.suffix]
-    found = [m for m in members if m.path.parent == model.path.parent and pattern.fullmatch(m.path.name)]
-    for member in found:
-        if member.size > MAX_COMPANION_BYTES:
-            raise ValueError(
-                f"{archive} must have vocabularies of at most {MAX_COMPANION_BYTES} bytes, got "
-                f"{format_value(str(member.path))} of {member.size} bytes."
-            )
-    return found
-
-
-def check_space(folder: Path, size: int) -> None:
-    """Raise a `ValueError` unless the disk of a folder has space for the model's files and for the converted model."""
-    free = shutil.disk_usage(folder).free
-    if free < 2 * size:
-        raise ValueError(f"output must be on a disk with {2 * size} free bytes, got {free} in {folder.parent}.")
+def check_sizes(archive: Path, folder: Path, sizes: dict[PurePosixPath, int], model: PurePosixPath) -> None:
+    """Raise a `ValueError` if a file is too large for a vocabulary, or if the disk has no space for all files twice."""
+    for path, size in sizes.items():
+        if path != model and size > MAX_COMPANION_BYTES:
+            allowed = f"vocabularies of at most {MAX_COMPANION_BYTES} bytes"
+            raise ValueError(f"{archive} must have {allowed}, got {format_value(str(path))} of {size} bytes.")
+    needed, free = 2 * sum(sizes.values()), shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(f"output must be on a disk with {needed} free bytes, got {free} in {folder.parent}.")
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[list[Member]]:
-    """The files in an archive, in its order. Inside the context they can be extracted.
+def open_archive(path: Path) -> Iterator[dict[PurePosixPath, Member]]:
+    """The files in an archive that are not hidden, in its order. Inside the context they can be extracted.
 
     Raises:
         ValueError: this is not a complete zip or tar archive; or a member is a link, is encrypted or has a path outside
@@ -166,73 +144,61 @@ def open_archive(path: Path) -> Iterator[list[Member]]:
         with path.open("rb") as file:
             start = file.read(8)
         with zip_members(path) if start.startswith(ZIP) else tar_members(path, start) as members:
-            yield list(checked(path, members))
-    except DAMAGED as error:
-        raise ValueError(f"{path} must be a complete zip or tar archive, but it cannot be read.") from error
-    except OSError as error:
-        # gzip and bz2 raise an error without a number for damaged data, and zipfile seeks to a wrong position.
-        if error.errno not in (None, errno.EINVAL):
+            yield check_members(path, members)
+    except (*DAMAGED, OSError) as error:
+        # gzip and bz2 raise an OSError without a number for damaged data, and zipfile seeks to a wrong position.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise ValueError(f"{path} must be a complete zip or tar archive, but it cannot be read.") from error
 
 
-def extract(member: Member, folder: Path) -> Path:
-    """Write a member to a file of its name, without the folders of its path."""
-    path = folder / member.path.name
-    with name_path_in_errors(path), member.open() as source, path.open("xb") as target:
-        shutil.copyfileobj(source, target, CHUNK)
-    return path
+def extract(member: Member, path: Path) -> None:
+    """Write a member to a new file."""
+    source = member.open()
+    assert source is not None  # tarfile returns None for folders, which are not extracted
+    with name_path_in_errors(path), source, path.open("xb") as target:
+        shutil.copyfileobj(source, target, 2**20)
 
 
-def checked(archive: Path, members: Iterable[Member]) -> Iterator[Member]:
-    """Check each member before the next one is read.
-
-    Raises:
-        ValueError: a path is unsafe or repeated, or a limit is exceeded.
-    """
-    size, seen = 0, set()
-    for member in members:
-        size += member.size
-        if size > MAX_BYTES:
-            raise ValueError(
-                f"{archive} must have at most {MAX_BYTES / 2**30:.0f} GiB of files, got more. Extract a larger archive "
-                "and convert the model in its folder."
-            )
-        check_expansion(archive, size)
-        if member.path in seen:
-            raise ValueError(f"{archive} must contain each file once, got {format_value(str(member.path))} again.")
-        seen.add(member.path)
-        yield member
-
-
-def limited(archive: Path, infos: Iterable[Info]) -> Iterator[Info]:
-    """The members of an archive, including folders.
+def check_members(archive: Path, members: Iterable[Member]) -> dict[PurePosixPath, Member]:
+    """The files that are not hidden, by their paths. Each member is checked before the next one is read.
 
     Raises:
-        ValueError: there are more than `MAX_MEMBERS`.
+        ValueError: a path is unsafe or repeated, a member is neither a file nor a folder, or a limit is exceeded.
     """
-    for number, info in enumerate(infos, start=1):
+    size, files = 0, {}
+    for number, member in enumerate(members, start=1):
+        name, path = format_value(member.name), PurePosixPath(member.name)
         if number > MAX_MEMBERS:
             raise ValueError(f"{archive} must have at most {MAX_MEMBERS} members, got more.")
-        yield info
+        drive = PureWindowsPath(member.name).drive
+        if path.is_absolute() or drive or ".." in path.parts or {"\\", "\0"} & set(member.name):
+            raise ValueError(f"{archive} must contain relative paths without '..', got {name}.")
+        if not (member.is_file or member.is_folder):
+            raise ValueError(f"{archive} must contain only files and folders, got {name}, a link or a device.")
+        if member.is_file:
+            size += member.size
+            check_expansion(archive, size)
+            if path in files:
+                raise ValueError(f"{archive} must contain each file once, got {format_value(str(path))} again.")
+            files[path] = member
+    return {path: member for path, member in files.items() if not is_hidden(path)}
 
 
 @contextmanager
 def zip_members(path: Path) -> Iterator[Iterator[Member]]:
     with zipfile.ZipFile(path) as archive:
-
-        def members() -> Iterator[Member]:
-            for info in limited(path, archive.infolist()):
-                safe = safe_path(path, info.filename)
-                kind = stat.S_IFMT(info.external_attr >> 16)  # 0 if the archive has no Unix attributes
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise not_a_file(path, info.filename)
-                if info.flag_bits & 1:
-                    raise ValueError(f"{path} must not be encrypted, but {format_value(info.filename)} is.")
-                if not info.is_dir():
-                    yield Member(safe, info.file_size, partial(archive.open, info))
-
-        yield members()
+        # The type of a file is 0 if the archive has no Unix attributes.
+        yield (
+            Member(
+                name=info.filename,
+                size=info.file_size,
+                is_file=not info.is_dir() and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG),
+                is_folder=info.is_dir(),
+                open=partial(archive.open, info),
+            )
+            for info in archive.infolist()
+        )
 
 
 @contextmanager
@@ -244,14 +210,8 @@ def tar_members(path: Path, start: bytes) -> Iterator[Iterator[Member]]:
     ):
 
         def members() -> Iterator[Member]:
-            for info in limited(path, archive):
-                safe = safe_path(path, info.name)
-                if not (info.isreg() or info.isdir()):
-                    raise not_a_file(path, info.name)
-                if info.issparse():
-                    raise ValueError(f"{path} must contain no sparse files, got {format_value(info.name)}.")
-                if info.isreg():
-                    yield Member(safe, info.size, partial(archive.extractfile, info))
+            for info in archive:
+                yield Member(info.name, info.size, info.isreg(), info.isdir(), partial(archive.extractfile, info))
             headers.limit = math.inf  # from here on, the content of files is read
 
         yield members()
@@ -272,21 +232,3 @@ class LimitedReads:
         if self.limit < 0:
             raise ValueError(f"{self.path} must have headers of at most {MAX_HEADER_BYTES} bytes, got more.")
         return self.file.read(size)
-
-
-def safe_path(archive: Path, name: str) -> PurePosixPath:
-    """The path of a member.
-
-    Raises:
-        ValueError: it is absolute, or has a parent folder `..`, a backslash or a drive.
-    """
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or PureWindowsPath(name).drive:
-        raise ValueError(f"{archive} must contain relative paths without '..', got {format_value(name)}.")
-    return path
-
-
-def not_a_file(archive: Path, name: str) -> ValueError:
-    return ValueError(
-        f"{archive} must contain only files and folders, got {format_value(name)}, which is a link or a device."
-    )

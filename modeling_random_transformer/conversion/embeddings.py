@@ -54,21 +54,20 @@ def map_embeddings(
     """
     source_table = mapper.pop(source, dims=2)
     target_table = source_table if target is None else mapper.pop(target, dims=2)
-    sizes = len(source_table), len(target_table)
-    if rows is None and sizes[0] != sizes[1]:
-        never = f", and ids of at least {sizes[1]} have a probability of 0" if sizes[1] < sizes[0] else ""
+    tokens = len(target_table)
+    if rows is None and len(source_table) != tokens:
         mapper.report.notes.append(
-            f"The vocabularies have {sizes[0]} source and {sizes[1]} target tokens. The smaller one is padded with "
-            f"rows of zeros{never}."
+            f"The vocabularies have {len(source_table)} source and {tokens} target tokens. The smaller one is padded "
+            "with rows of zeros. Ids outside the target vocabulary have a probability of 0."
         )
-    source_rows, target_rows = rows or pad_rows(*sizes)
-    set_rows(mapper, source, SHARED if target is None else SOURCE, source_table, source_rows)
+    source_rows, target_rows = rows or pad_rows(len(source_table), tokens)
+    mapper.set(SHARED if target is None else SOURCE, select_rows(source_table, source_rows), source)
     if target is not None:
-        set_rows(mapper, target, TARGET, target_table, target_rows)
+        mapper.set(TARGET, select_rows(target_table, target_rows), target)
     if output is not None:
         table = mapper.pop(output, dims=2)
-        check_row_count(mapper, output, table, sizes[1])
-        set_rows(mapper, output, "lm_head.weight", table, target_rows)
+        check_row_count(mapper, output, table, tokens)
+        mapper.set("lm_head.weight", select_rows(table, target_rows), output)
     set_output_bias(mapper, output_bias, target_table, target_rows, unk_token_id)
     origin = "the tokenizer's vocabulary" if rows else f"the rows of {source}" + (f" and {target}" if target else "")
     mapper.derive_config(origin, vocab_size=len(source_rows))
@@ -82,16 +81,9 @@ def pad_rows(source: int, target: int, more: int = 0) -> Rows:
     return first, second
 
 
-def set_rows(mapper: StateDictMapper, name: str, parameter: str, table: Tensor, rows: Sequence[int]) -> None:
-    """Set a parameter to these rows of a table; ids without a row get zeros."""
-    if is_identity(rows, table):
-        return mapper.set(parameter, table, name)
-    with_zeros = torch.cat([table, table.new_zeros(1, table.shape[1])])  # NO_ROW is the index of the last row
-    return mapper.set(parameter, with_zeros[list(rows)], name, "rows selected by id")
-
-
-def is_identity(rows: Sequence[int], table: Tensor) -> bool:
-    return list(rows) == list(range(len(table)))
+def select_rows(table: Tensor, rows: Sequence[int], missing: float = 0.0) -> Tensor:
+    """These rows of a table; `NO_ROW`, which is the index of the last row, has the value `missing`."""
+    return torch.cat([table, table.new_full((1, *table.shape[1:]), missing)])[list(rows)]
 
 
 def set_output_bias(
@@ -100,17 +92,15 @@ def set_output_bias(
     """Set the output bias if the original has one, or if some ids are not tokens of the target vocabulary."""
     bias = table.new_zeros(len(table))
     if name is not None:
-        bias = mapper.pop(name).flatten()  # Marian's is [1, vocabulary]
+        bias = mapper.pop(name).flatten()  # MarianMT's is [1, vocabulary]
         check_row_count(mapper, name, bias, len(table))
-    selected, ids = torch.tensor(rows), torch.arange(len(rows))
-    bias = torch.cat([bias, bias.new_full((1,), NEVER)])[selected]
-    bias[(selected == unk_token_id) & (ids != unk_token_id)] += UNLIKELY
-    has_bias = name is not None or bool(bias.any())
-    mapper.derive_config("the output layer", lm_head_bias=has_bias)
+    bias = select_rows(bias, rows, NEVER)
+    bias[[row == unk_token_id != i for i, row in enumerate(rows)]] += UNLIKELY
     if name is not None:
-        mapper.set("lm_head.bias", bias, name, "copied" if is_identity(rows, table) else "rows selected by id")
-    elif has_bias:
+        mapper.set("lm_head.bias", bias, name)
+    elif bias.any():
         mapper.default("lm_head.bias", bias, "suppresses ids that are not tokens of the target vocabulary")
+    mapper.derive_config("the output layer", lm_head_bias="lm_head.bias" in mapper.state_dict)
 
 
 def check_row_count(mapper: StateDictMapper, name: str, weight: Tensor, tokens: int) -> None:

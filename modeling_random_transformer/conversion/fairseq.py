@@ -2,7 +2,7 @@
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, printable
 from .embeddings import Rows, learn_positions, map_embeddings
 from .fairseq_tokenizer import UNK, FairseqTokenizer, fairseq_tokenizer
-from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, Kind, Option, one_of, read_options
-from .report import ConversionReport
+from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, Kind, Option, invalid, one_of, read_options
 from .untrusted import is_hidden, is_state_dict, read_checkpoint
-from .weights import STACKS, NameTable, StateDictMapper, projections
+from .weights import STACKS, ConversionReport, NameTable, StateDictMapper, projections
 
 PAD, EOS = 1, 2  # fairseq's <pad> and </s>; <s> is 0
 FIRST_POSITION = PAD + 1
@@ -61,23 +60,10 @@ ACTIVATIONS = {
 # Options that change the computation and have no counterpart in this model; all are off by default.
 STACK_OPTIONS = ("add_adapters", "recurrent_stacking", "factorized_embed_dim", "layers_to_keep", "xformers_att_config")
 UNSUPPORTED = (
-    "layernorm_embedding",
-    "adaptive_input",
-    "adaptive_softmax_cutoff",
-    "character_embeddings",
-    "char_inputs",
-    "cross_self_attention",
-    "no_cross_attention",
-    "no_decoder_final_norm",
-    "quant_noise_pq",
-    "quant_noise_scalar",
-    "use_factorized_embedding",
-    "merge_src_tgt_embed",
-    "base_layers",
-    "scale_attn",
-    "scale_heads",
-    "scale_fc",
-    "scale_resids",
+    *("adaptive_input", "adaptive_softmax_cutoff", "character_embeddings", "char_inputs", "layernorm_embedding"),
+    *("merge_src_tgt_embed", "use_factorized_embedding", "base_layers", "cross_self_attention", "no_cross_attention"),
+    *("no_decoder_final_norm", "scale_attn", "scale_heads", "scale_fc", "scale_resids"),
+    *("quant_noise_pq", "quant_noise_scalar"),
     *(f"{stack}_{name}" for stack in STACKS for name in STACK_OPTIONS),
 )
 HEADS = Kind("given as a positive integer if encoder_attention_heads is not stored", SIZE.accepts)
@@ -91,6 +77,7 @@ OPTIONS = (
     Option("dropout", RATE, 0.1, ("dropout",)),
     Option("attention_dropout", RATE, 0.0, ("attention_dropout",)),
     Option("activation_dropout", RATE, 0.0, ("activation_dropout",)),
+    *(Option(f"{stack}_layerdrop", RATE, 0.0) for stack in STACKS),
     Option("max_source_positions", SIZE, DEFAULT_POSITIONS),
     Option("max_target_positions", SIZE, DEFAULT_POSITIONS),
 )
@@ -101,9 +88,10 @@ SAME = (
     ("decoder_input_dim", "decoder_embed_dim"),
     ("decoder_output_dim", "decoder_embed_dim"),
 )
+DICTIONARIES = "dict.<language>.txt"
 DICTIONARY = re.compile(r"dict\.(?P<language>.+)\.txt")
 CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
-FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # all that `convert_fairseq_folder` reads
+FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
 
 Languages = tuple[str, str]  # of the source and the target
 
@@ -148,10 +136,11 @@ def convert_fairseq(
     target_codes: str | Path | None = None,
     num_heads: int | None = None,
 ) -> ConversionReport:
-    """Convert a fairseq checkpoint to a folder, with a tokenizer if a dictionary is given.
+    """Convert a fairseq checkpoint to a folder, with a tokenizer if there is a dictionary.
 
-    Two dictionaries become one vocabulary, so that one tokenizer encodes sources and targets. If the target has
-    separate codes, it is a `RandomTransformerTokenizer` with both.
+    If no file is given, those next to the checkpoint are used: `dict.<language>.txt`, and BPE codes such as `bpecodes`,
+    of the languages that the checkpoint stores. Two dictionaries become one vocabulary, so that one tokenizer encodes
+    sources and targets. If the target has separate codes, it is a `RandomTransformerTokenizer` with both.
 
     Args:
         checkpoint: a `.pt` file.
@@ -163,46 +152,24 @@ def convert_fairseq(
         num_heads: number of attention heads, if the checkpoint does not store it.
 
     Raises:
-        ValueError: see `from_fairseq` and `fairseq_tokenizer`; or a dictionary and its embedding differ in size.
-            In this case, nothing is written.
-    """
-    codes = {"source_codes": source_codes, "target_codes": target_codes}
-    if source_dict is None and (target_dict or any(codes.values())):
-        raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
-    files = {} if source_dict is None else {"source_dict": source_dict, "target_dict": target_dict, **codes}
-    return convert_checkpoint(Path(checkpoint), output, lambda _: files, num_heads)
-
-
-def convert_fairseq_folder(checkpoint: str | Path, output: str | Path) -> ConversionReport:
-    """Convert a checkpoint with the files next to it: `dict.<language>.txt`, and BPE codes such as `bpecodes`.
-
-    The languages are those that the checkpoint stores.
-
-    Args:
-        checkpoint: a `.pt` file.
-        output: a new or empty folder.
-
-    Raises:
-        ValueError: see `convert_fairseq`; or it is ambiguous which files to use.
+        ValueError: see `from_fairseq` and `fairseq_tokenizer`; or a dictionary and its embedding differ in size, or it
+            is ambiguous which files to use. In this case, nothing is written.
     """
     path = Path(checkpoint)
-    return convert_checkpoint(path, output, lambda content: find_files(path.parent, read_languages(content)))
-
-
-def convert_checkpoint(
-    checkpoint: Path, output: str | Path, find: Callable[[Any], dict[str, Any]], num_heads: int | None = None
-) -> ConversionReport:
-    """Convert a checkpoint to a folder; `find` returns its dictionaries and codes. Errors: see `convert_fairseq`."""
-    content = read_checkpoint(checkpoint)
-    options = read_stored(content, str(checkpoint), num_heads)
-    files = find(content)
+    content = read_checkpoint(path)
+    options = read_stored(content, str(path), num_heads)
+    given = {"source_dict": source_dict, "target_dict": target_dict}
+    given |= {"source_codes": source_codes, "target_codes": target_codes}
+    if source_dict is None and any(given.values()):
+        raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
+    files = given if source_dict else find_files(path.parent, read_languages(content))
     made = build_tokenizer(files, content["model"], options) if files else None
     with new_folder(output) as temporary:
         ids = (made.source_ids, made.target_ids) if made else None
-        model, report = convert_weights(content, options, str(checkpoint), ids)
+        model, report = convert_weights(content, options, str(path), ids)
         model.save_pretrained(temporary)
         if made is None:
-            report.notes.append("No dictionary was given, so the folder has no tokenizer.")
+            report.notes.append("There is no dictionary, so the folder has no tokenizer.")
         else:
             made.tokenizer.save_pretrained(temporary)
             note_tokenizer(made, report)
@@ -226,8 +193,7 @@ def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str
         options |= {f"{part}_{name}": value for name, value in as_mapping(options.pop(part, None)).items()}
     for name, value in options.items():
         if isinstance(value, Tensor):
-            shape = list(value.shape)
-            raise ValueError(f"{printable(str(name))} must be a plain value, got a tensor of shape {shape}.")
+            raise invalid(printable(str(name)), "a plain value", value.shape)
     options["arch"] = options.get("arch") or options.get("_name")
     options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
     options["num_heads"] = options.get("encoder_attention_heads") if num_heads is None else num_heads
@@ -252,7 +218,7 @@ def convert_weights(
     special = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "decoder_start_token_id": EOS}
     mapper.derive_config("fairseq's dictionary; its decoder starts from </s>", **special)
     for stack in STACKS:
-        if rate := options.get(f"{stack}_layerdrop"):
+        if rate := options[f"{stack}_layerdrop"]:
             mapper.report.notes.append(f"{stack}_layerdrop={rate} affects training only and was dropped.")
         buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
         mapper.ignore(buffers, "buffers of sinusoids, which are computed")
@@ -308,13 +274,9 @@ def build_tokenizer(
 ) -> FairseqTokenizer:
     """Build the tokenizer. Raise a `ValueError` unless a dictionary has a token for each row of its embedding."""
     source, target = files["source_dict"], files["target_dict"]
-    codes = files.get("source_codes")
+    codes = {"codes": files.get("source_codes"), "target_codes": files.get("target_codes")}
     made = fairseq_tokenizer(
-        source,
-        codes,
-        options["max_source_positions"],
-        target_dictionary=target,
-        target_codes=files.get("target_codes"),
+        source, model_max_length=options["max_source_positions"], target_dictionary=target, **codes
     )
     for stack, dictionary, tokens in zip(STACKS, (source, target or source), made.sizes, strict=True):
         table = weights.get(f"{stack}.embed_tokens.weight")
@@ -330,15 +292,13 @@ def note_tokenizer(made: FairseqTokenizer, report: ConversionReport) -> None:
     """Add notes about the tokenizer."""
     if "target_merges" in made.tokenizer.init_kwargs:
         report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
-    source, target = made.sizes
     report.notes.append(
-        f"The vocabulary of {len(made.source_ids)} ids contains {source} tokens of the source dictionary, "
-        f"{target} of the target dictionary and intermediate BPE pieces. A token that is missing from a dictionary has "
-        "the embedding of <unk> there, and a lower logit than <unk>."
+        f"The vocabulary of {len(made.source_ids)} ids joins {made.sizes[0]} source and {made.sizes[1]} target tokens "
+        "and intermediate BPE pieces. A token that is missing from a dictionary has the embedding of <unk> there, and "
+        "a lower logit than <unk>."
     )
-    report.notes.append("The tokenizer splits at spaces: separate punctuation as in the training data.")
-    if not made.segments:
-        report.notes.append("Without codes, texts must already be segmented (hel@@ lo).")
+    split = "splits at spaces" if made.segments else "has no codes, so texts must already be segmented (hel@@ lo)"
+    report.notes.append(f"The tokenizer {split}: prepare texts as the training data.")
 
 
 def read_languages(content: Mapping[str, Any]) -> Languages | None:
@@ -361,19 +321,17 @@ def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
     dictionaries = {match["language"]: path for path in files if (match := DICTIONARY.fullmatch(path.name))}
     if not dictionaries:
         return {}
-    chosen = choose(folder, "dict.<language>.txt", dictionaries, languages)
+    found = dict(
+        zip(("source_dict", "target_dict"), choose(folder, DICTIONARIES, dictionaries, languages), strict=True)
+    )
     codes = {path.name: path for path in files if CODES.fullmatch(path.name)}
-    if not codes:
-        return {"source_dict": chosen[0], "target_dict": chosen[1]}
     if languages and len(codes) > 1:  # such as bpecodes.de, or de.codes
-        codes = {
-            language: path
-            for language in languages
-            for name, path in codes.items()
-            if language in re.split(r"[._-]", name)
-        }
-    split = choose(folder, "BPE codes", codes, languages)
-    return {"source_dict": chosen[0], "target_dict": chosen[1], "source_codes": split[0], "target_codes": split[1]}
+        parts = {path: re.split(r"[._-]", name) for name, path in codes.items()}
+        codes = {language: path for language in languages for path in parts if language in parts[path]}
+    elif not codes:
+        return found
+    source, target = choose(folder, "BPE codes", codes, languages)
+    return {**found, "source_codes": source, "target_codes": target}
 
 
 def choose(folder: Path, kind: str, files: Mapping[str, Path], languages: Languages | None) -> tuple[Path, Path]:

@@ -2,12 +2,13 @@
 
 import copy
 import json
-import pickle
 import shutil
 from collections.abc import Mapping
-from pathlib import Path, PureWindowsPath
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import equal
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
@@ -17,9 +18,8 @@ from ..utils.atomic_files import new_folder
 from ..utils.errors import first_line, format_names, format_value
 from .embeddings import check_ids, map_embeddings, map_position_tables
 from .options import OFF, SIZE, Kind, Option, read_options
-from .report import ConversionReport
-from .untrusted import pickle_error
-from .weights import NameTable, StateDictMapper
+from .untrusted import is_state_dict, read_checkpoint
+from .weights import ConversionReport, NameTable, StateDictMapper
 
 NAMES: NameTable = {"model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}"}
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
@@ -45,24 +45,14 @@ COMMON_FIELDS = (
 )
 # MarianTokenizer's files, including one that transformers 4 wrote.
 TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
-SPECIAL_TOKENS_MAP = "special_tokens_map.json"
-# Keys copied from tokenizer_config.json. Other keys, such as auto_map, may name code or files.
-SPECIAL_TOKENS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "pad_token",
-    "additional_special_tokens",
-    "extra_special_tokens",
-)
+# The files of its settings, and the settings that are copied. Others, such as auto_map, may name code or files.
+SETTINGS_FILES = ("special_tokens_map.json", "tokenizer_config.json")
 SETTINGS = (
-    *SPECIAL_TOKENS,
-    *("source_lang", "target_lang", "separate_vocabs", "model_max_length"),
+    *("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens", "extra_special_tokens"),
+    *("source_lang", "target_lang", "separate_vocabs", "model_max_length", "added_tokens_decoder"),
     *("padding_side", "truncation_side", "clean_up_tokenization_spaces", "split_special_tokens"),
-    *("added_tokens_decoder", "sp_model_kwargs"),
 )
-SENTENCEPIECE_OPTIONS = ("enable_sampling", "nbest_size", "alpha")
-SHARD_INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def from_marian(
@@ -151,72 +141,42 @@ def map_shared_embeddings(mapper: StateDictMapper, config: MarianConfig) -> None
 
 
 def load_marian(folder: Path) -> MarianMTModel:
-    """Load the model in a folder, in evaluation mode.
+    """Load the model in a folder, in evaluation mode. Only its own files are read: others may refer to any file.
 
     Raises:
-        ValueError: the folder contains a different model, or weights are missing or have wrong shapes.
-    """
-    check_files(folder)
-    try:
-        model, loading = MarianMTModel.from_pretrained(
-            folder, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
-        )
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"the weights in {folder} were not read: {pickle_error(str(error))}") from error
-    except Exception as error:  # the exception type depends on where a file is damaged
-        raise ValueError(f"folder must contain a complete Marian model, got {folder}: {first_line(error)}") from error
-    check_loaded(folder, loading)
-    return model.eval()
-
-
-def check_files(folder: Path) -> None:
-    """Raise a `ValueError` unless a folder contains a Marian model and refers to no file outside the folder.
-
-    Called before weights are read.
+        ValueError: the folder contains a different model, or weights are missing, additional or have wrong shapes.
     """
     if folder.suffix == ".npz" or (not (folder / "config.json").exists() and any(folder.glob("*.npz"))):
         raise ValueError(
             f"folder must contain a MarianMT model, got a .npz file of Marian in {folder}, which requires "
             "convert_marian_npz or `random-transformer convert marian-npz`."
         )
-    config = read_json(folder / "config.json")
-    model_type = config.get("model_type")
-    if model_type != MarianConfig.model_type:
-        raise ValueError(
-            f"folder must contain a Marian model (model_type 'marian'), got {format_value(model_type)} in {folder}."
+    stored = read_json(folder / "config.json")
+    if stored.get("model_type") != MarianConfig.model_type:
+        found = format_value(stored.get("model_type"))
+        raise ValueError(f"folder must contain a Marian model (model_type 'marian'), got {found} in {folder}.")
+    files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
+    if not files:
+        raise ValueError(f"{folder} must contain the weights as {' or '.join(WEIGHTS)}, got neither.")
+    weights = read_checkpoint(files[0])
+    if not is_state_dict(weights):
+        raise ValueError(f"{files[0]} must contain a state dict of named tensors.")
+    # Old folders have the options of the search in config.json.
+    search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
+    try:
+        config = MarianConfig.from_dict(stored)
+        dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
+        model, loading = MarianMTModel.from_pretrained(
+            None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
         )
-    if config.get("transformers_weights") is not None:
-        found = config["transformers_weights"]
-        raise ValueError(f"transformers_weights in {folder / 'config.json'} must be null, got {format_value(found)}.")
-    if (folder / "adapter_config.json").exists():
-        raise ValueError(f"folder must contain a full model, got {folder} with an adapter, which must be merged first.")
-    for path in (folder / name for name in SHARD_INDICES):
-        if path.is_file():
-            check_shards(path)
-
-
-def check_shards(index: Path) -> None:
-    shards = read_json(index).get("weight_map")
-    if not isinstance(shards, dict):
-        raise ValueError(f"weight_map in {index} must be an object, got {type(shards).__name__}.")
-    for name in shards.values():
-        if not isinstance(name, str) or name in ("", ".", "..") or PureWindowsPath(name).name != name:
-            raise ValueError(f"weight_map in {index} must name files in the same folder, got {format_value(name)}.")
-
-
-def check_loaded(folder: Path, loading: dict[str, Any]) -> None:
-    mismatched = [
-        f"{name!r} of shape {list(shape)}, not {list(expected)}" for name, shape, expected in loading["mismatched_keys"]
-    ]
-    if mismatched:
-        raise ValueError(f"the weights in {folder} must have the shapes of config.json, got {mismatched[0]}.")
-    if loading["unexpected_keys"]:
-        names = format_names(sorted(loading["unexpected_keys"]))
-        raise ValueError(f"the weights in {folder} must be those of a Marian model only, got {names}.")
-    if loading["missing_keys"]:
-        raise ValueError(
-            f"the weights in {folder} must be complete, but lack {format_names(sorted(loading['missing_keys']))}."
-        )
+        model.generation_config = GenerationConfig.from_pretrained(folder, search)
+    except Exception as error:  # the exception type depends on what is wrong in which file
+        raise ValueError(f"folder must contain a complete Marian model, got {folder}: {first_line(error)}") from error
+    for kind in ("mismatched_keys", "unexpected_keys", "missing_keys"):
+        if names := sorted(str(key[0] if isinstance(key, tuple) else key) for key in loading[kind]):
+            allowed = "those of a Marian model with its config.json"
+            raise ValueError(f"the weights in {folder} must be {allowed}, got {kind}: {format_names(names)}.")
+    return model.eval()
 
 
 def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionReport) -> None:
@@ -231,9 +191,10 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
     if "vocab.json" not in present:
         report.notes.append("The folder has no vocab.json, so no tokenizer was copied.")
         return
-    settings_file = folder / "tokenizer_config.json"
-    saved_settings = read_json(settings_file) if settings_file.is_file() else {}
-    vocabularies = ["vocab.json", *(["target_vocab.json"] if saved_settings.get("separate_vocabs") else [])]
+    stored: dict[str, Any] = {}
+    for name in SETTINGS_FILES:
+        stored |= read_json(folder / name) if (folder / name).is_file() else {}
+    vocabularies = ["vocab.json", *(["target_vocab.json"] if stored.get("separate_vocabs") else [])]
     missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
     if missing:
         raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
@@ -241,17 +202,10 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
         check_vocabulary(folder / name, config)
     for name in present:
         shutil.copyfile(folder / name, output / name)
-    settings = {name: value for name, value in saved_settings.items() if name in SETTINGS}
-    if isinstance(settings.get("sp_model_kwargs"), dict):
-        options = settings["sp_model_kwargs"].items()
-        settings["sp_model_kwargs"] = {name: value for name, value in options if name in SENTENCEPIECE_OPTIONS}
+    settings = {name: value for name, value in stored.items() if name in SETTINGS}
     write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": "MarianTokenizer"})
-    if (folder / SPECIAL_TOKENS_MAP).is_file():
-        tokens = read_json(folder / SPECIAL_TOKENS_MAP)
-        write_json(output / SPECIAL_TOKENS_MAP, {name: tokens[name] for name in tokens if name in SPECIAL_TOKENS})
-    dropped = saved_settings.keys() - settings.keys() - {"tokenizer_class"}
-    if dropped:
-        report.notes.append(f"Not copied, as MarianTokenizer does not use it: {format_names(sorted(dropped))}.")
+    if dropped := stored.keys() - settings.keys() - {"tokenizer_class"}:
+        report.notes.append(f"Not copied, as MarianTokenizer does not require it: {format_names(sorted(dropped))}.")
     report.notes.append(f"Copied for MarianTokenizer, which requires sentencepiece: {', '.join(present)}.")
 
 

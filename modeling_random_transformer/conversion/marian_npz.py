@@ -17,9 +17,8 @@ from ..utils.errors import format_value
 from .embeddings import check_ids, learn_positions, map_embeddings, pad_rows
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
 from .options import FLAG, RATE, SIZE, Kind, Option, equal, is_number, is_size, one_of, read_options
-from .report import ConversionReport
 from .untrusted import parse_yaml, read_arrays, read_yaml
-from .weights import StateDictMapper
+from .weights import ConversionReport, StateDictMapper
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
 POSITIONS = 1024  # of computed sinusoids; marian-decoder reads at most 1000 tokens by default
@@ -31,7 +30,7 @@ ATTENTIONS = {"encoder": {"self": "self_attn"}, "decoder": {"self": "self_attn",
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 PARAMETERS = (("W", "weight"), ("b", "bias"))
 NORM_PARAMETERS = (("ln_scale", "weight"), ("ln_bias", "bias"))
-IS_MATRIX = re.compile(r".*_W[qkvo12]")
+IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT}_W")  # [in, out]; other parameters are [1, width] or [rows, width]
 # Marian's activation names and transformers'. Up to version 1.12.0, gelu is swish with the factor 1.702.
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 APPROXIMATE_GELU, LAST_APPROXIMATE_GELU = "quick_gelu", (1, 12, 0)
@@ -176,11 +175,15 @@ def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def as_tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
+    """An array with the shape of this model's parameters: matrices transposed, vectors without the first dimension."""
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise ValueError(
             f"{name} of {path} must be an array of floats, got {array.dtype}: quantized models are not supported."
         )
-    return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+    weight = torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+    if weight.dim() == 2 and IS_MATRIX.fullmatch(name):
+        return weight.T
+    return weight.flatten() if weight.dim() == 2 and len(weight) == 1 else weight
 
 
 def parse_options(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +225,7 @@ def convert_weights(
     learned = options["transformer-train-position-embeddings"] or options["transformer-train-positions"]
     mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not learned)
     learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), POSITIONS, origin="Marian")
-    mapper.rename(weight_names(options), adapt)
+    mapper.rename(weight_names(options))
     model = mapper.finish()
     model.generation_config.suppress_tokens = [unk_token_id]
     return model, mapper.report
@@ -237,10 +240,8 @@ def map_vocabulary(mapper: StateDictMapper, options: Mapping[str, Any], eos_toke
     """Map the embeddings and the output layer, with one more id for padding, whose embedding is zero."""
     source, target = embedding_names(options)
     tied = options["tied-embeddings-all"] or options["tied-embeddings"]
-    legacy, output = f"{OUTPUT}_W", f"{OUTPUT}_Wt"
-    if legacy in mapper.remaining and not tied:  # of old versions, transposed
-        output = legacy
-        mapper.remaining[legacy] = mapper.peek(legacy, dims=2).T
+    legacy = f"{OUTPUT}_W"  # of old versions
+    output = legacy if legacy in mapper.remaining and not tied else f"{OUTPUT}_Wt"
     sizes = [len(mapper.peek(name, dims=2)) for name in (source, target)]
     rows = pad_rows(sizes[0], sizes[1], more=1)
     bias = None if options["output-omit-bias"] else f"{OUTPUT}_b"
@@ -273,37 +274,22 @@ def weight_names(options: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def adapt(name: str, weight: Tensor) -> tuple[Tensor, str]:
-    """Marian's matrices are `[in, out]`; its biases and the parameters of its norms are `[1, width]`."""
-    is_matrix = IS_MATRIX.fullmatch(name) and weight.dim() == 2
-    return (weight.T, "transposed") if is_matrix else (weight.flatten(), "copied")
-
-
 def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], report: ConversionReport) -> None:
     """Copy the beam size and the length normalization of Marian's search, and whether it may return `<unk>`.
 
     `length_penalty` requires more than one beam. Without `beam-size`, Marian would use 12 beams; this model has one.
     """
     beams, normalize = decoder.get("beam-size"), decoder.get("normalize")
+    copied = {}
     if is_size(beams, MAX_BEAMS):
-        config.num_beams = beams
-        report.notes.append(f"num_beams={beams} is beam-size of the options of the search.")
-    elif beams is not None:
-        report.notes.append(
-            f"beam-size={format_value(beams)} of the search was dropped: it must be an integer from 1 to {MAX_BEAMS}."
-        )
+        copied["beam-size"] = config.num_beams = beams
     if is_number(normalize) and abs(normalize) <= sys.float_info.max and (config.num_beams or 1) > 1:
-        config.length_penalty = float(normalize)
-        report.notes.append(f"length_penalty={config.length_penalty} is normalize of the options of the search.")
-    elif normalize is not None:
-        report.notes.append(
-            f"normalize={format_value(normalize)} of the search was dropped: it must be a finite number, with a "
-            "beam-size above 1."
-        )
+        copied["normalize"] = config.length_penalty = float(normalize)
     if decoder.get("allow-unk") is True:
-        config.suppress_tokens = None
-        report.notes.append("generate() may return <unk>, as the options of the search have allow-unk.")
-    else:
-        report.notes.append("As in Marian, generate() never returns <unk>.")
-    if decoder.get("word-penalty"):
-        report.notes.append(f"word-penalty={format_value(decoder['word-penalty'])} of the search was dropped.")
+        copied["allow-unk"], config.suppress_tokens = True, None
+    report.notes += [f"{name}={value} of the search was copied." for name, value in copied.items()]
+    report.notes += [
+        f"{name}={format_value(decoder[name])} of the search has no counterpart and was dropped."
+        for name in ("beam-size", "normalize", "word-penalty", "allow-unk")
+        if decoder.get(name) and name not in copied
+    ]

@@ -15,8 +15,8 @@ import yaml
 from ..utils.errors import first_line, format_names, format_value
 from ..utils.text import read_lines
 from .marian import write_json
-from .report import ConversionReport
 from .untrusted import is_hidden, read_yaml
+from .weights import ConversionReport
 
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
 FILES = re.compile(r".*\.(yml|yaml|spm)")  # all that `convert_marian_npz` reads besides the model
@@ -26,7 +26,6 @@ SIDES = (re.compile(r"(?<![a-z])(src|source)", re.I), re.compile(r"(?<![a-z])(tr
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
 ENTRY = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\'|[^"\'].*?): *(\d+) *')
-LONG_KEY, LONG_VALUE = "? ", ": "  # a key longer than 1024 characters, or of several lines, and its value
 
 Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
 
@@ -202,26 +201,21 @@ def read_entries(path: Path) -> Iterator[tuple[str, int]]:
     Raises:
         ValueError: a line has another format.
     """
-    key = None
     with path.open("rb") as file:
         for number, line in enumerate(read_lines(file, str(path)), start=1):
-            if key is None and line.startswith(LONG_KEY):
-                key = line.removeprefix(LONG_KEY)
-                continue
-            if key is not None:
-                line, key = f"{key}{LONG_VALUE}{line.removeprefix(LONG_VALUE)}", None
             if not line.strip() or line in ("---", "...") or line.startswith("#"):
                 continue
             match = ENTRY.fullmatch(line)
-            if match is None:
+            token = unquote(match[1]) if match else None
+            if match is None or token is None:
                 raise ValueError(
                     f"{path} must have a token and its id on each line, got {format_value(line)} on line {number}."
                 )
-            yield unquote(match[1], path, number), int(match[2])
+            yield token, int(match[2])
 
 
-def unquote(token: str, path: Path, number: int) -> str:
-    """The value of a YAML scalar: plain, or in single or double quotes."""
+def unquote(token: str) -> str | None:
+    """The value of a YAML scalar: plain, or in single or double quotes. `None` if it is invalid."""
     if token[0] == "'":
         return token[1:-1].replace("''", "'")
     if token[0] != '"':
@@ -230,10 +224,8 @@ def unquote(token: str, path: Path, number: int) -> str:
         return token[1:-1]
     try:
         return str(yaml.safe_load(token))
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(
-            f"{path} must have a token and its id on each line, got {format_value(token)} on line {number}."
-        ) from error
+    except (yaml.YAMLError, ValueError):
+        return None
 
 
 def read_pieces(path: Path) -> Iterator[tuple[str, int]]:

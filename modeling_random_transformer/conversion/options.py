@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, TypeGuard
 
 from ..utils.errors import format_value
 
 REQUIRED = object()  # default of an option that must be stored
 MAX_SIZE = 2**20
+PLAIN = (str, bytes, int, float, NoneType)  # contain no other values
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,18 @@ def read_options(
         options[option.name] = value
     for name, other in same:
         value, expected = stored.get(name), stored.get(other)
-        if None not in (value, expected) and value != expected:
-            raise invalid(name, f"{other}={format_value(expected)}", value)
+        # Only plain values are compared: lists that contain themselves, or others many times, take any time.
+        if None not in (value, expected) and not (isinstance(value, PLAIN) and value == expected):
+            raise invalid(name, f"{other}={show(expected)}", value)
     return options
 
 
 def invalid(name: str, allowed: str, value: Any) -> ValueError:
     """The error of an option with another value."""
-    return ValueError(f"{name} must be {allowed}, got {format_value(value)}.")
+    return ValueError(f"{name} must be {allowed}, got {show(value)}.")
+
+
+def show(value: Any) -> str:
+    """A value, or only the type of a container of containers, whose text may be endless."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return format_value(value) if all(isinstance(item, PLAIN) for item in items) else f"a {type(value).__name__}"

@@ -9,7 +9,7 @@ import pickle
 import pickletools
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import IO, Any
@@ -20,19 +20,13 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..utils.errors import first_line, format_value
+from ..utils.errors import first_line
 
-MAX_DEPTH = 50
-MAX_OPTIONS = 100_000  # values in YAML. A value that several places refer to counts at each of them.
-MAX_OBJECTS = 1_000_000  # values in a pickle, such as a training state with a vocabulary
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
 MAX_DIGITS = 50  # of a number; its value may be 10 to this power
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 MAX_RATIO, SMALL = 20, 2**24  # of the sizes of a file, expanded and compressed; small files may be compressed further
 LEGACY_PICKLES = 5  # before the weights in the format of PyTorch before 1.6
-TAG = "tag:yaml.org,2002:"
-NUMBERS = (f"{TAG}int", f"{TAG}float")
-PLAIN = (str, int, float, bytes, type(None))  # contain no other values
-MAX_ARRAY_BYTES = 2**34  # of all arrays of a `.npz` file; the largest published models have 2 GiB
 ARRAY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -75,7 +69,8 @@ def read_checkpoint(path: str | Path) -> Any:
     """Read a `.pt` or `.safetensors` file. From a pickle, only tensors, plain containers and options are loaded.
 
     Raises:
-        ValueError: the file is missing or damaged, or contains other objects.
+        ValueError: the file is missing or damaged, contains other objects, or its tensors have more values than it
+            can contain.
     """
     path = Path(path)
     if not path.is_file():
@@ -88,7 +83,7 @@ def read_checkpoint(path: str | Path) -> Any:
         check_calls(path)
         with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed
             content = torch.load(path, map_location="cpu", weights_only=True)
-    check_objects(content, path)
+    check_expansion(path, sum(storages_in(content).values()))
     return content
 
 
@@ -96,11 +91,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of a `.npz` file.
 
     Raises:
-        ValueError: the file is damaged or too large.
+        ValueError: the file is damaged or compressed too far.
     """
-    size = check_zip(path, str(path), ".npz file")
-    if size > MAX_ARRAY_BYTES:
-        raise ValueError(f"the arrays of {path} must have at most {MAX_ARRAY_BYTES} bytes, got {size}.")
+    check_zip(path, str(path), ".npz file")
     with errors_of_reading(str(path), ".npz file"), zipfile.ZipFile(path) as archive:
         return {name.removesuffix(".npy"): parse_array(archive.read(name)) for name in archive.namelist()}
 
@@ -138,23 +131,6 @@ def pickle_error(message: str) -> str:
     )
 
 
-def check_nesting(root: Any, children: Callable[[Any], Collection[Any]], limit: int, origin: str) -> None:
-    """Check the depth and the number of the values in `root`; `children` returns those that a value contains.
-
-    Raises:
-        ValueError: there are more than `limit` values, or they are nested deeper than `MAX_DEPTH`, perhaps without end.
-    """
-    pending, count = [(root, 0)], 1
-    while pending:
-        value, depth = pending.pop()
-        found = children(value)
-        count += len(found)
-        if depth > MAX_DEPTH or count > limit:
-            allowed = f"{limit} values, counting repeated ones, in {MAX_DEPTH} levels"
-            raise ValueError(f"{origin} must contain at most {allowed}, got more.")
-        pending += [(child, depth + 1) for child in found if not isinstance(child, PLAIN)]
-
-
 def check_expansion(path: Path, size: int) -> None:
     """Raise a `ValueError` if a file is compressed far more than weights can be, to `size` bytes of content."""
     limit = max(SMALL, MAX_RATIO * path.stat().st_size)
@@ -163,18 +139,15 @@ def check_expansion(path: Path, size: int) -> None:
 
 
 class OptionsLoader(yaml.SafeLoader):
-    """Reads strings, numbers, booleans, lists and mappings. A date is a string."""
+    """Reads plain values. References to other values (`*name`) and long numbers could describe values of any size."""
 
-
-OptionsLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{TAG}timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-OptionsLoader.yaml_constructors = {
-    tag: function
-    for tag, function in yaml.SafeLoader.yaml_constructors.items()
-    if tag is None or tag.removeprefix(TAG) in ("str", "int", "float", "bool", "null", "seq", "map")
-}
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("references to other values are not supported")
+        node = super().compose_node(parent, index)
+        if node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
+            raise yaml.YAMLError(f"numbers must have at most {MAX_DIGITS} characters")
+        return node
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -184,84 +157,59 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
-    """Parse options in YAML: names, and strings, numbers, booleans, lists and mappings as values.
+    """Parse options in YAML: names and plain values.
 
     Raises:
-        ValueError: this is not YAML, is too large, contains other types, or is not a mapping of names to values.
+        ValueError: this is not YAML, is too large, or is not a mapping of names to values.
     """
     if len(content) > MAX_YAML_BYTES:
         raise ValueError(f"{origin} must have at most {MAX_YAML_BYTES} bytes of options, got more.")
-    with errors_of_yaml(origin):
-        loader = OptionsLoader(content.decode("utf-8"))
-        root = loader.get_single_node()
-    # Before values are made of the nodes, as the keys of a merged mapping (`<<`) are copied.
-    check_nesting(root, nodes_in, MAX_OPTIONS, origin)
-    with errors_of_yaml(origin):
-        options = None if root is None else loader.construct_document(root)
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise ValueError(f"{origin} must contain options by their names, got {type(options).__name__}.")
-    return dict(options)
-
-
-@contextmanager
-def errors_of_yaml(origin: str) -> Iterator[None]:
     try:
-        yield
-    except (yaml.YAMLError, ValueError, IndexError, OverflowError, RecursionError) as error:
+        options = yaml.load(content.decode("utf-8"), OptionsLoader)
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"{origin} must contain options in YAML, got an error: {first_line(error)}.") from error
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise ValueError(f"{origin} must contain options by their names, got {type(options).__name__}.")
+    return options
 
 
-def nodes_in(node: yaml.Node | None) -> Collection[yaml.Node]:
-    """The nodes that a node contains.
-
-    Raises:
-        ValueError: it is a number of more than `MAX_DIGITS` characters, which may have a value of any size.
-    """
-    if isinstance(node, yaml.MappingNode):
-        return [child for pair in node.value for child in pair]
-    if isinstance(node, yaml.SequenceNode):
-        return node.value
-    if node is not None and node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
-        raise ValueError(f"numbers must have at most {MAX_DIGITS} characters, got {format_value(node.value)}.")
-    return ()
-
-
-def check_objects(root: Any, path: Path) -> None:
-    """Check what a pickle contains, except for the values of tensors.
-
-    Raises:
-        ValueError: see `check_nesting`; or its tensors have more values than the file can contain.
-    """
+def storages_in(root: Any) -> dict[int, int]:
+    """The sizes in bytes of the memory of all tensors in nested containers, by address."""
     storages: dict[int, int] = {}
-
-    def children(value: Any) -> Collection[Any]:
+    pending, seen = [root], set()
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
         if isinstance(value, Tensor):
             if value.layout == torch.strided and not (value.is_meta or value.is_nested or value.is_quantized):
                 storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-            return ()
-        if isinstance(value, Mapping):
-            return [*value.keys(), *value.values()]
-        if isinstance(value, list | tuple | set | frozenset):
-            return value
-        return vars(value).values() if isinstance(value, argparse.Namespace) else ()
-
-    check_nesting(root, children, MAX_OBJECTS, str(path))
-    check_expansion(path, sum(storages.values()))
+        elif isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            pending += value
+        elif isinstance(value, argparse.Namespace):
+            pending.append(vars(value))
+    return storages
 
 
-def check_zip(path: Path, name: str, kind: str) -> int:
-    """The size in bytes of the files in a zip file, and 0 for other files.
-
-    Raises:
-        ValueError: the file is damaged, or is compressed far more than weights can be.
-    """
+def check_zip(path: Path, name: str, kind: str) -> None:
+    """Raise a `ValueError` if a zip file is damaged, or is compressed far more than weights can be."""
     with errors_of_reading(name, kind):
         size = 0
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 size = sum(member.file_size for member in archive.infolist())
     check_expansion(path, size)
-    return size
 
 
 def check_calls(path: Path) -> None:

@@ -1,13 +1,16 @@
-"""Maps a state dict of another implementation to this model. Every source weight is mapped or explicitly ignored.
+"""Maps a state dict of another implementation to this model, and reports the use of each weight.
+
+Every source weight is mapped or explicitly ignored.
 
 transformers' `WeightRenaming` and `WeightConverter` are not used: they run inside `from_pretrained`, which does not
 record the use of each weight and does not name the source weight in errors.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +19,6 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.errors import MAX_NAME, format_names, format_value, printable
 from .options import Option
-from .report import ConversionReport, DerivedField, MappedWeight
 
 STACKS = ("encoder", "decoder")
 # Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, and `module` a module of a
@@ -33,6 +35,52 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Patterns of source names and the parameters that they map to. With several targets, the rows are split evenly.
 NameTable = Mapping[str, str | tuple[str, ...]]
+
+
+class MappedWeight(NamedTuple):
+    """A source weight and the parameter that it was mapped to. A split source weight has several entries."""
+
+    source: str
+    target: str
+    shape: tuple[int, ...]
+    how: str
+
+
+class DerivedField(NamedTuple):
+    """A field of `RandomTransformerConfig` and what it was derived from."""
+
+    value: Any
+    source: str
+
+
+@dataclass
+class ConversionReport:
+    """The result of a conversion, weight by weight and field by field.
+
+    Attributes:
+        origin: the converted model.
+        mapped: converted weights, in the order of the source's state dict.
+        defaults: parameters without a source weight, and how their values were chosen.
+        unused: source weights that were dropped, and why the outputs do not depend on them.
+        config: the derived config fields.
+        notes: additional remarks.
+    """
+
+    origin: str
+    mapped: list[MappedWeight] = field(default_factory=list)
+    defaults: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
+    config: dict[str, DerivedField] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """One line for each weight, field and note."""
+        lines = [f"{self.origin}: {len(self.mapped)} weights"]
+        lines += [f"  {m.source} -> {m.target} {list(m.shape)} ({m.how})" for m in self.mapped]
+        lines += [f"  default -> {name} ({reason})" for name, reason in self.defaults.items()]
+        lines += [f"  {name} -> unused ({reason})" for name, reason in self.unused.items()]
+        lines += [f"  config.{name} = {derived.value!r} ({derived.source})" for name, derived in self.config.items()]
+        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
 class StateDictMapper:
@@ -130,12 +178,8 @@ class StateDictMapper:
             raise ValueError(f"{norms} must be both present or both absent, got one of them.")
         self.derive_config(norms if norm else "norm_order", final_layer_norm=present.pop())
 
-    def rename(self, names: NameTable, adapt: Callable[[str, Tensor], tuple[Tensor, str]] | None = None) -> None:
+    def rename(self, names: NameTable) -> None:
         """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
-
-        Args:
-            names: the table.
-            adapt: changes a weight with this name, and describes the change.
 
         Raises:
             ValueError: see `peek`; or the rows of a weight with several targets cannot be split evenly.
@@ -149,7 +193,6 @@ class StateDictMapper:
                     if not weight.dim() or len(weight) % len(parts):
                         allowed = f"a multiple of {len(parts)} rows"
                         raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
-                    weight, how = adapt(source, weight) if adapt else (weight, how)
                     for part, target in zip(weight.chunk(len(parts)), parts, strict=True):
                         self.set(target, part, source, how)
                     break

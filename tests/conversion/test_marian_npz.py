@@ -48,13 +48,11 @@ def model_file(path, positions=32, **changes):
     "changes",
     [
         {},
-        PRE_NORM,
         {**PRE_NORM, "transformer-postprocess-top": ""},
         {"transformer-postprocess-top": "n", "transformer-postprocess": "an", "transformer-postprocess-emb": ""},
-        {"transformer-preprocess": "d", "transformer-ffn-activation": "relu"},
+        {"transformer-preprocess": "d", "transformer-ffn-activation": "relu", "output-omit-bias": True},
         {"transformer-ffn-activation": "gelu", "dec-depth": 2, "transformer-heads": 4},
         {"transformer-train-position-embeddings": True},
-        {"output-omit-bias": True},
         {**UNTIED, "tied-embeddings-src": True},
         {**UNTIED, "tied-embeddings-src": True, "tied-embeddings": True},
         {**UNTIED, "tied-embeddings": True, "tokens": (23, 17)},
@@ -72,24 +70,18 @@ def test_logits(changes, tmp_path):
     assert {mapped.source for mapped in report.mapped} == weights.keys()
 
 
-@pytest.mark.parametrize("changes", [PRE_NORM, {"transformer-train-position-embeddings": True}], ids=str)
-def test_search(changes, tmp_path):
+def test_search(tmp_path):
     """The decoder starts from a zero vector and never returns padding or `<unk>`."""
-    path, weights, chosen = model_file(tmp_path, **changes)
-    model, _ = from_marian_npz(path)
-    ids = torch.tensor([[5, 9, 7, 3, 0], [8, 4, 0, TOKENS, TOKENS]])
-    batch = {"input_ids": ids, "attention_mask": (ids != TOKENS).long()}
-    for beams in (1, 3):
-        assert same_search(model, logits_of(weights, chosen), batch, beams)
-
-
-def test_first_input_is_a_zero_vector(tmp_path):
-    path, _, _ = model_file(tmp_path)
+    path, weights, chosen = model_file(tmp_path, **PRE_NORM)
     model, _ = from_marian_npz(path)
     assert model.config.decoder_start_token_id == model.config.pad_token_id == TOKENS
     assert not model.model.shared.weight[TOKENS].any()
     assert model.lm_head.bias[TOKENS] == NEVER
     assert (model.config.eos_token_id, model.generation_config.suppress_tokens) == (0, [1])
+    ids = torch.tensor([[5, 9, 7, 3, 0], [8, 4, 0, TOKENS, TOKENS]])
+    batch = {"input_ids": ids, "attention_mask": (ids != TOKENS).long()}
+    for beams in (1, 3):
+        assert same_search(model, logits_of(weights, chosen), batch, beams)
 
 
 def test_old_output_layer_is_transposed(tmp_path):

@@ -57,11 +57,10 @@ def single(token):
 
 
 @pytest.mark.parametrize("quote", [escaped, raw_double, single])
-@pytest.mark.parametrize("entry", ["{}: {}\n", "? {}\n: {}\n"])
-def test_quoted_tokens(quote, entry, tmp_path):
-    """Each token keeps its text. YAML writes long keys as complex keys."""
+def test_quoted_tokens(quote, tmp_path):
+    """Each token keeps its text."""
     ids = {token: i for i, token in enumerate(["</s>", "<unk>", *TOKENS])}
-    text = "".join(entry.format(quote(token), i) for token, i in ids.items())
+    text = "".join(f"{quote(token)}: {i}\n" for token, i in ids.items())
     (tmp_path / "vocab.yml").write_bytes(text.encode())
     assert read_vocabulary(tmp_path / "vocab.yml") == ids
 
@@ -85,15 +84,13 @@ def test_raw_characters(tmp_path):
     ("text", "message"),
     [
         ("", "must contain the tokens </s> and <unk>, but lacks </s>, <unk>"),
-        ("</s>: 0\na: 1\n", "but lacks <unk>"),
         (SPECIAL + "a\n", "must have a token and its id on each line, got 'a' on line 3"),
-        (SPECIAL + "a: b\n", "got 'a: b' on line 3"),
         (SPECIAL + "a: -1\n", "got 'a: -1' on line 3"),
         (SPECIAL + '"a: 2\n', "got '\"a: 2' on line 3"),
-        (SPECIAL + "'a'b: 2\n", "on line 3"),
         (SPECIAL + '"\\q": 2\n', "must have a token and its id on each line, got .* on line 3"),
         (SPECIAL + "a: 2\na: 3\n", "must have each token and each id once, but one is repeated"),
         (SPECIAL + "a: 2\nb: 2\n", "must have each token and each id once, but one is repeated"),
+        (SPECIAL + "? a\n: 2\n", "must have a token and its id on each line, got '\\? a' on line 3"),
         (b"</s>: 0\n\xff: 1\n", "must be UTF-8 text, but line 2 is not"),
     ],
 )
@@ -123,7 +120,7 @@ def test_sentencepiece_model_of_another_vocabulary(opus, spm):
     check_error(model, r"vocab\.spm must have a token for each of", vocabs=[spm / "vocab.spm"])
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"\x00" * 50])
+@pytest.mark.parametrize("content", [b"", b"text"])
 def test_damaged_sentencepiece_model(content, opus, spm):
     (opus / "target.spm").write_bytes(content)
     check_error(opus, r"target\.spm must be a SentencePiece model, got an error: ")
@@ -182,13 +179,10 @@ def names_found(folder, *names, **decoder):
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        ([], None),
         (["config.yml", "README.md"], None),
         (["vocab.yml"], ("vocab.yml", "vocab.yml")),
-        (["vocab.deen.spm"], ("vocab.deen.spm", "vocab.deen.spm")),
         (["a.trg.vocab.yml", "a.src.vocab.yml"], ("a.src.vocab.yml", "a.trg.vocab.yml")),
         (["srcvocab.ende.spm", "trgvocab.ende.spm"], ("srcvocab.ende.spm", "trgvocab.ende.spm")),
-        (["vocab.source.spm", "vocab.target.spm"], ("vocab.source.spm", "vocab.target.spm")),
         (["vocab.spm", "._vocab.spm"], ("vocab.spm", "vocab.spm")),
     ],
 )
@@ -213,37 +207,36 @@ def test_vocabularies_of_the_decoder_options(tmp_path):
         assert names_found(tmp_path, vocabs=vocabs) == ("vocab.en.yml", "vocab.en.yml")
 
 
-def test_options_of_the_search(tmp_path):
-    save_npz(tmp_path / "model.npz")
-    (tmp_path / "model.npz.decoder.yml").write_text("beam-size: 5\nnormalize: 1\nallow-unk: true\nword-penalty: 0.5\n")
-    report = convert_marian_npz(tmp_path, tmp_path / "out")
-    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
-    assert (config["num_beams"], config["length_penalty"]) == (5, 1.0)
-    assert config.get("suppress_tokens") is None
-    assert any("word-penalty=0.5" in note for note in report.notes)
-
-
 @pytest.mark.parametrize(
-    ("text", "beams"),
+    ("text", "beams", "penalty", "dropped"),
     [
-        ("beam-size: 1\nnormalize: 0.6\n", 1),
-        ("normalize: 0.6\n", None),
-        ("beam-size: 4\nnormalize: .nan\n", 4),
-        ("beam-size: 4\nnormalize: .inf\n", 4),
-        ("beam-size: 4\nnormalize: true\n", 4),
-        ("beam-size: 1000000000\nnormalize: 0.6\n", None),
-        ("beam-size: true\nnormalize: 0.6\n", None),
-        ("beam-size: 0\nnormalize: 0.6\n", None),
+        ("beam-size: 5\nnormalize: 1\nword-penalty: 0.5", 5, 1.0, ["word-penalty=0.5"]),
+        ("beam-size: 1\nnormalize: 0.6\n", 1, None, ["normalize=0.6"]),
+        ("normalize: 0.6\n", None, None, ["normalize=0.6"]),
+        ("beam-size: 4\nnormalize: .nan\n", 4, None, ["normalize=nan"]),
+        ("beam-size: 4\nnormalize: true\n", 4, None, ["normalize=True"]),
+        ("beam-size: 1000000000\n", None, None, ["beam-size=1000000000"]),
+        ("beam-size: true\n", None, None, ["beam-size=True"]),
     ],
 )
-def test_length_normalization_without_a_counterpart_is_dropped(text, beams):
-    config, report = GenerationConfig(), ConversionReport("Marian")
+def test_options_of_the_search(text, beams, penalty, dropped):
+    config, report = GenerationConfig(suppress_tokens=[1]), ConversionReport("Marian")
     set_search_options(config, yaml.safe_load(text), report)
-    assert (config.num_beams, config.length_penalty) == (beams, None)
-    assert any(note.startswith("normalize=") and "was dropped" in note for note in report.notes)
+    assert (config.num_beams, config.length_penalty, config.suppress_tokens) == (beams, penalty, [1])
+    assert [note.split(" ")[0] for note in report.notes if "was dropped" in note] == dropped
 
 
-@pytest.mark.parametrize("text", ["[1", "- 1", "x"])
+def test_search_in_a_folder(tmp_path):
+    """The file that Marian writes is read first."""
+    save_npz(tmp_path / "model.npz")
+    (tmp_path / "model.npz.decoder.yml").write_text("beam-size: 5\nallow-unk: true\n")
+    (tmp_path / "decoder.yml").write_text("beam-size: 6\n")
+    convert_marian_npz(tmp_path, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (config["num_beams"], config.get("suppress_tokens")) == (5, None)
+
+
+@pytest.mark.parametrize("text", ["[1", "- 1", "a: &a [x]\nb: *a", "beam-size: !!int ''"])
 def test_damaged_options_of_the_search(text, tmp_path):
     save_npz(tmp_path / "model.npz")
     (tmp_path / "decoder.yml").write_text(text)

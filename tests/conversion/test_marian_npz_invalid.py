@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from modeling_random_transformer.conversion import convert_marian, convert_marian_npz, from_marian_npz, untrusted
+from modeling_random_transformer.conversion import convert_marian_npz, from_marian_npz
 from tests.helpers.conversion import check_refused
 from tests.helpers.marian_npz import PRE_NORM, UNTIED, options, random_weights, save_npz, write_npz
 
@@ -20,32 +20,23 @@ def check_error(path, message):
     ("changes", "message"),
     [
         ({"type": "s2s"}, "^type must be 'transformer', got 's2s'"),
-        ({"type": "transformer-aan"}, "^type must be 'transformer', got 'transformer-aan'"),
         ({"type": None}, "^type must be 'transformer', got None"),
         ({"transformer-decoder-autoreg": "rnn"}, "^transformer-decoder-autoreg must be 'self-attention', got 'rnn'"),
-        ({"transformer-decoder-autoreg": "average-attention"}, "'self-attention', got 'average-attention'"),
         ({"transformer-ffn-depth": 3}, "^transformer-ffn-depth must be 2, got 3"),
         ({"transformer-ffn-activation": "tanh"}, "^transformer-ffn-activation must be one of .*, got 'tanh'"),
-        ({"transformer-ffn-activation": ["relu"]}, "^transformer-ffn-activation must be one of"),
         ({"transformer-no-projection": True}, "^transformer-no-projection must be False, got True"),
-        ({"transformer-pool": True}, "^transformer-pool must be False, got True"),
         ({"transformer-tied-layers": [1, 1]}, r"^transformer-tied-layers must be \[\], got \[1, 1\]"),
         ({"right-left": True}, "^right-left must be False"),
-        ({"ulr": True}, "^ulr must be False"),
         ({"lemma-dim-emb": 16}, "^lemma-dim-emb must be 0, got 16"),
         ({"transformer-decoder-dim-ffn": 8}, "^transformer-decoder-dim-ffn must be transformer-dim-ffn=24, got 8"),
-        ({"transformer-decoder-ffn-depth": 1}, "^transformer-decoder-ffn-depth must be transformer-ffn-depth=2"),
         ({"input-types": ["sequence", "class"]}, "^input-types must be 'sequence' for each input"),
-        ({"input-types": 3}, "^input-types must be"),
         ({"transformer-postprocess-emb": "nd"}, "^transformer-postprocess-emb must be 'd' or '', got 'nd'"),
         ({"transformer-postprocess-top": "an"}, "^transformer-postprocess-top must be '' or 'n', got 'an'"),
         ({"transformer-postprocess": "dar"}, f"{NORMS}.*, got '' and 'dar'"),
-        ({"transformer-postprocess": "dhn"}, f"{NORMS}.*, got '' and 'dhn'"),
         ({"transformer-preprocess": "n"}, f"{NORMS}.*, got 'n' and 'dan'"),
         ({"transformer-preprocess": 3}, "^transformer-preprocess must be a string of operations, got 3"),
         ({"tied-embeddings-all": "yes please"}, "^tied-embeddings-all must be true or false, got 'yes please'"),
         ({"transformer-heads": None}, "^transformer-heads must be an integer from 1 to 1048576, got None"),
-        ({"enc-depth": 0}, "^enc-depth must be an integer from 1 to 1048576, got 0"),
         ({"dec-depth": 2.0}, "^dec-depth must be an integer from 1 to 1048576, got 2.0"),
         ({"dim-emb": True}, "^dim-emb must be an integer from 1 to 1048576, got True"),
         ({"transformer-dropout": 1.5}, "^transformer-dropout must be a number from 0 to below 1, got 1.5"),
@@ -83,18 +74,14 @@ def added(name, *shape):
     ("change", "message"),
     [
         (removed("encoder_l2_ffn_b1"), r"model\.npz must contain the weight 'encoder_l2_ffn_b1', which is missing"),
-        (removed("decoder_l1_context_Wo_ln_bias"), "'decoder_l1_context_Wo_ln_bias', which is missing"),
         (removed("Wemb"), "'Wemb', which is missing"),
         (removed("decoder_ff_logit_out_b"), "'decoder_ff_logit_out_b'"),
         (added("encoder_l3_self_Wq", 16, 16), "without a counterpart in this model, got encoder_l3_self_Wq"),
-        (added("Wtype", 2, 16), "without a counterpart in this model, got Wtype"),
-        (added("decoder_l1_rnn_W", 16, 16), "got decoder_l1_rnn_W"),
         (added("encoder_l1_ffn_W1", 16, 20), r"encoder_l1_ffn_W1 of .* must have the shape of .*, got \[20, 16\]"),
         (added("encoder_l1_ffn_W1", 24), r"encoder_l1_ffn_W1 of .* must have the shape of .*, got \[24\]"),
         (added("encoder_l1_self_bq", 1, 8), r"encoder_l1_self_bq of .*, got \[8\]"),
         (added("decoder_ff_logit_out_b", 1, 3), "decoder_ff_logit_out_b of .* must have as many rows"),
         (lambda w: w.update(Wemb=w["Wemb"].astype(np.int8)), "Wemb of .* must be an array of floats, got int8: quant"),
-        (lambda w: w.update(Wemb=w["Wemb"].astype(np.complex64)), "Wemb of .* must be an array of floats, got complex"),
         (lambda w: w.update(Wemb=w["Wemb"].astype(np.longdouble)), "Wemb of .* must be an array of floats"),
     ],
 )
@@ -104,20 +91,19 @@ def test_weights(change, message, tmp_path):
     check_error(write_npz(tmp_path / "model.npz", weights, options()), message)
 
 
-def test_learned_positions_that_are_missing(tmp_path):
-    chosen = options(**{"transformer-train-position-embeddings": True})
-    path = write_npz(tmp_path / "model.npz", random_weights(options()), chosen)
-    check_error(path, "'Wpos', which is missing")
+@pytest.mark.parametrize(
+    ("changes", "stored", "name"),
+    [
+        ({"transformer-train-position-embeddings": True}, {}, "Wpos"),
+        (UNTIED, {**UNTIED, "tied-embeddings": True}, "decoder_ff_logit_out_Wt"),
+    ],
+)
+def test_table_that_is_missing(changes, stored, name, tmp_path):
+    path = write_npz(tmp_path / "model.npz", random_weights(options(**stored)), options(**changes))
+    check_error(path, f"'{name}', which is missing")
 
 
-def test_untied_output_that_is_missing(tmp_path):
-    path = write_npz(
-        tmp_path / "model.npz", random_weights(options(**UNTIED, **{"tied-embeddings": True})), options(**UNTIED)
-    )
-    check_error(path, "'decoder_ff_logit_out_Wt', which is missing")
-
-
-@pytest.mark.parametrize("name", ["model.bin", "model.intgemm.alphas.bin"])
+@pytest.mark.parametrize("name", ["model.intgemm.alphas.bin"])
 def test_packed_model(name, tmp_path):
     """Given as a file, and as the only model in a folder."""
     (tmp_path / name).write_bytes(b"x")
@@ -147,7 +133,6 @@ def test_path(tmp_path):
         (b"[1, 2", r"special:model\.yml of .* must contain options in YAML, got an error: while parsing"),
         (b"[1, 2]", "must contain options by their names, got list"),
         (b"", "must contain options by their names, got NoneType"),
-        (b"type: 2001-13-45", "type must be 'transformer', got '2001-13-45'"),
         (b"type: !!python/object/apply:os.system ['touch executed']", "must contain options in YAML"),
     ],
 )
@@ -190,19 +175,6 @@ def test_damaged_array(array, tmp_path):
     check_error(path, "must be a complete .npz file, but it cannot be read")
 
 
-def test_size_limit(tmp_path, monkeypatch):
-    path = save_npz(tmp_path / "model.npz")
-    monkeypatch.setattr(untrusted, "MAX_ARRAY_BYTES", 1000)
-    check_error(path, r"^the arrays of .*model\.npz must have at most 1000 bytes, got ")
-
-
 def test_nothing_is_written(tmp_path):
     path = save_npz(tmp_path / "model.npz", right_left=True)
     check_refused("right-left", tmp_path, convert_marian_npz, path, tmp_path / "out")
-
-
-def test_format_of_marian_mt(tmp_path):
-    """The other format of Marian is suggested."""
-    for path in (save_npz(tmp_path / "model.npz"), tmp_path):
-        message = r"must contain a MarianMT model, got a \.npz file of Marian in .*, which"
-        check_refused(message, tmp_path, convert_marian, path, tmp_path / "out")

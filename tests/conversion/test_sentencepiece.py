@@ -82,8 +82,9 @@ def random_texts():
     return [text for text in texts if not any(c in text for c in ("½\u0301", "ﬁ\u0301"))]
 
 
-@pytest.mark.parametrize("byte_fallback", [False, True])
-@pytest.mark.parametrize("normalization", ["nmt_nfkc", "nfkc_cf", "identity"])
+@pytest.mark.parametrize(
+    ("normalization", "byte_fallback"), [("nmt_nfkc", False), ("nfkc_cf", True), ("identity", False)]
+)
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_tokens_equal_those_of_sentencepiece(tmp_path, model_type, normalization, byte_fallback):
     processor = train(tmp_path / "a.model", model_type, normalization, byte_fallback=byte_fallback)
@@ -114,18 +115,12 @@ def test_options_of_the_model(tmp_path, model_type, options):
         assert tokens == pieces, ascii(text)
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+@pytest.mark.parametrize("model_type", ["unigram"])
 def test_special_tokens_have_the_ids_of_this_package(tmp_path, model_type):
     processor = train(tmp_path / "a.model", model_type, control_symbols="<2de>")
     tokenizer = from_sentencepiece(tmp_path / "a.model", model_max_length=99)
     assert isinstance(tokenizer, RandomTransformerTokenizer)
     assert tokenizer.convert_ids_to_tokens(range(4)) == SPECIAL_TOKENS
-    assert [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [
-        0,
-        1,
-        2,
-        3,
-    ]
     # sentencepiece's first pieces are <unk>, <s> and </s>; all others are shifted by <pad>.
     assert tokenizer.convert_ids_to_tokens(range(4, len(tokenizer))) == [
         processor.id_to_piece(i) for i in range(3, len(processor))
@@ -135,8 +130,11 @@ def test_special_tokens_have_the_ids_of_this_package(tmp_path, model_type):
     assert tokenizer.model_max_length == 99
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-@pytest.mark.parametrize("options", [{}, {"byte_fallback": True}, {"user_defined_symbols": "<bt>"}], ids=str)
+@pytest.mark.parametrize(
+    ("model_type", "options"),
+    [("unigram", {"byte_fallback": True}), ("bpe", {}), ("bpe", {"user_defined_symbols": "<bt>"})],
+    ids=str,
+)
 def test_names_of_special_tokens_can_be_text(tmp_path, model_type, options):
     train(tmp_path / "a.model", model_type, **options)
     tokenizer = from_sentencepiece(tmp_path / "a.model")
@@ -145,8 +143,7 @@ def test_names_of_special_tokens_can_be_text(tmp_path, model_type, options):
         assert not {*SPECIAL_TOKENS[:3], "<0x41>"} & {*tokens}
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-@pytest.mark.parametrize("byte_fallback", [False, True])
+@pytest.mark.parametrize(("model_type", "byte_fallback"), [("unigram", False), ("bpe", True)])
 def test_decoding_and_saving(tmp_path, model_type, byte_fallback):
     processor = train(tmp_path / "a.model", model_type, byte_fallback=byte_fallback)
     from_sentencepiece(tmp_path / "a.model").save_pretrained(tmp_path / "saved")
@@ -200,7 +197,7 @@ def test_symbol_changed_by_the_normalization_raises_value_error(tmp_path):
         from_sentencepiece(tmp_path / "a.model")
 
 
-@pytest.mark.parametrize("content", [b"", b"not a model", b"\xff" * 100])
+@pytest.mark.parametrize("content", [b"", b"not a model"])
 def test_other_file_raises_value_error(tmp_path, content):
     (tmp_path / "a.model").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.model must be a SentencePiece model, got "):

@@ -10,8 +10,6 @@ from torch.nn.functional import layer_norm, linear, relu
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from modeling_random_transformer.conversion import largest_difference
-
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -60,17 +58,26 @@ def same_search(model: PreTrainedModel, logits: Logits, batch: dict[str, Tensor]
     return torch.equal(model.generate(**batch, **options), reference.generate(**batch, use_cache=False, **options))
 
 
+@torch.no_grad()
 def relative_difference(model: Any, logits: Logits, vocabularies: tuple[int, int] | None = None) -> float:
-    """`largest_difference` divided by the largest absolute value of the reference's logits."""
-    largest = 0.0
+    """The largest difference between the logits of a model and of a reference, relative to the reference's largest.
 
-    def recorded(*inputs: Tensor) -> Tensor:
-        nonlocal largest
-        found = logits(*inputs)
-        largest = max(largest, found.abs().max().item())
-        return found
+    The batches have random ids of both vocabularies, and sources with padding.
+    """
+    config = model.config
+    pad = config.pad_token_id or 0
+    sources, targets = vocabularies or (config.vocab_size, config.vocab_size)
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.arange(9) < torch.tensor([[9], [5], [1]])).long()
 
-    return largest_difference(model, recorded, vocabularies=vocabularies) / largest
+    def random_tokens(vocabulary: int, length: int) -> Tensor:  # padding between tokens never occurs
+        ids = torch.randint(vocabulary, (3, length), generator=generator)
+        return ids.where(ids != pad, torch.tensor((pad + 1) % vocabulary))
+
+    ids, target = random_tokens(sources, 9).where(mask.bool(), torch.tensor(pad)), random_tokens(targets, 7)
+    expected = logits(ids, mask, target)
+    found = model(ids, mask, target).logits[..., : expected.shape[-1]]
+    return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
 def attention(
