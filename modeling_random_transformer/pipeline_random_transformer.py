@@ -8,7 +8,7 @@ import copy
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import IterableDataset
 from transformers import AutoModelForSeq2SeqLM, LogitsProcessor, LogitsProcessorList, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
@@ -40,12 +39,11 @@ from .inputs_random_transformer import (
     renumber_errors,
     source_limit,
     source_positions,
-    target_positions,
     tokenizer_languages,
 )
 
 LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
-DEFAULT_NEW_TOKENS = 20  # of generate() without any of them
+GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
 WINDOW = 16  # batches of a stream that are sorted by length together
 
 
@@ -120,15 +118,37 @@ class Seq2SeqPipeline(Pipeline):
         self.positions = source_positions(self.model)
         self.warns = True  # of texts that are truncated
 
-    def __call__(self, inputs: Any, **kwargs: Any) -> Any:
+    def __call__(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int | None = None,
+        num_workers: int | None = None,  # noqa: ARG002, a window is tokenized in one call
+        **options: Any,
+    ) -> Any:
         """Generate from one text, several texts or a stream; see the class for arguments and errors."""
+        is_single = isinstance(inputs, bytes | Mapping)  # iterable, but not over texts
+        if is_single or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
+            raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(inputs)}.")
+        saved = (self._preprocess_params, self._forward_params, self._postprocess_params)
+        given = self._sanitize_parameters(**options)
+        params = tuple({**earlier, **later} for earlier, later in zip(saved, given, strict=True))
+        batch_size = (self._batch_size or 1) if batch_size is None else batch_size
+        check_positive(batch_size=batch_size)
         if isinstance(inputs, str):
             try:
-                return super().__call__(inputs, **kwargs)
+                [answer] = self._stream([inputs], 1, 1, *params)
+                return answer
             except TextError as error:
                 raise ValueError(error.reason) from None
-        answers = super().__call__(Texts(inputs), **kwargs)
-        return list(answers) if isinstance(inputs, list | tuple) else answers
+        if isinstance(inputs, list | tuple):
+            return list(self._stream(inputs, max(1, len(inputs)), batch_size, *params))
+        if isinstance(params[0].get("target_prefix"), list | tuple):
+            raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
+        if not hasattr(inputs, "__iter__"):  # a torch dataset
+            inputs = map(inputs.__getitem__, range(len(inputs)))
+        window = WINDOW * batch_size if batch_size > 1 else 1
+        return self._stream(inputs, CHUNK_SIZE if "max_batch_tokens" in params[1] else window, batch_size, *params)
 
     def _sanitize_parameters(
         self,
@@ -190,107 +210,87 @@ class Seq2SeqPipeline(Pipeline):
         defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
         return {**defaults, **generate_options}
 
-    def get_iterator(
+    def _stream(
         self,
-        inputs: "Texts",
-        num_workers: int,  # noqa: ARG002, a window is tokenized in one call
+        texts: Iterable[str],
+        size: int,
         batch_size: int,
         preprocess_params: dict[str, Any],
         forward_params: dict[str, Any],
         postprocess_params: dict[str, Any],
     ) -> Iterator[Any]:
-        """Iterate over the answers to several texts, in their order."""
-        check_positive(batch_size=batch_size)
-        streamer = forward_params["generate_options"].get("streamer")
-        if streamer is not None:
-            raise ValueError(f"streamer must be None unless inputs is a single string, got {streamer!r}.")
-        target_prefix = preprocess_params.get("target_prefix")
-        if isinstance(inputs.texts, list | tuple):
-            size = max(1, len(inputs.texts))
-        elif isinstance(target_prefix, list | tuple):
-            raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
-        else:
-            size = CHUNK_SIZE if "max_batch_tokens" in forward_params else window_size(batch_size)
-        return self._stream(inputs, size, batch_size, (preprocess_params, forward_params, postprocess_params))
-
-    def _stream(self, texts: "Texts", size: int, *options: Any) -> Iterator[Any]:
         """The answers in the order of the texts, of which `size` are sorted by length together."""
         first = 0
         for chunk in chunks(texts, size):
             answers: dict[int, Any] = {}
             with renumber_errors(range(first, first + len(chunk))):
-                for batch in self.answer_batches(chunk, None, *options):
-                    answers |= batch
+                for indices, inputs in self.batches(chunk, batch_size, preprocess_params, forward_params):
+                    with renumber_errors(indices):
+                        outputs = self.forward(inputs, **forward_params)
+                    answers |= self.answers(indices, outputs, postprocess_params)
             yield from (answers[index] for index in range(len(chunk)))
             first += len(chunk)
 
-    def answer_batches(
+    def batches(
         self,
         texts: Sequence[str],
-        target_prefix: str | Sequence[str] | None = None,
-        batch_size: int | None = None,
-        params: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None = None,
-    ) -> Iterator[dict[int, Any]]:
-        """Generate from texts that are sorted by length together, and yield the answers of each batch when it is done.
+        batch_size: int,
+        preprocess_params: dict[str, Any],
+        forward_params: dict[str, Any],
+    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        """The inputs of `forward` for texts that are sorted by length together.
 
         Args:
             texts: several texts.
-            target_prefix: the prefix of each translation; `None` for that of the pipeline.
-            batch_size: texts of a batch, unless batches are limited by tokens; `None` for that of the pipeline.
-            params: the arguments of `preprocess`, `_forward` and `postprocess`; `None` for those of the pipeline.
+            batch_size: texts of a batch, unless `forward_params` has `max_batch_tokens`.
+            preprocess_params: the arguments of `preprocess`.
+            forward_params: the arguments of `forward`.
 
         Yields:
-            The answers of a batch, by the index of the text.
+            The indices of the texts of each batch, and `input_ids`, `attention_mask` and `prefix_ids`.
 
         Raises:
-            TextError: a text or its prefix is invalid. All are checked before the first batch.
+            TextError: a text is invalid. All are checked before the first batch.
         """
-        options, forward_params, postprocess_params = params or (
-            self._preprocess_params,
-            self._forward_params,
-            self._postprocess_params,
-        )
-        options = options | drop_none(target_prefix=target_prefix)
+        options = dict(preprocess_params)
         prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts), options["languages"])
         sources = self.tokenize(texts, **options)
-        lengths, prefix_lengths = list(map(len, sources)), list(map(len, prefixes))
-        for index, (source_len, prefix_len) in enumerate(zip(lengths, prefix_lengths, strict=True)):
-            self.check_prefix(prefix_len, source_len, forward_params, index)
-        for batch in self.batches(lengths, batch_size or self._batch_size or 1, forward_params, prefix_lengths):
-            inputs = self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
-            outputs = self.forward(inputs, **forward_params)
-            rows = ({name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(batch)))
-            yield {i: self.postprocess(output, **postprocess_params) for i, output in zip(batch, rows, strict=True)}
+        for batch in self.group(list(map(len, sources)), batch_size, forward_params, list(map(len, prefixes))):
+            yield batch, self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
 
-    def batches(
+    def group(
         self,
         lengths: Sequence[int],
         batch_size: int,
         forward_params: dict[str, Any],
-        prefix_lengths: Sequence[int] | None = None,
+        prefix_lengths: Sequence[int],
     ) -> list[list[int]]:
         """Group texts of similar length into batches, the longest first, so that running out of memory happens early.
 
         Args:
             lengths: tokens of each source.
             batch_size: texts of a batch, unless `forward_params` has `max_batch_tokens`.
-            forward_params: the arguments of `_forward`.
-            prefix_lengths: tokens of the prefix of each translation; `None` for no prefixes.
+            forward_params: the arguments of `forward`.
+            prefix_lengths: tokens of the prefix of each translation.
 
         Returns:
             The indices of the texts of each batch.
         """
         if "max_batch_tokens" not in forward_params:
             return batches_by_count(lengths, batch_size)
-        options = forward_params["generate_options"]
+        options, config = forward_params["generate_options"], self.model.config
         rows = max(self.option(options, name) or 1 for name in ("num_beams", "num_return_sequences"))
-        max_tokens = forward_params["max_batch_tokens"] // rows
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
         limits = [
-            (self.target_limit(length, options), self.target_limit(length, options, prefix_len))
-            for length, prefix_len in zip(lengths, prefix_lengths or [0] * len(lengths), strict=True)
+            [longest_target(source_len, config, options.get("max_new_tokens"), length) for length in (0, prefix_len)]
+            for source_len, prefix_len in zip(lengths, prefix_lengths, strict=True)
         ]
-        return batches_by_tokens([(length,) for length in lengths], max_tokens, limits)
+        return batches_by_tokens([(n,) for n in lengths], forward_params["max_batch_tokens"] // rows, limits)
+
+    def answers(self, indices: Sequence[int], outputs: dict[str, Tensor], options: dict[str, Any]) -> dict[int, Any]:
+        """The answers to the texts of a batch, by the index of the text."""
+        rows = ({name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(indices)))
+        return {i: self.postprocess(row, **options) for i, row in zip(indices, rows, strict=True)}
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
@@ -351,35 +351,46 @@ class Seq2SeqPipeline(Pipeline):
         """
         for index, text in enumerate(texts):
             check_text(text, index)
-        if not texts:
-            return []
         if prefix is None:
             prefix = getattr(self.model.config, "prefix", None) or ""
-        texts = [prefix + text for text in texts]
+        return self.encode("texts", [prefix + text for text in texts], languages, truncation, max_source_tokens)
+
+    def encode(
+        self,
+        name: str,
+        texts: Sequence[str],
+        languages: LanguageTags,
+        truncation: bool | None = None,
+        max_source_tokens: int | None = None,
+    ) -> list[list[int]]:
+        """The token ids of `"texts"` or of `"targets"`; the limit is that of sources. See `tokenize`."""
+        if not texts:
+            return []
+        side = "text_target" if name == "targets" else "text"
         limit, reason = source_limit(self.tokenizer, self.positions, max_source_tokens)
         with languages.set(self.tokenizer):  # not verbose: lengths are checked here
-            sources = encode_texts(self.tokenizer, texts, verbose=False)["input_ids"]
-            long = [i for i, source in enumerate(sources) if len(source) > limit]
+            ids = encode_texts(self.tokenizer, **{side: texts}, verbose=False)["input_ids"]
+            long = [i for i, row in enumerate(ids) if len(row) > limit]
             if not long:
-                return sources
+                return ids
             if max_source_tokens is None if truncation is None else not truncation:
                 option = "max_source_tokens or, in Python, truncation=True" if truncation is None else "truncation"
                 raise TextError(
                     long[0],
-                    f"texts must have at most {limit} tokens ({reason}), got {len(sources[long[0]])}. To truncate it, "
+                    f"{name} must have at most {limit} tokens ({reason}), got {len(ids[long[0]])}. To truncate it, "
                     f"set {option}.",
                 )
             special = self.tokenizer.num_special_tokens_to_add()
             if limit <= special:
                 raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
-            cut = encode_texts(self.tokenizer, [texts[i] for i in long], truncation=True, max_length=limit)["input_ids"]
+            cut = {side: [texts[i] for i in long], "truncation": True, "max_length": limit}
+            for i, row in zip(long, encode_texts(self.tokenizer, **cut)["input_ids"], strict=True):
+                ids[i] = row
         if self.warns:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )
-        for i, source in zip(long, cut, strict=True):
-            sources[i] = source
-        return sources
+        return ids
 
     def _forward(
         self,
@@ -398,10 +409,10 @@ class Seq2SeqPipeline(Pipeline):
         batch_size, source_len = model_inputs["input_ids"].shape
         prefix_ids = model_inputs.pop("prefix_ids", None)
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
-        params = {"generate_options": generate_options, "max_batch_tokens": max_batch_tokens}
-        self.check_prefix(prefix_len, source_len, params)
         options = with_scores(generate_options) if return_scores else dict(generate_options)
-        options |= self.length_options(source_len, prefix_len, generate_options, max_batch_tokens)
+        if max_batch_tokens is not None and options.get("max_length") is None:
+            limit = longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len)
+            options |= {"max_new_tokens": limit, "max_length": None}
         if languages.forced is not None:
             options["forced_bos_token_id"] = languages.forced
         else:
@@ -412,12 +423,37 @@ class Seq2SeqPipeline(Pipeline):
             options["logits_processor"] = LogitsProcessorList([*others, ForcedPrefix(prefix_ids)])
         if self.option(options, "stop_strings") is not None:
             options.setdefault("tokenizer", self.tokenizer)
-        with evaluation_mode(self.model):
-            outputs = self.model.generate(**model_inputs, **options)
-        answer = {"sequences": getattr(outputs, "sequences", outputs).unflatten(0, (batch_size, -1))}
+        try:
+            with evaluation_mode(self.model):
+                outputs = self.model.generate(**model_inputs, **options)
+        except GENERATE_ERRORS as error:  # some options are validated only when they are used
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                "generate() must have valid options, in the call and in generation_config.json, got "
+                f"{type(error).__name__}: {reason}"
+            ) from error
+        sequences = getattr(outputs, "sequences", outputs)
+        if prefix_ids is not None:
+            self.check_prefixes(sequences.shape[1] - 1, prefix_ids)
+        answer = {"sequences": sequences.unflatten(0, (batch_size, -1))}
         if return_scores:
             answer["scores"] = self.scores(outputs, options).unflatten(0, (batch_size, -1))
         return answer
+
+    def check_prefixes(self, new_tokens: int, prefix_ids: Tensor) -> None:
+        """Check that generation went beyond the longest prefix: it is truncated at the limit on new tokens.
+
+        Args:
+            new_tokens: the number of generated tokens; without an end token, the limit.
+            prefix_ids: the forced tokens, `[batch, prefix_len]`, -1 after the end of a shorter prefix.
+        """
+        lengths = (prefix_ids >= 0).sum(dim=1)
+        if new_tokens <= lengths.max():
+            index, longest = int(lengths.argmax()), int(lengths.max())
+            raise TextError(
+                index,
+                f"target_prefix must have fewer tokens than the limit on new tokens, {new_tokens}, got {longest}.",
+            )
 
     def check_target_language(self, options: dict[str, Any] | None = None) -> None:
         """Check that a model of several target languages has one of them as its first token.
@@ -440,47 +476,6 @@ class Seq2SeqPipeline(Pipeline):
     def get_inference_context(self) -> Any:
         """The context of `_forward`, faster than the base class's `torch.no_grad`."""
         return torch.inference_mode
-
-    def target_limit(self, source_len: int, generate_options: dict[str, Any], prefix_len: int = 0) -> int:
-        """The limit on new tokens for a source and a forced prefix of these lengths."""
-        return longest_target(source_len, self.model.config, generate_options.get("max_new_tokens"), prefix_len)
-
-    def length_options(
-        self, source_len: int, prefix_len: int, generate_options: dict[str, Any], max_batch_tokens: int | None
-    ) -> dict[str, int | None]:
-        """The options of `generate()` that limit new tokens, if the pipeline determines them."""
-        if max_batch_tokens is None or generate_options.get("max_length") is not None:
-            return {}
-        return {"max_new_tokens": self.target_limit(source_len, generate_options, prefix_len), "max_length": None}
-
-    def check_prefix(self, prefix_len: int, source_len: int, forward_params: dict[str, Any], index: int = 0) -> None:
-        """Check that a forced prefix and at least one more token are within the limit on new tokens.
-
-        Otherwise the prefix would be truncated, and beam search would return hypotheses that it has excluded.
-
-        Args:
-            prefix_len: tokens of the prefix; 0 for no prefix.
-            source_len: tokens of the source.
-            forward_params: the arguments of `_forward`.
-            index: the index of the text in an error.
-        """
-        if not prefix_len:
-            return
-        options, max_batch_tokens = forward_params["generate_options"], forward_params.get("max_batch_tokens")
-        options = options | self.length_options(source_len, prefix_len, options, max_batch_tokens)
-        limit, positions = self.new_token_limit(options), target_positions(self.model.config)
-        limit = limit if positions is None else min(limit, positions)
-        if prefix_len >= limit:
-            raise TextError(
-                index, f"target_prefix must have fewer tokens than the limit on new tokens, {limit}, got {prefix_len}."
-            )
-
-    def new_token_limit(self, options: dict[str, Any]) -> int:
-        """The limit on new tokens in `generate()` with these options, where `None` replaces a saved value."""
-        new, total = (options[name] if name in options else self.option(options, name) for name in LENGTHS[::-1])
-        if new is not None:
-            return new
-        return DEFAULT_NEW_TOKENS if total is None else total - 1  # without the start token
 
     def scores(self, outputs: Any, options: dict[str, Any]) -> Tensor:
         """The score of each sequence that `generate()` returned, `[sequences]`."""
@@ -571,29 +566,9 @@ def begin_with(forced: int | None, prefix_ids: Tensor) -> Tensor:
     return torch.where(has_it, complete, nn.functional.pad(prefix_ids, (1, 0), value=forced))
 
 
-class Texts(IterableDataset):
-    """Several texts as a dataset, which the base class does not read in advance."""
-
-    def __init__(self, texts: Any):
-        is_single = isinstance(texts, bytes | Mapping)  # iterable, but not over texts
-        if is_single or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
-            raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(texts)}.")
-        self.texts = texts
-
-    def __iter__(self) -> Iterator[Any]:
-        if hasattr(self.texts, "__iter__"):
-            return iter(self.texts)
-        return (self.texts[i] for i in range(len(self.texts)))  # a torch dataset
-
-
 def current_device(model: Any) -> torch.device | None:
     """The `device` of a pipeline that does not move the model; `None` for a model that Accelerate has distributed."""
     return None if getattr(model, "hf_device_map", None) else model.device
-
-
-def window_size(batch_size: int) -> int:
-    """The number of texts of a stream that are sorted by length together."""
-    return WINDOW * batch_size if batch_size > 1 else 1
 
 
 # Modules in evaluation mode: the number of calls that use them, and the mode to restore after the last one.

@@ -19,7 +19,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from modeling_random_transformer import pipeline_aliases_random_transformer as module
 from modeling_random_transformer import register_v4_tasks
 from tests.helpers.models import EOS
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import random_tokenizer, some_texts
 
 TEXTS = some_texts(3)
 PARAMS = {"prefix": "summarize: ", "max_length": 5, "num_beams": 2}
@@ -33,13 +33,8 @@ def _registered(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return random_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return random_translator().double()
+def model(exact_translator):
+    return exact_translator
 
 
 def make(task, model, tokenizer, **options):
@@ -148,6 +143,7 @@ def test_tasks_of_transformers_are_not_replaced(monkeypatch):
     assert PIPELINE_REGISTRY.check_task is None
 
 
+@pytest.mark.slow
 def test_importing_the_package_does_not_change_the_tasks_of_transformers():
     code = """
 from transformers import pipelines

@@ -11,7 +11,7 @@ from modeling_random_transformer.export.engines import export_model
 from modeling_random_transformer.inference import alignments, score_pairs, translate
 from modeling_random_transformer.inputs_random_transformer import LanguageTags, encode_texts
 from modeling_random_transformer.inspection.explorer import explore
-from tests.helpers.translation import multilingual_translator, random_tokenizer, random_translator
+from tests.helpers.translation import multilingual_translator, random_translator
 
 TEXTS = ["</s>", "the boy </s> __es__ reads", "<pad><unk><s>", "a<s>b"]
 CONTROL = [0, 1, 2, 3]
@@ -19,13 +19,8 @@ SHORT = {"max_new_tokens": 9, "num_beams": 2}
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return random_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return random_translator().double()
+def model(exact_translator):
+    return exact_translator
 
 
 def ids_as_text(tokenizer, text):

@@ -16,7 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from modeling_random_transformer.commands.command_line import require_random_transformer_folder
-from modeling_random_transformer.inference import check_finite, load_translator
+from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inputs_random_transformer import (
     LanguageTags,
     check_text,
@@ -104,7 +104,6 @@ class Translator:
 
     def __init__(self, folder: Path):
         model, tokenizer = load_translator(folder, argument="MODEL")
-        check_finite(model)
         self.pipe: Any = transformers.pipeline("seq2seq", model=model, tokenizer=tokenizer)
         self.model, self.tokenizer = self.pipe.model, tokenizer
         self.languages = tokenizer_languages(tokenizer)

@@ -109,7 +109,7 @@ def write_selection(
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_tokens or limit)
     with (
-        progress_bar(lines, progress, unit="line") as bar,
+        progress_bar(lines, progress, "line") as bar,
         new_file(path) as file,
         LanguageTags(src_lang).set(pipe.tokenizer),
     ):

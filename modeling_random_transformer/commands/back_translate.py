@@ -17,7 +17,7 @@ from typing import Any
 
 from ..augmentation.back_translation import METHODS, TAG, back_translate
 from ..data.readers import TEXT_KEYS
-from ..inference.loading import load_checked
+from ..inference.loading import load_models
 from ..utils.distributed import exit_with_launcher, start_processes
 from .command_line import (
     Parser,
@@ -109,7 +109,7 @@ def add_method_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Load the model, translate, and print the counts."""
     state = start_processes(arguments.device)
-    model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
+    model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
     names = ("text_key", "method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     options |= given(arguments, ("num_beams", "temperature", "src_lang", "tgt_lang"))

@@ -20,7 +20,7 @@ from typing import Any
 
 import transformers
 
-from ..inference.loading import check_finite, load_translator
+from ..inference.loading import load_translator
 from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
@@ -91,7 +91,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def explorer_page(args: argparse.Namespace) -> str:
     """Translate the sentence with the model of the arguments, and render the page."""
     model, tokenizer = load_translator(args.model)
-    check_finite(model)
     return render(explore(model, tokenizer, args.sentence, args.num_beams, args.max_new_tokens))
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from ..export.compare import SENTENCES, compare, folder_size
 from ..export.engines import ENGINES, export_model, load_engine, max_tokens
 from ..export.web import export_web_page
-from ..inference.loading import check_finite, load_translator
+from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.text import read_lines
@@ -102,7 +102,6 @@ def run(arguments: argparse.Namespace) -> int:
     sentences = SENTENCES if arguments.check is None else read_sentences(arguments.check)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_translator(arguments.model)
-    check_finite(model)
     set_languages(model, tokenizer, arguments.src_lang, arguments.tgt_lang)
     check_lengths(model, tokenizer, sentences, arguments.engine)  # before anything is written
     if arguments.web:

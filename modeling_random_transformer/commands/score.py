@@ -20,10 +20,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import DEFAULT_KEYS, ParallelText
 from ..inference.alignments import Aligner, pharaoh_line
-from ..inference.loading import load_checked
-from ..inference.scoring import Scorer, process_pairs
-from ..inference.scoring_files import Pair, align_file, process_given, score_file, score_format, valid_pairs
-from ..inputs_random_transformer import LanguageTags, name_lines_in_errors
+from ..inference.loading import load_models
+from ..inference.scoring import Scorer
+from ..inference.scoring_files import align_file, score_file, score_format, valid_pairs
+from ..inference.translation import process_stream, progress_bar
+from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import STANDARD_STREAM
 from ..utils.distributed import exit_with_launcher, start_processes
 from ..utils.text import encode_lines
@@ -101,13 +102,13 @@ def run(arguments: argparse.Namespace) -> None:
         corpus.require_files()
     if state.num_processes > 1 and not from_file_to_file:
         raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
-    model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
-    names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation", "chunk_size")
+    model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
+    names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation")
     options = {name: getattr(arguments, name) for name in names}
     if from_file_to_file:
         write_file(corpus, arguments, model, tokenizer, options)
     else:
-        lines = lines_of_pairs(valid_pairs(corpus), arguments, model, tokenizer, options)
+        lines = lines_of_pairs(corpus, arguments, model, tokenizer, options)
         write_output(arguments.output, encode_lines(lines))
     state.destroy_process_group()
 
@@ -120,7 +121,7 @@ def write_file(
     options: dict[str, Any],
 ) -> None:
     """Score or align from file to file; resumable."""
-    options["restart"] = arguments.restart
+    options |= {"chunk_size": arguments.chunk_size, "restart": arguments.restart}
     if arguments.alignments:
         align_file(corpus, arguments.output, model, tokenizer, **options)
     else:
@@ -129,20 +130,19 @@ def write_file(
 
 
 def lines_of_pairs(
-    pairs: Iterator[Pair | None],
+    corpus: ParallelText,
     arguments: argparse.Namespace,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     options: dict[str, Any],
 ) -> Iterator[str]:
     """One line per pair, in a single pass."""
-    chunk_size = options.pop("chunk_size")
-    languages = LanguageTags.of_pair(tokenizer, options.pop("src_lang"), options.pop("tgt_lang"))
     write: Callable[[Any], str] = score_format(arguments.output_format)
     process: Aligner | Scorer
     if arguments.alignments:
-        process, write = Aligner(model, tokenizer, languages, **options), pharaoh_line
+        process, write = Aligner(model, tokenizer, **options), pharaoh_line
     else:
-        process = Scorer(model, tokenizer, languages, token_scores=arguments.token_scores, **options)
+        process = Scorer(model, tokenizer, token_scores=arguments.token_scores, **options)
+    bar = partial(progress_bar, None, unit="pair")
     with name_lines_in_errors(str(arguments.source_file or "stdin")):
-        yield from map(write, process_pairs(pairs, partial(process_given, process=process), chunk_size, progress=None))
+        yield from map(write, process_stream(valid_pairs(corpus), process, arguments.chunk_size, bar))

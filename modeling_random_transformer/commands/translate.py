@@ -18,13 +18,14 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.loading import load_checked
-from ..inference.translation import TranslationOptions, stream_chunks
+from ..inference.loading import load_models
+from ..inference.translation import TranslationOptions, stream_candidates
 from ..inference.translation_files import FORMATS, candidate_format, format_all, open_lines, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_plain_text, is_standard_stream, open_binary
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Translate according to the command line. Returns the exit status, see `run_command`."""
     exit_with_launcher()
     arguments = parse_arguments(argv)
-    return run_command(lambda: run(arguments), PROGRAM)
+    return run_command(partial(run, arguments), PROGRAM)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -147,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
     from_file_to_file = bool(arguments.output and arguments.input and arguments.input.is_file())
     if state.num_processes > 1 and not from_file_to_file:
         raise ValueError(f"--input and --output must both be files with {state.num_processes} processes.")
-    model, tokenizer = load_checked(arguments.model, arguments.dtype, arguments.device or state.device)
+    model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
     options = translation_options(arguments)
     if from_file_to_file:
         formats = {"prefix_file": arguments.prefix_file, "output_format": arguments.output_format}
@@ -182,7 +183,7 @@ def translate_lines(
     in_file = nullcontext() if arguments.sentences else name_lines_in_errors(str(arguments.input or "stdin"))
     with in_file, open_texts(arguments) as texts, open_lines(arguments.prefix_file) as prefixes:
         settings = TranslationOptions.from_kwargs(**options)
-        candidates = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, prefixes)
+        candidates = stream_candidates(texts, model, tokenizer, settings, prefixes, chunk_size, progress)
         write = candidate_format(arguments.output_format, settings.n_best)
         lines = encode_lines(format_all(candidates, write))
         write_output(arguments.output, lines)

@@ -8,15 +8,17 @@ Translation").
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, encode_texts
+from ..inputs_random_transformer import CHUNK_SIZE, encode_texts
 from ..pipeline_random_transformer import evaluation_mode
-from .scoring import PairModel, process_pairs
+from .scoring import PairModel
+from .translation import process_stream, progress_bar
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -30,12 +32,9 @@ def alignments(
     *,
     layer: int = -1,
     step: str = "output",
-    src_lang: str | None = None,
-    tgt_lang: str | None = None,
-    max_batch_tokens: int = 4096,
-    truncation: bool = False,
     chunk_size: int = CHUNK_SIZE,
     progress: bool | None = None,
+    **options: Any,
 ) -> Iterator[Links]:
     """The links (source word, target word) of each pair, as indices of words that are separated by white space.
 
@@ -49,26 +48,22 @@ def alignments(
         pairs: sources and targets.
         layer: index of the decoder layer; negative indices count from the last layer.
         step: `"output"` for the step that predicts the target token; `"input"` for the step after it.
-        src_lang: see `score_pairs`, as for the other arguments.
-        tgt_lang: language code of the targets.
-        max_batch_tokens: limit on the size of a batch.
-        truncation: truncate texts that are too long; the words beyond have no links.
         chunk_size: number of pairs that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
+        **options: those of `score_pairs`. With `truncation`, the words beyond have no links.
 
     Raises:
         ValueError: an argument or a pair is invalid, or the model is an ensemble.
     """
-    languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
-    aligner = Aligner(model, tokenizer, languages, max_batch_tokens, truncation, layer=layer, step=step)
-    return process_pairs(pairs, aligner, chunk_size, progress)
+    aligner = Aligner(model, tokenizer, layer=layer, step=step, **options)
+    return process_stream(pairs, aligner, chunk_size, partial(progress_bar, pairs, progress, "pair"))
 
 
 class Aligner(PairModel):
-    """Aligns pairs that are sorted by length together; see `alignments` for the arguments."""
+    """Aligns pairs; see `alignments` and `PairModel` for the arguments."""
 
-    def __init__(self, *args: Any, layer: int = -1, step: str = "output", **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, layer: int = -1, step: str = "output", **options: Any):
+        super().__init__(*args, **options)
         if hasattr(self.model, "members"):
             raise ValueError("model must be a single model for alignments, got an ensemble.")
         if prefix := getattr(self.model.config, "prefix", None):  # the words of which would be counted
@@ -80,17 +75,17 @@ class Aligner(PairModel):
             raise ValueError(f"step must be one of {', '.join(STEPS)}, got {step!r}.")
         self.layer, self.step = layer, step
 
-    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
-        """Align pairs; raises a `TextError` for an invalid one."""
+    def process(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[Links]]]:
+        """The links of the pairs of each batch."""
         sources, targets = self.tokenize(pairs)
-        source_words = self.words([source for source, _ in pairs], sources, target=False)
-        target_words = self.words([target for _, target in pairs], targets, target=True)
-        links: dict[int, Links] = {}
+        source_words = self.words("text", [source for source, _ in pairs], sources)
+        target_words = self.words("text_target", [target for _, target in pairs], targets)
         for batch in self.batches(sources, targets):
             attention = self.attention([sources[i] for i in batch], [targets[i] for i in batch])
-            for i, weights in zip(batch, attention, strict=True):
-                links[i] = link_words(weights, source_words[i], target_words[i])
-        return [links[i] for i in range(len(pairs))]
+            links = [
+                link_words(rows, source_words[i], target_words[i]) for i, rows in zip(batch, attention, strict=True)
+            ]
+            yield batch, links
 
     @torch.inference_mode()
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor:
@@ -101,23 +96,19 @@ class Aligner(PairModel):
         rows = slice(None, -1) if self.step == "output" else slice(1, None)  # row 0: the start token is the input
         return outputs.cross_attentions[self.layer].mean(dim=1)[:, rows].float().cpu()
 
-    def words(self, texts: Sequence[str], tokens: Sequence[list[int]], target: bool) -> list[list[int | None]]:
+    def words(self, side: str, texts: Sequence[str], tokens: Sequence[list[int]]) -> list[list[int | None]]:
         """The index of the word that each token belongs to; `None` for special tokens."""
         if not self.tokenizer.is_fast:
-            return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), self.special) for row in tokens]
-        given = {"text_target" if target else "text": list(texts)}
+            special = set(self.tokenizer.all_special_tokens)
+            return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), special) for row in tokens]
+        if not texts:
+            return []
+        options = {side: list(texts), "return_offsets_mapping": True, "verbose": False}
         with self.languages.set(self.tokenizer):
-            offsets = encode_texts(self.tokenizer, **given, return_offsets_mapping=True, verbose=False)[
-                "offset_mapping"
-            ]
+            offsets = encode_texts(self.tokenizer, **options)["offset_mapping"]
         return [
             words_by_offsets(text, spans[: len(row)]) for text, spans, row in zip(texts, offsets, tokens, strict=True)
         ]
-
-    @property
-    def special(self) -> set[str]:
-        """The special tokens."""
-        return set(self.tokenizer.all_special_tokens)
 
 
 def link_words(attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:

@@ -3,7 +3,7 @@
     model = EnsembleForSeq2SeqLM([first, second])
     model.generate(**inputs, num_beams=4)
     pipeline("seq2seq", model=model, tokenizer=tokenizer)
-    model, tokenizer = load_ensemble(["runs/a", "runs/b"])
+    model, tokenizer = load_models(["runs/a", "runs/b"])
 
 The probability of a token is the normalized geometric mean of the members' probabilities: the average of their
 log-probabilities. Sizes and architectures may differ.

@@ -1,6 +1,5 @@
 """Loading a saved translation model, or an ensemble of several. Errors are one line that names the damaged file."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -23,7 +22,6 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..ops_random_transformer import supports_native_matmul
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils.errors import first_line, format_names, format_value
 from ..utils.vocabulary import check_tokenizer
@@ -34,21 +32,37 @@ TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
 
 
-def load_checked(
-    folders: Sequence[Path], dtype: str, device: str | torch.device
+def load_models(
+    folders: Sequence[str | PathLike],
+    dtype: str = "auto",
+    device: str | torch.device = "cpu",
+    argument: str = "folders",
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model of `--model` with finite weights, and its tokenizer with a limit on the tokens of a source.
+    """Load the model of a folder, or the ensemble of several, and its tokenizer with a limit on the tokens of a source.
+
+    Args:
+        folders: saved models with their tokenizers.
+        dtype: see `load_translator`.
+        device: the device.
+        argument: name of the argument `folders` in error messages.
 
     Raises:
-        ValueError: see `load_models`.
+        ValueError: the device is not available, a folder cannot be loaded, or the models cannot form an ensemble.
         FloatingPointError: a weight is not finite.
     """
-    model, tokenizer = load_models(folders, dtype, device, argument="--model", device_argument="--device")
-    if model.device.type == "cpu" and model.dtype == torch.bfloat16 and not supports_native_matmul(model.dtype):
-        print("This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster.", file=sys.stderr)
-    check_finite(model)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # depends on torch's build
+        raise ValueError(f"device must be an available device, got {device}: {first_line(error)}") from error
+    loaded = [load_translator(folder, dtype, argument) for folder in folders]
+    model, tokenizer = loaded[0]
+    for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):
+        if vocabulary(other) != vocabulary(tokenizer):
+            raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
+    if len(loaded) > 1:
+        model = EnsembleForSeq2SeqLM([member for member, _ in loaded])
     limit_sources(model, tokenizer)
-    return model, tokenizer
+    return model.to(device), tokenizer
 
 
 def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -58,54 +72,8 @@ def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
         tokenizer.model_max_length = positions
 
 
-def load_models(
-    folders: Sequence[Path], dtype: str, device: str | torch.device, argument: str, device_argument: str = "device"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model of a folder, or the ensemble of several, onto a device, and its tokenizer.
-
-    Args:
-        folders: saved models with their tokenizers.
-        dtype: see `load_translator`.
-        device: the device.
-        argument: name of the argument `folders` in error messages.
-        device_argument: name of the argument `device` in error messages.
-
-    Raises:
-        ValueError: a folder cannot be loaded, the models cannot form an ensemble, or the device is not available.
-    """
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # depends on torch's build
-        raise ValueError(f"{device_argument} must be an available device, got {device}: {first_line(error)}") from error
-    model, tokenizer = load_ensemble(folders, dtype, argument)
-    return model.to(device), tokenizer
-
-
-def load_ensemble(
-    folders: Sequence[str | PathLike], dtype: str = "auto", argument: str = "folders"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the models of several folders, on the CPU, and their common tokenizer; a single model is not wrapped.
-
-    Args:
-        folders: saved models with their tokenizers.
-        dtype: see `load_translator`.
-        argument: name of the argument in error messages.
-
-    Raises:
-        ValueError: a folder cannot be loaded, or vocabularies differ.
-    """
-    loaded = [load_translator(Path(folder), dtype, argument) for folder in folders]
-    model, tokenizer = loaded[0]
-    if len(loaded) == 1:
-        return model, tokenizer
-    for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):
-        if vocabulary(other) != vocabulary(tokenizer):
-            raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
-    return EnsembleForSeq2SeqLM([member for member, _ in loaded]), tokenizer
-
-
 def load_translator(
-    folder: Path, dtype: str = "float32", argument: str = "FOLDER"
+    folder: str | PathLike, dtype: str = "float32", argument: str = "FOLDER"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
 
@@ -119,6 +87,7 @@ def load_translator(
     Raises:
         ValueError: a file is damaged or missing, weights are missing or have another shape, or the tokenizer has
             another vocabulary; the message is one line and names the file.
+        FloatingPointError: a weight is not finite.
     """
     path = Path(folder)
     try:
@@ -127,6 +96,7 @@ def load_translator(
             tokenizer = load_tokenizer(path, model.config)
     except ValueError as error:
         raise ValueError(f"{argument} must contain a model and its tokenizer, got {folder}: {error}") from error
+    check_finite(model)
     return model, tokenizer
 
 
@@ -134,8 +104,7 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     """Load the model of a folder, and check that its weights are complete."""
     config = check_config(folder)
     if (folder / GENERATION).is_file():
-        with name_file_in_errors(GENERATION):
-            GenerationConfig.from_pretrained(folder)
+        check_generation_config(folder)
     file = next((name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
     with name_file_in_errors(file):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
@@ -154,10 +123,20 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     if isinstance(model.config, RandomTransformerConfig) and found["unexpected_keys"]:
         names = format_names(sorted(found["unexpected_keys"]))
         raise ValueError(f"{file} must contain only weights of the model in {CONFIG}, got {names}.")
-    # Some settings are validated only when they are used, by errors that do not name them.
-    with name_file_in_errors(GENERATION), torch.random.fork_rng(devices=[]):
-        model.generate(torch.zeros((1, 1), dtype=torch.long), max_new_tokens=1, max_length=None, num_beams=2)
     return model
+
+
+def check_generation_config(folder: Path) -> None:
+    """Check the token ids of a folder's generation config; `generate()` validates its other options.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    with name_file_in_errors(GENERATION):
+        for name, value in GenerationConfig.from_pretrained(folder).to_dict().items():
+            ids = value if isinstance(value, list) else [value]
+            if name.endswith("_token_id") and value is not None and {type(token) for token in ids} != {int}:
+                raise ValueError(f"{name} must be a token id or several, got {format_value(value)}.")
 
 
 def check_config(folder: Path) -> Any:

@@ -1,8 +1,10 @@
 """Log-probabilities of translations under a model, and the batches of pairs that alignments share."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,20 +18,15 @@ from ..inputs_random_transformer import (
     batches_by_tokens,
     check_positive,
     check_type,
-    chunks,
-    encode_texts,
     renumber_errors,
-    source_limit,
 )
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
 from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
-from .translation import progress_bar
+from .translation import process_stream, progress_bar
 
 IGNORED = -100  # the label of positions that are not scored
 LOGIT_ROWS = 512  # tokens whose logits are in memory together
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +49,10 @@ def score_pairs(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Iterable[tuple[str, str]],
     *,
-    src_lang: str | None = None,
-    tgt_lang: str | None = None,
-    max_batch_tokens: int = 4096,
     token_scores: bool = False,
-    truncation: bool = False,
     chunk_size: int = CHUNK_SIZE,
     progress: bool | None = None,
+    **options: Any,
 ) -> Iterator[PairScore]:
     """The log-probability of each pair of source and target, in the order of the pairs.
 
@@ -69,60 +63,31 @@ def score_pairs(
         model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
         tokenizer: its tokenizer.
         pairs: sources and targets. A target may be empty, a source may not.
-        src_lang: language code of the sources, for a tokenizer with language tags; `None` for the tokenizer's.
-        tgt_lang: language code of the targets; `None` for the tokenizer's.
-        max_batch_tokens: limit on the size of a batch: pairs × (tokens of the longest source + longest target). A
-            longer pair forms a separate batch.
         token_scores: return `token_log_probabilities` too.
-        truncation: truncate texts with more tokens than `tokenizer.model_max_length` or the model's learned positions.
-            By default they raise an error.
         chunk_size: number of pairs that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
+        **options: `src_lang`, `tgt_lang`, `max_batch_tokens=4096` and `truncation=False`; see `PairModel`.
 
     Raises:
         ValueError: an argument is invalid, or a pair is not two strings, has a blank source or is too long. Arguments
             are checked immediately, pairs when they are read.
     """
-    languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
-    scorer = Scorer(model, tokenizer, languages, max_batch_tokens, truncation, token_scores=token_scores)
-    return process_pairs(pairs, scorer, chunk_size, progress)
+    scorer = Scorer(model, tokenizer, token_scores=token_scores, **options)
+    return process_stream(pairs, scorer, chunk_size, partial(progress_bar, pairs, progress, "pair"))
 
 
-def process_pairs(
-    pairs: Iterable[T], process: Callable[[Sequence[T]], list[Any]], chunk_size: int, progress: bool | None
-) -> Iterator[Any]:
-    """The results of a function of chunks of pairs, lazily and in the order of the pairs.
-
-    Args:
-        pairs: sources and targets.
-        process: called with the pairs of a chunk.
-        chunk_size: number of pairs of a chunk.
-        progress: see `score_pairs`.
-    """
-    check_positive(chunk_size=chunk_size)
-
-    def results() -> Iterator[Any]:
-        first = 0
-        with progress_bar(pairs, progress, unit="pair") as bar:
-            for chunk in chunks(pairs, chunk_size):
-                with renumber_errors(range(first, first + len(chunk))):
-                    found = process(chunk)
-                yield from found
-                bar.update(len(chunk))
-                first += len(chunk)
-
-    return results()
-
-
-class PairModel:
-    """A model and its tokenizer, which encodes and batches pairs.
+class PairModel(ABC):
+    """A model and its tokenizer, which process pairs that are sorted by length together.
 
     Args:
         model: any model of `AutoModelForSeq2SeqLM`.
         tokenizer: its tokenizer.
-        languages: those of sources and targets; `None` for those of the tokenizer.
-        max_batch_tokens: see `score_pairs`, as for the following argument.
-        truncation: truncate texts that are too long.
+        src_lang: language code of the sources, for a tokenizer with language tags; `None` for the tokenizer's.
+        tgt_lang: language code of the targets; `None` for the tokenizer's.
+        max_batch_tokens: limit on the size of a batch: pairs × (tokens of the longest source + longest target). A
+            longer pair forms a separate batch.
+        truncation: truncate texts with more tokens than `tokenizer.model_max_length` or the model's learned positions.
+            By default they raise an error.
 
     Raises:
         ValueError: an argument is invalid.
@@ -132,7 +97,9 @@ class PairModel:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        languages: LanguageTags | None = None,
+        *,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
         max_batch_tokens: int = 4096,
         truncation: bool = False,
     ):
@@ -140,9 +107,28 @@ class PairModel:
         check_type("truncation", truncation, bool, "True or False")
         self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model))
         self.pipe.warns = False
-        self.model, self.tokenizer, self.languages = model, tokenizer, languages or LanguageTags.of_pair(tokenizer)
+        self.model, self.tokenizer = model, tokenizer
+        self.languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
         self.max_batch_tokens, self.truncation = max_batch_tokens, truncation
         self.start = decoder_start(model)
+
+    @abstractmethod
+    def process(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[Any]]]:
+        """The indices of the pairs of each batch, and their results; raises a `TextError` for an invalid pair."""
+
+    def __call__(
+        self, pairs: Sequence[tuple[str, str] | None], _first: int = 0, update: Callable[[int], Any] = lambda _: None
+    ) -> list[Any]:
+        """The result of each pair, and `None` for `None`; see `process_stream`."""
+        results: list[Any] = [None] * len(pairs)
+        given = [(i, pair) for i, pair in enumerate(pairs) if pair is not None]
+        update(len(pairs) - len(given))
+        with renumber_errors([i for i, _ in given]):
+            for batch, found in self.process([pair for _, pair in given]):
+                for i, result in zip(batch, found, strict=True):
+                    results[given[i][0]] = result
+                update(len(batch))
+        return results
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[list[int]], list[list[int]]]:
         """Token ids of the sources and of the targets; raises a `TextError` for an invalid pair."""
@@ -150,22 +136,8 @@ class PairModel:
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
         sources = self.pipe.tokenize([source for source, _ in pairs], self.languages, truncation=self.truncation)
-        texts = [target for _, target in pairs]
-        limit, reason = source_limit(self.tokenizer, self.pipe.positions, None)
-        with self.languages.set(self.tokenizer):
-            targets = encode_texts(self.tokenizer, text_target=texts, verbose=False)["input_ids"] if texts else []
-            for index, target in enumerate(targets):
-                if len(target) <= limit:
-                    continue
-                if not self.truncation:
-                    raise TextError(
-                        index,
-                        f"targets must have at most {limit} tokens ({reason}), got {len(target)}. To truncate it, set "
-                        "truncation.",
-                    )
-                cut = encode_texts(self.tokenizer, text_target=texts[index], truncation=True, max_length=limit)
-                targets[index] = cut["input_ids"]
-        return sources, targets
+        targets = [target for _, target in pairs]
+        return sources, self.pipe.encode("targets", targets, self.languages, self.truncation)
 
     def batches(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[int]]:
         """The indices of the pairs of each batch; the logits of the targets need the most memory."""
@@ -182,25 +154,25 @@ class PairModel:
 
 
 class Scorer(PairModel):
-    """Scores pairs that are sorted by length together; see `score_pairs` for the arguments."""
+    """Scores pairs; see `score_pairs` and `PairModel` for the arguments."""
 
-    def __init__(self, *args: Any, token_scores: bool = False, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, token_scores: bool = False, **options: Any):
+        super().__init__(*args, **options)
         self.token_scores = token_scores
 
-    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
-        """Score pairs; raises a `TextError` for an invalid one."""
+    def process(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[PairScore]]]:
+        """The scores of the pairs of each batch."""
         sources, targets = self.tokenize(pairs)
         forced = self.languages.forced
         if forced is None:
             forced = self.model.generation_config.forced_bos_token_id
-        scores: dict[int, PairScore] = {}
         for batch in self.batches(sources, targets):
             log_probabilities = self.forward([sources[i] for i in batch], [targets[i] for i in batch], forced)
+            found = []
             for i, row in zip(batch, log_probabilities, strict=True):
                 values = row[int(targets[i][:1] == [forced]) : len(targets[i])]
-                scores[i] = PairScore(sum(values), len(values), values if self.token_scores else None)
-        return [scores[i] for i in range(len(pairs))]
+                found.append(PairScore(sum(values), len(values), values if self.token_scores else None))
+            yield batch, found
 
     @torch.inference_mode()
     def forward(

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, fields
-from itertools import islice
-from typing import Any
+from functools import partial
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -28,6 +29,9 @@ RESERVED = (
     "return_tokens",
     "streamer",
 )
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -126,20 +130,18 @@ class Candidate:
 
 def translate_chunk(
     pipe: Seq2SeqPipeline,
-    texts: Sequence[str],
+    texts: Sequence[tuple[str, str]],
     options: TranslationOptions,
     first: int = 0,
-    prefixes: Sequence[str] | None = None,
     update: Callable[[int], Any] = lambda _: None,
 ) -> list[list[Candidate]]:
     """Translate texts that are sorted by length together.
 
     Args:
         pipe: see `TranslationOptions.pipeline`.
-        texts: the texts. The translation of a blank text is `""`.
+        texts: each text with what its translation must begin with. The translation of a blank text is `""`.
         options: the options of the pipeline.
         first: index of the first text in its file or stream, from 0, for the seed.
-        prefixes: what the translation of each text must begin with.
         update: called after each batch with its number of texts.
 
     Returns:
@@ -150,16 +152,18 @@ def translate_chunk(
         TextError: a text is not a string or is too long.
     """
     candidates = [[Candidate("")] * (options.n_best or 1) for _ in texts]
-    given = [i for i, text in enumerate(texts) if not isinstance(text, str) or text.strip()]
+    given = [i for i, (text, _) in enumerate(texts) if not isinstance(text, str) or text.strip()]
     update(len(texts) - len(given))
     if options.seed is not None:
         torch.manual_seed(options.seed + first + 1)
-    prefixes = None if prefixes is None else [prefixes[i] for i in given]
+    params = pipe._preprocess_params | {"target_prefix": [texts[i][1] for i in given]}
     with renumber_errors(given):
-        for answers in pipe.answer_batches([texts[i] for i in given], prefixes):
-            for i, answer in answers.items():
+        for batch, inputs in pipe.batches([texts[i][0] for i in given], 1, params, pipe._forward_params):
+            with renumber_errors(batch):
+                outputs = pipe.forward(inputs, **pipe._forward_params)
+            for i, answer in pipe.answers(batch, outputs, pipe._postprocess_params).items():
                 candidates[given[i]] = best_first(answer if isinstance(answer, list) else [answer])
-            update(len(answers))
+            update(len(batch))
     return candidates
 
 
@@ -197,10 +201,8 @@ def translate(
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.
     """
-    stream = translate_stream(
-        texts, model, tokenizer, prefixes=prefixes, chunk_size=chunk_size, progress=progress, **options
-    )
-    return list(stream)
+    job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
+    return list(translate_stream(texts, model, tokenizer, **job, **options))
 
 
 def translate_stream(
@@ -221,7 +223,7 @@ def translate_stream(
     settings = TranslationOptions.from_kwargs(**options)
     if settings.n_best is not None:
         raise ValueError(f"n_best must be given to translate_n_best, got {settings.n_best}.")
-    stream = stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, prefixes=prefixes)
+    stream = stream_candidates(texts, model, tokenizer, settings, prefixes, chunk_size, progress)
     return (candidates[0].translation for candidates in stream)
 
 
@@ -241,47 +243,73 @@ def translate_n_best(
     The scores of all tokens at all steps of a batch are in memory: decrease `max_batch_tokens` if it is exceeded.
     """
     settings = TranslationOptions.from_kwargs(n_best=n_best, **options)
-    return stream_chunks(texts, model, tokenizer, chunk_size, progress, settings, prefixes=prefixes)
+    return stream_candidates(texts, model, tokenizer, settings, prefixes, chunk_size, progress)
 
 
-def stream_chunks(
+def stream_candidates(
     texts: Iterable[str],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    options: TranslationOptions,
+    prefixes: Iterable[str] | None,
     chunk_size: int,
     progress: bool | None,
-    options: TranslationOptions,
-    prefixes: Iterable[str] | None = None,
 ) -> Iterator[list[Candidate]]:
     """`translate_n_best` with `TranslationOptions`."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
+    pipe, bar = options.pipeline(model, tokenizer), partial(progress_bar, texts, progress)
+
+    def process(chunk: Sequence[tuple[str, str]], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        return translate_chunk(pipe, chunk, options, first, update)
+
+    return process_stream(with_prefixes(texts, prefixes), process, chunk_size, bar)
+
+
+def with_prefixes(
+    texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes"
+) -> Iterator[tuple[str, str]]:
+    """Each text with what its translation must begin with; `name` is that of the prefixes in an error."""
+    absent = object()
+    for text, prefix in zip_longest(texts, () if prefixes is None else prefixes, fillvalue=absent):
+        if text is absent or (prefix is absent and prefixes is not None):
+            raise ValueError(f"{name} must be one per text, got {'more' if text is absent else 'fewer'}.")
+        yield text, "" if prefix is absent else prefix  # type: ignore[misc]
+
+
+def process_stream(
+    items: Iterable[T],
+    process: Callable[[Sequence[T], int, Callable[[int], Any]], list[Any]],
+    chunk_size: int,
+    bar: Callable[[], Any],
+) -> Iterator[Any]:
+    """The results of a function of chunks, lazily and in the order of the items.
+
+    Args:
+        items: texts or pairs, of which one chunk at a time is read.
+        process: called with a chunk, the index of its first item and a function that counts finished items.
+        chunk_size: number of items that are sorted by length together.
+        bar: makes the progress bar.
+    """
     check_positive(chunk_size=chunk_size)
-    pipe = options.pipeline(model, tokenizer)
 
-    def translations() -> Iterator[list[Candidate]]:
-        first, remaining = 0, None if prefixes is None else iter(prefixes)
-        with progress_bar(texts, progress) as bar:
-            for chunk in chunks(texts, chunk_size):
-                given = None if remaining is None else list(islice(remaining, len(chunk)))
-                if given is not None and len(given) < len(chunk):
-                    raise ValueError(f"prefixes must be one per text, got {first + len(given)} for more texts.")
+    def results() -> Iterator[Any]:
+        first = 0
+        with bar() as shown:
+            for chunk in chunks(items, chunk_size):
                 with renumber_errors(range(first, first + len(chunk))):
-                    candidates = translate_chunk(pipe, chunk, options, first, given, bar.update)
-                yield from candidates
+                    found = process(chunk, first, shown.update)
+                yield from found
                 first += len(chunk)
-        if remaining is not None and next(remaining, None) is not None:
-            raise ValueError(f"prefixes must be one per text, got more than {first}.")
 
-    return translations()
+    return results()
 
 
-def progress_bar(texts: Iterable[Any], shown: bool | None, done: int = 0, unit: str = "text") -> Any:
-    """A progress bar on stderr that counts texts; by default after a second, or after a minute in a log file."""
+def progress_bar(items: Any, shown: bool | None = None, unit: str = "text") -> Any:
+    """A progress bar on stderr that counts items; by default after a second, or after a minute in a log file."""
     interactive = sys.stderr.isatty()
     return tqdm(
-        total=len(texts) if isinstance(texts, Sized) else None,
-        initial=done,
+        total=len(items) if isinstance(items, Sized) else None,
         unit=unit,
         disable=shown is False,
         delay=0 if shown else 1 if interactive else 60,

@@ -12,30 +12,28 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import repeat
+from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import CHUNK_SIZE, check_positive, chunks, name_lines_in_errors, source_limit
-from ..jobs import DAMAGED, Job
+from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_plain_text, open_binary, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines, read_lines
 from .ensemble import vocabulary
-from .translation import Candidate, TranslationOptions, progress_bar, translate_chunk
+from .translation import Candidate, TranslationOptions, progress_bar, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")
 POLLING_INTERVAL = 0.1  # seconds
 # Fields of a configuration that do not affect the model.
 PROVENANCE = ("_from_model_config", "_name_or_path", "architectures", "auto_map", "dtype", "transformers_version")
-
-T = TypeVar("T")
 
 
 def translate_file(
@@ -79,41 +77,26 @@ def translate_file(
             output is being written; or the parts of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
-    check_positive(chunk_size=chunk_size)
     settings = TranslationOptions.from_kwargs(**options)
     write = candidate_format(output_format, settings.n_best)
     pipe = settings.pipeline(model, tokenizer)
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
 
+    def read() -> Iterator[tuple[str, str]]:
+        with open_lines(source) as lines, open_lines(prefix) as prefixes:
+            yield from with_prefixes(lines or (), prefixes, "prefix_file")
+
     def describe() -> dict[str, Any]:
         check_plain_text("input_file", source)
         check_output(output_file, input_file=source, prefix_file=prefix)
-        inputs = {"model": model_digest(model, tokenizer), **plain_options(pipe, settings), "format": output_format}
-        inputs["lines"], inputs["input"] = digest_lines(source)
-        if prefix is not None:
-            prefixes, inputs["prefix_file"] = digest_lines(prefix)
-            if prefixes != inputs["lines"]:
-                raise ValueError(
-                    f"prefix_file must have one line per line of the input, {inputs['lines']}, got {prefixes}."
-                )
-        return inputs
+        return {"model": model_digest(model, tokenizer), **plain_options(pipe, settings), "format": output_format}
 
-    with (
-        open_parts(output_file, describe, model.device, chunk_size, restart) as parts,
-        open_lines(source) as lines,
-        open_lines(prefix) as prefixes,
-        progress_bar(range(parts.share), progress if parts.shows_progress else False) as bar,
-    ):
-        version = version_of(source)
-        pairs = zip(lines or (), prefixes or repeat(""), strict=False)
-        for number, chunk in parts.own(pairs, source):
-            texts, given = zip(*chunk, strict=True)
-            if version_of(source) != version:
-                raise ValueError(f"{source} must not change during the translation, but has been written.")
-            first = number * chunk_size
+    job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
+    with open_parts(output_file, read, describe, model.device, **job) as parts:
+        for first, texts in parts:
             with name_lines_in_errors(str(source), first):
-                candidates = translate_chunk(pipe, texts, settings, first, given if prefix else None, bar.update)
-            parts.write(number, format_all(candidates, write, first))
+                candidates = translate_chunk(pipe, texts, settings, first, parts.update)
+            parts.write(first, format_all(candidates, write, first))
 
 
 @contextmanager
@@ -160,26 +143,6 @@ def format_all(
 
 
 # What determines the output
-
-
-def digest_lines(path: Path) -> tuple[int, str]:
-    """The number of lines of a file and a digest of them.
-
-    Raises:
-        ValueError: a line is not UTF-8.
-    """
-    count, digest = 0, hashlib.sha256()
-    with open_lines(path) as lines:
-        for line in lines or ():
-            count += 1
-            digest.update(line.encode() + b"\n")
-    return count, digest.hexdigest()
-
-
-def version_of(source: Path) -> tuple[int, int]:
-    """Size and modification time of a file, which is read ahead, so that a change may not affect what is read."""
-    status = source.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[str, Any]:
@@ -232,178 +195,158 @@ def check_output(output: str | PathLike, **inputs: Path | None) -> None:
 
 @contextmanager
 def open_parts(
-    output: str | PathLike, describe: Callable[[], dict[str, Any]], device: Any, chunk_size: int, restart: bool
+    output: str | PathLike,
+    read: Callable[[], Iterator[Any]],
+    describe: Callable[[], dict[str, Any]],
+    device: Any,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
+    unit: str = "text",
 ) -> Iterator["Parts"]:
     """Begin to write a file in chunks, or resume an earlier call; write the file when the block has succeeded.
 
     Args:
         output: the file to write or to replace.
-        describe: checks the complete input and returns what determines the output, with the number of `lines`; called
-            in the first process only.
+        read: reads the items of the input, which are values of JSON: once to check them, and again to process them.
+        describe: checks the arguments and returns what determines the output beside the input; called in the first
+            process only.
         device: the device of the model, which determines how the processes communicate.
-        chunk_size: lines of a chunk.
+        chunk_size: items of a chunk.
         restart: discard the parts of an earlier call.
+        progress: show a progress bar on stderr; `None` shows it after a delay.
+        unit: what the progress bar counts.
 
     Raises:
-        ValueError: the output cannot be a file or is being written, or the parts of an earlier call belong to a
-            different job.
+        ValueError: the output cannot be a file or is being written, the input changes, or the parts of an earlier call
+            belong to a different job.
         OSError: a file cannot be written.
     """
+    check_positive(chunk_size=chunk_size)
     state = process_state(device)
-    parts = Parts(Path(output), chunk_size, state.process_index, state.num_processes)
+    parts = Parts(Path(output), chunk_size, read)
 
-    def check() -> dict[str, Any]:
+    def check() -> tuple[dict[str, Any], list[str]]:
         parts.check()
-        return {**describe(), "chunk_size": chunk_size}
+        inputs = {**describe(), "chunk_size": chunk_size}
+        digest, digests = hashlib.sha256(), []
+        inputs["lines"] = 0
+        for chunk in chunks(read(), chunk_size):
+            inputs["lines"] += len(chunk)
+            digests.append(hashlib.sha256(encode_items(chunk)).hexdigest())
+            digest.update(encode_items(chunk))
+        return {**inputs, "input": digest.hexdigest()}, digests
 
-    inputs = call_on_main_process(check)
+    inputs, parts.digests = call_on_main_process(check)
     with exclusive(parts.lock, f"output_file must not be in use, got {str(output)!r} with another call in progress."):
-        parts.lines, parts.missing = call_on_main_process(lambda: parts.begin(inputs, restart))
-        yield parts
+        missing = call_on_main_process(lambda: parts.begin(inputs, restart))
+        parts.mine = missing[state.process_index :: state.num_processes]
+        share = range(sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in parts.mine))
+        with progress_bar(share, progress if state.is_main_process else False, unit) as bar:
+            parts.update = bar.update
+            yield parts
         call_on_main_process(parts.finish)
 
 
 class Parts:
     """The folder of finished chunks, `<output>.parts`, which exists until the output is complete; see `open_parts`.
 
-    Args:
-        output: the output.
-        chunk_size: lines of a chunk.
-        rank: the index of this process.
-        world: the number of processes, each of which writes every n-th of the missing chunks.
+    Iterating over it yields the unfinished chunks of this process, each with the index of its first item.
+
+    Attributes:
+        digests: of each chunk of the input.
+        mine: the numbers of the chunks that this process has to write.
+        update: counts finished items in the progress bar.
 
     Raises:
         ValueError: the output cannot be a file.
     """
 
-    def __init__(self, output: Path, chunk_size: int, rank: int = 0, world: int = 1):
+    def __init__(self, output: Path, chunk_size: int, read: Callable[[], Iterator[Any]]):
         # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
         if not self.output.parent.is_dir() or (self.output.exists() and not self.output.is_file()):
             raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(output)!r}.")
         self.folder = self.output.with_name(f"{self.output.name}.parts")
         self.record, self.lock = self.folder / "job.json", self.folder / "job.lock"
-        self.chunk_size, self.rank, self.world = chunk_size, rank, world
-        self.lines, self.missing = 0, list[int]()
+        self.chunk_size, self.read = chunk_size, read
+        self.digests, self.mine = list[str](), list[int]()
+        self.update: Callable[[int], Any] = lambda _: None
 
     def path(self, number: int) -> Path:
         """The file of a finished chunk."""
         return self.folder / f"{number:08}.txt"
 
-    def paths(self, lines: int, chunk_size: int) -> list[Path]:
-        """The files of all chunks of an input."""
-        return [self.path(number) for number in range(-(-lines // chunk_size))]
-
-    @property
-    def mine(self) -> list[int]:
-        """The numbers of the chunks of this process."""
-        return self.missing[self.rank :: self.world]
-
-    @property
-    def share(self) -> int:
-        """The number of lines of this process."""
-        return sum(map(self.size, self.mine))
-
-    @property
-    def shows_progress(self) -> bool:
-        """Whether this is the first process."""
-        return self.rank == 0
-
-    def size(self, number: int) -> int:
-        """The number of lines of a chunk; only the last chunk may be shorter."""
-        return min(self.chunk_size, self.lines - number * self.chunk_size)
-
     def check(self) -> None:
         """Raise a `ValueError` if the folder belongs to something else."""
         if self.folder.exists() and not self.record.exists():
-            others = [path for path in self.folder.iterdir() if path != self.lock and not self.is_temporary(path)]
-            self.check_none(others)
+            others = [path for path in self.folder.iterdir() if path != self.lock and path.suffix != ".tmp"]
+            if others:
+                raise ValueError(
+                    f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
+                    f"{others[0].name}."
+                )
 
-    def check_none(self, others: Sequence[Path]) -> None:
-        """Raise a `ValueError` if there are files of something else."""
-        if others:
-            raise ValueError(
-                f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
-                f"{others[0].name}."
-            )
+    def own_files(self) -> list[Path]:
+        """The parts, the temporary files of interrupted writes and, as the last one, the record."""
+        names = rf"(\d{{8,}}\.txt|job\.json|{re.escape(self.output.name)})(\.[0-9a-f]{{8}}\.tmp)?"
+        found = [path for path in self.folder.iterdir() if re.fullmatch(names, path.name)]
+        return sorted(found, key=lambda path: path == self.record)
 
-    def begin(self, inputs: dict[str, Any], restart: bool) -> tuple[int, list[int]]:
+    def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
         """Begin the job, or continue that of an earlier call, in the first process.
 
         Returns:
-            The number of lines, and the numbers of the missing chunks.
+            The numbers of the missing chunks.
 
         Raises:
             ValueError: the parts belong to another job, or the record is damaged.
         """
-        try:
-            job = Job(self.record)
-        except ValueError as error:  # whose advice does not apply: nothing says which parts belong to the job
-            message = str(error).removesuffix(DAMAGED)
-            raise ValueError(f"{message}delete the folder to start from the first line.") from error
-        earlier = job.stages["lines"].inputs if "lines" in job.stages else {}
-        if restart and earlier:
-            try:
-                self.remove(self.paths(earlier["lines"], earlier["chunk_size"]))
-            except (KeyError, TypeError, ZeroDivisionError) as error:
-                raise ValueError(
-                    f"{self.record} must have the lines of the job, got none: delete the folder."
-                ) from error
-        paths = self.paths(inputs["lines"], self.chunk_size)
-        if restart or not earlier:
-            self.check_none([path for path in paths if path.exists()])
+        job = Job(self.record)
+        if restart:
+            self.remove()
         job.begin("lines", inputs, restart=restart)
-        return inputs["lines"], [number for number, path in enumerate(paths) if not path.exists()]
+        return [number for number in range(len(self.digests)) if not self.path(number).exists()]
 
-    def own(self, items: Iterable[T], name: object) -> Iterator[tuple[int, list[T]]]:
-        """Read the input in a single pass, and yield the numbers and the chunks of this process.
+    def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
+        """Read the input in a single pass.
 
         Raises:
-            ValueError: the input has become shorter; the message contains `name`.
+            ValueError: the input has changed since it was checked.
         """
-        mine = iter(self.mine)
-        wanted = next(mine, None)
-        for number, chunk in enumerate(chunks(items, self.chunk_size) if wanted is not None else ()):
-            if number == wanted:
-                if len(chunk) != self.size(number):
-                    break
-                yield number, chunk
-                wanted = next(mine, None)
-                if wanted is None:
-                    return
-        if wanted is not None:
-            raise ValueError(f"{name} must not change while it is read, but has become shorter.")
+        items, mine = self.read(), set(self.mine)
+        for number, digest in enumerate(self.digests[: max(mine, default=-1) + 1]):
+            chunk = list(islice(items, self.chunk_size))
+            if number in mine:
+                if hashlib.sha256(encode_items(chunk)).hexdigest() != digest:
+                    raise ValueError(f"the input must not change while {self.output} is written, but has changed.")
+                yield number * self.chunk_size, chunk
 
-    def write(self, number: int, lines: Iterable[str]) -> None:
-        """Write the part of a finished chunk."""
-        write_atomically(self.path(number), encode_lines(lines), self.folder)
+    def write(self, first: int, lines: Iterable[str]) -> None:
+        """Write the part of a finished chunk, which begins with the item of this index."""
+        write_atomically(self.path(first // self.chunk_size), encode_lines(lines), self.folder)
 
     def finish(self) -> None:
         """Wait for the parts of all processes, join them to the output, and delete what the job has written."""
-        paths = self.paths(self.lines, self.chunk_size)
+        paths = [self.path(number) for number in range(len(self.digests))]
         while not all(path.exists() for path in paths):  # a killed process also ends the others: see its launcher
             time.sleep(POLLING_INTERVAL)
         write_binary(self.output, (block for path in paths for block in read_blocks(path)), self.folder)
-        self.remove(paths)
-        self.record.unlink()
+        self.remove()
         self.lock.unlink()
         with suppress(OSError):  # contains other files
             self.folder.rmdir()
 
-    def remove(self, paths: Iterable[Path]) -> None:
-        """Delete these parts and the temporary files of interrupted writes."""
-        for path in paths:
-            path.unlink(missing_ok=True)
-        for path in self.folder.iterdir():
-            if self.is_temporary(path):
-                path.unlink()
+    def remove(self) -> None:
+        """Delete what the job has written, except for the lock."""
+        for path in self.own_files():
+            path.unlink()
 
-    def is_temporary(self, path: Path) -> bool:
-        """Whether a file is a temporary file of `write_atomically` in this folder."""
-        name = re.fullmatch(r"(.+)\.[0-9a-f]{8}\.tmp", path.name)
-        return name is not None and bool(
-            name[1] in (self.output.name, self.record.name) or re.fullmatch(r"\d{8,}\.txt", name[1])
-        )
+
+def encode_items(items: Sequence[Any]) -> bytes:
+    """Items as lines of JSON, for a digest."""
+    return b"".join(json.dumps(item).encode() + b"\n" for item in items)
 
 
 def read_blocks(path: Path, size: int = 2**20) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
-from modeling_random_transformer.inference import encode_lines, loading, translate
+from modeling_random_transformer.inference import encode_lines, translate
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import WAIT_LIMIT, run_on_two_processes, start_imported
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
@@ -185,20 +185,11 @@ class TestInputs:
     def test_dtype(self, run, monkeypatch):
         models = []
         monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: models.append(model))
-        monkeypatch.setattr(loading, "supports_native_matmul", lambda _: True)
         for dtype in ("auto", "float32", "bfloat16", "int8"):
             assert run("--dtype", dtype, "the boy") == (0, [], [])
         float32, bfloat16 = torch.float32, torch.bfloat16
         assert [model.dtype for model in models] == [float32, float32, bfloat16, float32]
         assert [getattr(model, "is_quantized", False) for model in models] == [False, False, False, True]
-
-    def test_bfloat16_prints_advice_on_a_cpu_without_support(self, run, monkeypatch):
-        monkeypatch.setattr(loading, "supports_native_matmul", lambda _: False)
-        status, _, errors = run("--dtype", "bfloat16", "the boy")
-        assert (status, errors) == (
-            0,
-            ["This CPU has no instructions for bfloat16: --dtype float32 or int8 is faster."],
-        )
 
     def test_max_source_tokens_truncates(self, run):
         cut = run("--max_source_tokens", 4, "the the the the", "the the the the the")
@@ -264,7 +255,7 @@ class TestErrors:
     def test_unavailable_device(self, run):
         status, _, errors = run("--device", "nonsense", "a")
         assert (status, len(errors)) == (2, 1)
-        assert "--device must be an available device, got nonsense:" in errors[0]
+        assert "device must be an available device, got nonsense:" in errors[0]
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json"])
     def test_damaged_folder(self, run, folder, tmp_path, name):

@@ -15,19 +15,14 @@ from modeling_random_transformer.inference.alignments import (
 )
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
 from tests.helpers.gold_alignments import alignment_error_rate, gold_alignment
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import some_texts
 
 PAIRS = list(zip(some_texts(12, seed=1), some_texts(12, seed=2), strict=True))
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return random_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return random_translator().double()
+def model(exact_translator):
+    return exact_translator
 
 
 def test_every_target_word_has_one_link(model, tokenizer):

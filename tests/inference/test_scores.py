@@ -19,15 +19,9 @@ DIGITS = 10
 # Options, and the same options of sacrebleu's command line.
 CHOICES = {
     "defaults": ({}, ["--chrf-word-order", "2"]),
-    "lowercase": ({"lowercase": True}, ["--chrf-word-order", "2", "-lc", "--chrf-lowercase"]),
-    "Chinese words": ({"tokenize": "zh", "word_order": 0}, ["-tok", "zh"]),
     "international": (
         {"tokenize": "intl", "smooth_method": "floor", "smooth_value": 0.2, "char_order": 4, "beta": 3},
         ["-tok", "intl", "-s", "floor", "-sv", "0.2", "-cw", "2", "-cc", "4", "--chrf-beta", "3"],
-    ),
-    "characters and spaces": (
-        {"tokenize": "char", "smooth_method": "add-k", "whitespace": True},
-        ["-tok", "char", "-s", "add-k", "-cw", "2", "--chrf-whitespace"],
     ),
     "untokenized": (
         {"tokenize": "none", "smooth_method": "none", "eps_smoothing": True, "force": True},
@@ -119,24 +113,11 @@ def test_order_of_the_corpus_does_not_change_scores(pairs, generator):
     assert score(*zip(*pairs, strict=True)) == score(*zip(*shuffled, strict=True))
 
 
-@given(st.lists(SENTENCES, min_size=1, max_size=5))
-def test_identical_texts_score_100(texts):
-    for result in score(texts, texts).values():
-        assert result["score"] == pytest.approx(100)
-
-
 @given(PAIRS)
 def test_scores_are_in_range_for_any_text(pairs):
     results = score(*zip(*pairs, strict=True))
     for result in json.loads(json.dumps(results)).values():
         assert 0 <= result["score"] <= 100 + 1e-9
-
-
-@given(st.lists(st.tuples(SENTENCES, st.lists(SENTENCES, min_size=1, max_size=3)), min_size=1, max_size=4))
-def test_order_of_references_does_not_change_bleu(pairs):
-    predictions, references = zip(*pairs, strict=True)
-    backwards = [texts[::-1] for texts in references]
-    assert score(predictions, references, "bleu") == score(predictions, backwards, "bleu")
 
 
 # The interface of evaluate
@@ -164,26 +145,15 @@ def test_texts_can_be_added_in_batches(name):
     assert metric.compute(predictions=PREDICTIONS[4:], references=BOTH_REFERENCES[4:]) == whole
 
 
-def test_metrics_can_be_combined():
-    both = evaluate.combine([load_metric("bleu"), load_metric("chrf")])
-    result = both.compute(predictions=PREDICTIONS, references=REFERENCES)
-    separate = score(PREDICTIONS, REFERENCES)
-    assert (result["bleu_score"], result["chrf_score"]) == (separate["bleu"]["score"], separate["chrf"]["score"])
-
-
 # Invalid arguments
 
 INVALID_OPTIONS = [
     ({"tokenize": "klingon"}, r"tokenize must be one of .*'13a'.*, got 'klingon'"),
-    ({"tokenize": None}, r"tokenize must be one of .*, got None"),
     ({"smooth_method": "laplace"}, r"smooth_method must be one of .*'exp'.*, got 'laplace'"),
     ({"lowercase": "no"}, r"lowercase must be True or False, got 'no'"),
-    ({"effective_order": 1}, r"effective_order must be True or False, got 1"),
     ({"word_order": 2.0}, r"word_order must be an integer of at least 0, got 2.0"),
-    ({"beta": True}, r"beta must be an integer of at least 0, got True"),
     ({"char_order": -1}, r"char_order must be an integer of at least 0, got -1"),
     ({"smooth_method": "floor", "smooth_value": -1}, r"smooth_value must be None or a positive number, got -1"),
-    ({"tokenise": "zh"}, r"options must be one of .*'tokenize'.*'word_order'.*, got 'tokenise'"),
     ({"max_ngram_order": 2}, r"options must be one of .*, got 'max_ngram_order'"),
 ]
 
@@ -196,13 +166,9 @@ def test_invalid_options_raise_value_error(options, message):
 
 INVALID_TEXTS = [
     (["a", "b", "c"], ["a", "b"], "got 3 predictions and 2 with references"),
-    (["a"], [["a"], ["b"]], "got 1 predictions and 2 with references"),
     ([], [], "at least one prediction.*, got 0"),
     (["a", "b"], ["a", []], "at least one reference for each, got 2 predictions and 1"),
-    ("abc", ["a", "b", "c"], "predictions must be a list of strings, got 'abc'"),
     (["a", "b", "c"], "abc", "references must be a list of strings, got 'abc'"),
-    (["a", None], ["a", "b"], "must be strings, got None"),
-    (["a", "b"], ["a", None], "must be strings, got None"),
     (["a", "b"], [["a"], ["b", 7]], "must be strings, got 7"),
 ]
 

@@ -119,13 +119,13 @@ def by_auto_classes(folder: Path, trace: Path, seconds: int = SECONDS) -> Outcom
 def by_script(folder: Path, trace: Path) -> Outcome:
     """Run `translate.py` in this process: its exit status and its output on stderr."""
     loaded: list[Any] = []
-    load = command.load_checked
+    load = command.load_models
 
     def record_load(*arguments: Any) -> Any:
         loaded.append(load(*arguments))
         return loaded[-1]
 
-    command.load_checked = record_load
+    command.load_models = record_load
     try:
         with record_outcome(trace) as outcome, capture_stderr() as stderr:
             outcome.grade = Grade.LATE
@@ -139,7 +139,7 @@ def by_script(folder: Path, trace: Path) -> Outcome:
         if not outcome.message:
             outcome.message = stderr[0]
     finally:
-        command.load_checked = load
+        command.load_models = load
         PartialState._reset_state()
         library_logging.set_verbosity_warning()
     return outcome

@@ -39,12 +39,12 @@ def parts(tmp_path, stopped):  # noqa: ARG001
     return tmp_path / "output.txt.parts"
 
 
-FOREIGN = ("notes.txt", "data.tmp", "00000000.bak", "00000004.txt", "0.txt", "job.json.old")
+FOREIGN = ("notes.txt", "data.tmp", "00000000.bak", "0.txt", "job.json.old")
 
 
 @pytest.mark.parametrize("restart", [True, False])
 def test_foreign_files_are_kept(stopped, parts, restart):
-    """Also after the translation is complete. The job has four parts, so `00000004.txt` is foreign."""
+    """Also after the translation is complete."""
     (parts / "folder").mkdir()
     for name in FOREIGN:
         (parts / name).write_text(f"mine: {name}")
@@ -56,27 +56,18 @@ def test_foreign_files_are_kept(stopped, parts, restart):
     assert all((parts / name).read_text() == f"mine: {name}" for name in FOREIGN)
 
 
-def test_foreign_file_with_the_name_of_a_part_is_an_error(stopped, parts):
-    (parts / "00000004.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"must contain only the parts of output.txt, .* such as 00000004\.txt\.$"):
-        stopped(restart=True, chunk_size=2)
-    assert (parts / "00000004.txt").read_text() == "mine"
-
-
 def test_restart_with_fewer_chunks_deletes_all_parts(stopped, parts):
     assert stopped(restart=True, chunk_size=16).count("\n") == 16
     assert not parts.exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["[1]", "null", "", '{"lines": {"inp', '{"a":' * 100_000, b"\xff", '{"lines": {"inputs": 3}}']
-)
+@pytest.mark.parametrize("content", ["[1]", "null", "", '{"a":' * 100_000, b"\xff", '{"lines": {"inputs": 3}}'])
 @pytest.mark.parametrize("restart", [True, False])
 def test_damaged_record_is_a_one_line_error_and_files_are_kept(stopped, parts, restart, content):
     before = (parts / "job.json").read_bytes()
     (parts / "job.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     files = {path.name: path.read_bytes() for path in parts.iterdir()}
-    with pytest.raises(ValueError, match=r"job.json must be the record of a job, got .*: delete the folder") as caught:
+    with pytest.raises(ValueError, match=r"job.json must be the record of a job, got .*: delete it, or") as caught:
         stopped(restart=restart)
     assert "\n" not in str(caught.value)
     assert {path.name: path.read_bytes() for path in parts.iterdir()} == files
