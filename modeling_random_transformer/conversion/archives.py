@@ -27,13 +27,13 @@ from .fairseq import FILES as FAIRSEQ_FILES
 from .fairseq import convert_fairseq
 from .marian_npz import convert_marian_npz
 from .marian_npz_files import FILES as MARIAN_FILES
+from .marian_npz_files import NOT_PACKED, OPTIMIZER
 from .untrusted import check_expansion, is_hidden
 from .weights import ConversionReport
 
 CONVERTERS: dict[str, Callable[[Path, Path], ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 # By the suffix of a model: names of the files that its conversion reads, in the same folder.
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
-OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
 MAX_COMPANION_BYTES = 2**26  # of one vocabulary
 MAX_MEMBERS = 10_000
 MAX_HEADER_BYTES = 2**24  # of all headers of a tar archive: those of `MAX_MEMBERS` files with long names
@@ -110,8 +110,7 @@ def choose_model(
     if not models:
         found = format_names(map(str, paths)) or "no files"
         raise ValueError(
-            f"{archive} must contain a Marian model (.npz, not the packed or integer .bin) or a fairseq model (.pt), "
-            f"got {found}."
+            f"{archive} must contain a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}, got {found}."
         )
     chosen = [path for path in models if name in (None, path.name, str(path))]
     if not chosen or (name is not None and len(chosen) > 1):

@@ -72,7 +72,8 @@ def fairseq_tokenizer(
     merges = [read_codes(Path(file)) for file in (codes, target_codes) if file is not None]
     source = read_tokens(Path(dictionary), bool(merges))
     target = source if target_dictionary is None else read_tokens(Path(target_dictionary), bool(merges))
-    vocabulary = join_vocabularies(source, target, merges)
+    pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
+    vocabulary = {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
     backend = bpe_tokenizer(vocabulary, merges[0]) if merges else whitespace_tokenizer(vocabulary)
     return FairseqTokenizer(
         fast_tokenizer(backend, model_max_length, [] if merges[1:] in ([], merges[:1]) else merges[1]),
@@ -95,12 +96,6 @@ def read_tokens(path: Path, as_pieces: bool) -> dict[str, int]:
     if len(pieces) < len(ids):
         raise ValueError(f"{path} must have tokens that are distinct BPE pieces, but two are the same.")
     return pieces
-
-
-def join_vocabularies(source: dict[str, int], target: dict[str, int], merges: list[Merges]) -> dict[str, int]:
-    """Assign ids to the source's tokens, then to other tokens of the target, then to other pieces of the merges."""
-    pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
-    return {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
 
 
 def fast_tokenizer(backend: Tokenizer, model_max_length: int, target_merges: Merges) -> PreTrainedTokenizerBase:

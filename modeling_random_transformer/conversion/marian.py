@@ -17,7 +17,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..utils.atomic_files import new_folder
 from ..utils.errors import first_line, format_names, format_value
 from .embeddings import check_ids, map_embeddings, map_position_tables
-from .options import OFF, SIZE, Kind, Option, read_options
+from .options import DEPTH, OFF, SIZE, Kind, Option, read_options
 from .untrusted import is_state_dict, read_checkpoint
 from .weights import ConversionReport, NameTable, StateDictMapper
 
@@ -29,6 +29,7 @@ OPTIONS = (
     Option(
         "activation_function", Kind("a name in ACT2FN", lambda name: name in ACT2FN), fields=("activation_function",)
     ),
+    *(Option(name, DEPTH, fields=(name,)) for name in ("encoder_layers", "decoder_layers")),
     Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
     Option("encoder_ffn_dim", SIZE, fields=("d_ff",)),
 )
@@ -39,7 +40,7 @@ SAME = (
 )
 # Fields with the same name in both configs.
 COMMON_FIELDS = (
-    *("d_model", "encoder_layers", "decoder_layers", "scale_embedding"),
+    *("d_model", "scale_embedding"),
     *("dropout", "attention_dropout", "activation_dropout"),
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
@@ -165,6 +166,7 @@ def load_marian(folder: Path) -> MarianMTModel:
     search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
     try:
         config = MarianConfig.from_dict(stored)
+        read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
         dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
         model, loading = MarianMTModel.from_pretrained(
             None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True

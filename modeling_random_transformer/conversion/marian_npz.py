@@ -16,7 +16,7 @@ from ..utils.atomic_files import new_folder
 from ..utils.errors import format_value
 from .embeddings import check_ids, learn_positions, map_embeddings, pad_rows
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
-from .options import FLAG, RATE, SIZE, Kind, Option, equal, is_number, is_size, one_of, read_options
+from .options import DEPTH, FLAG, RATE, SIZE, Kind, Option, equal, is_number, is_size, one_of, read_options
 from .untrusted import parse_yaml, read_arrays, read_yaml
 from .weights import ConversionReport, StateDictMapper
 
@@ -62,8 +62,8 @@ OPTIONS = (
     Option("dim-emb", SIZE, fields=("d_model",)),
     Option("transformer-dim-ffn", SIZE, fields=("d_ff",)),
     Option("transformer-heads", SIZE, fields=("num_heads",)),
-    Option("enc-depth", SIZE, fields=("encoder_layers",)),
-    Option("dec-depth", SIZE, fields=("decoder_layers",)),
+    Option("enc-depth", DEPTH, fields=("encoder_layers",)),
+    Option("dec-depth", DEPTH, fields=("decoder_layers",)),
     Option("transformer-ffn-activation", one_of(ACTIVATIONS), "swish", ("activation_function",)),
     Option("transformer-preprocess", OPERATIONS, ""),
     Option("transformer-postprocess", OPERATIONS, "dan"),

@@ -20,6 +20,8 @@ from .weights import ConversionReport
 
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
 FILES = re.compile(r".*\.(yml|yaml|spm)")  # all that `convert_marian_npz` reads besides the model
+OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
+NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
 IS_VOCABULARY = re.compile(r"vocab", re.IGNORECASE)
 # As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
 SIDES = (re.compile(r"(?<![a-z])(src|source)", re.I), re.compile(r"(?<![a-z])(trg|tgt|target)", re.I))
@@ -52,18 +54,14 @@ def find_model(path: Path) -> Path:
         ValueError: the folder does not contain exactly one model, or the file is of another format.
     """
     if not path.is_dir():
-        check_format(path)
+        if path.suffix != ".npz" or not path.is_file():
+            raise ValueError(f"the model must be an existing .npz file of Marian{NOT_PACKED}, got {path.name!r}.")
         return path
-    models = [
-        file for file in sorted(path.glob("*.npz")) if not (file.name.endswith(".optimizer.npz") or is_hidden(file))
-    ]
-    if len(models) == 1:
-        return models[0]
-    for binary in sorted(path.glob("*.bin")):
-        if not models and not is_hidden(binary):
-            check_format(binary)
-    found = format_names(file.name for file in models) or "none"
-    raise ValueError(f"{path} must contain one .npz file of Marian, got {found}.")
+    models = [file for file in sorted(path.glob("*.npz")) if not (file.name.endswith(OPTIMIZER) or is_hidden(file))]
+    if len(models) != 1:
+        found = format_names(file.name for file in models) or "none"
+        raise ValueError(f"{path} must contain one .npz file of Marian{NOT_PACKED}, got {found}.")
+    return models[0]
 
 
 def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = ()) -> NpzFiles:
@@ -76,11 +74,8 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
     chosen = as_pair("vocabs", vocabs) or find_vocabularies(model.parent, decoder)
     if chosen is None:
         return NpzFiles(decoder=decoder)
-    for path in chosen:
-        if path.suffix not in VOCABULARY_SUFFIXES:
-            raise ValueError(f"vocabs must be files with the suffix .yml or .spm, got {path.name!r}.")
-    if len({path.suffix == ".spm" for path in chosen}) > 1:
-        raise ValueError(f"vocabs must be either .yml or .spm files, got {chosen[0].name} and {chosen[1].name}.")
+    if not all(path.suffix in VOCABULARY_SUFFIXES for path in chosen) or len({p.suffix == ".spm" for p in chosen}) > 1:
+        raise ValueError(f"vocabs must be .yml files or .spm files, got {chosen[0].name} and {chosen[1].name}.")
     if chosen[0].suffix == ".spm":
         if spm:
             raise ValueError(f"spm must not be given with vocabs in .spm files, got {spm[0]} and {chosen[0].name}.")
@@ -146,19 +141,6 @@ def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
         f"vocabs must be given if a folder contains several vocabularies, got {names}. To convert an archive, extract "
         "it and run `random-transformer convert marian-npz --vocabs`."
     )
-
-
-def check_format(path: Path) -> None:
-    """Raise a `ValueError` unless this is an existing file with the suffix of unquantized models."""
-    if path.suffix == ".bin":
-        raise ValueError(
-            f"the model must be a .npz file, got {path.name}: binary models of marian-conv, which are packed or have 8 "
-            "or 16 bit integers, are not supported."
-        )
-    if path.suffix != ".npz":
-        raise ValueError(f"the model must be a .npz file of Marian, got {path.name!r}.")
-    if not path.is_file():
-        raise ValueError(f"the model must be an existing .npz file, got {str(path)!r}.")
 
 
 def read_vocabularies(files: NpzFiles) -> tuple[dict[str, int], dict[str, int]] | None:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from ..utils.errors import format_value
 
 REQUIRED = object()  # default of an option that must be stored
-MAX_SIZE = 2**20
+MAX_SIZE, MAX_DEPTH = 2**20, 1000  # of widths, lengths and vocabularies; of stacks
 PLAIN = (str, bytes, int, float, NoneType)  # contain no other values
 
 
@@ -50,6 +50,7 @@ NEGATED = Kind("", convert=lambda value: not value)
 PRE_NORM = Kind("", convert=lambda value: "pre" if value else "post")  # an option that is true for pre-norm
 RATE = Kind("a number from 0 to below 1", lambda value: is_number(value) and 0 <= value < 1, float)
 SIZE = Kind(f"an integer from 1 to {MAX_SIZE}", lambda value: is_size(value))
+DEPTH = Kind(f"an integer from 1 to {MAX_DEPTH}", lambda value: is_size(value, MAX_DEPTH))
 
 
 def equal(allowed: Any) -> Kind:

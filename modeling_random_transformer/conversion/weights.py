@@ -225,15 +225,20 @@ class StateDictMapper:
         return model
 
     def check_parameters(self, config: RandomTransformerConfig) -> None:
+        layers = config.encoder_layers + config.decoder_layers
+        if layers > len(self.state_dict):  # an index or an option may be any number
+            raise ValueError(
+                f"{self.origin} must contain weights of {layers} layers, got {len(self.state_dict)} weights."
+            )
         with torch.device("meta"):
             parameters = dict(RandomTransformerForConditionalGeneration(config).named_parameters())
         sources = {mapped.target: mapped.source for mapped in self.report.mapped}
         unknown = [sources.get(name, name) for name in self.state_dict if name not in parameters]
         if unknown:
             raise self.unknown_weights(unknown)
-        missing = [self.source_name(name) for name in parameters if name not in self.state_dict]
+        missing = [name for name in parameters if name not in self.state_dict]
         if missing:
-            raise self.missing_weight(missing[0])
+            raise self.missing_weight(self.source_name(missing[0]))
         for name, weight in self.state_dict.items():
             if weight.shape != parameters[name].shape:
                 raise ValueError(

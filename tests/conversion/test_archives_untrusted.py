@@ -169,8 +169,8 @@ def test_truncated(name, part, model, tmp_path):
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([], r"must contain a Marian model \(.npz, .*\) or a fairseq model \(.pt\), got no files"),
-        ([("model.intgemm.alphas.bin", b"x")], r"not the packed or integer \.bin.* got model\.intgemm\.alphas\.bin"),
+        ([], r"must contain a \.pt file of fairseq or a \.npz file of Marian .*, got no files"),
+        ([("model.intgemm.alphas.bin", b"x")], r"packed or have integers, .* got model\.intgemm\.alphas\.bin"),
         ([("model.npz", b"x")], r"a\.zip/model\.npz must be a complete \.npz file"),
     ],
 )

@@ -91,6 +91,12 @@ def test_unexpected_weight_is_named(name, content):
         from_fairseq(content)
 
 
+def test_index_of_a_layer(content):
+    content["model"]["encoder.layers.1999.fc1.bias"] = torch.zeros(24)
+    with pytest.raises(ValueError, match=r"must contain weights of 2001 layers, got \d+ weights"):
+        from_fairseq(content)
+
+
 def test_missing_weight_and_wrong_shape_are_named(content):
     weight = content["model"].pop("decoder.layers.0.encoder_attn.k_proj.bias")
     with pytest.raises(ValueError, match=r"decoder\.layers\.0\.encoder_attn\.k_proj\.bias.* missing"):

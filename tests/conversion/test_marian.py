@@ -266,6 +266,10 @@ def shards_elsewhere(folder: Path) -> None:
         (change_json("config.json", vocab_size=70, decoder_vocab_size=70), "with its config.json, got mismatched_keys"),
         (change_json("config.json", activation_function="sine"), "sine"),
         (
+            change_json("config.json", encoder_layers=10**6),
+            "encoder_layers must be an integer from 1 to 1000, got 1000000",
+        ),
+        (
             change_weights(lambda w: w.pop("model.encoder.layers.1.fc1.bias")),
             r"missing_keys: model\.encoder\.layers\.1\.f",
         ),
