@@ -119,6 +119,11 @@ class LanguageTags:
     target: str | None = None
     forced: int | None = None
 
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of both languages; only of those that are given."""
+        return tuple(code for code in (self.source, self.target) if code is not None)
+
     @classmethod
     def of(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
         """The tags of optional language codes.

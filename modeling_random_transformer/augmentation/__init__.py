@@ -3,14 +3,15 @@
     back_translate("mono.de", "synthetic.en", "synthetic.de", reverse_model, tokenizer, method="noised_beam")
     distill(DistillationArguments(teacher=["outputs/big"], source_text=["train.en"]), data, model, args)
 
-`distill` requires the extra `train`.
+Both require the extra `train`.
 """
 
-from typing import Any
-
-from .back_translation import BackTranslationReport, add_noise, back_translate
+from .back_translation import BackTranslationOptions, BackTranslationReport, add_noise, back_translate
+from .distillation import DistillationResult, StudentDataArguments, distill
+from .training_set import DistillationArguments
 
 __all__ = [
+    "BackTranslationOptions",
     "BackTranslationReport",
     "DistillationArguments",
     "DistillationResult",
@@ -19,12 +20,3 @@ __all__ = [
     "back_translate",
     "distill",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the names of `distillation` on first use, because back-translation does not require the extra `train`."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import distillation
-
-    return getattr(distillation, name)

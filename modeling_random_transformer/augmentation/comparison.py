@@ -2,21 +2,21 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..data.sources import Languages
-from ..export.compare import folder_size, time_interleaved
+from ..export.compare import time_interleaved
 from ..inference import translate
 from ..inference.evaluation import score
-from ..inference.loading import load_models, load_translator, silence_transformers
+from ..inference.loading import load_models
+from ..inputs_random_transformer import LanguageTags
 from ..ops_random_transformer import supports_native_matmul
 from ..utils import DTYPES
 from ..utils.text import markdown_table
@@ -38,7 +38,7 @@ class Row:
         bleu: BLEU, 0 to 100.
         chrf: chrF++, 0 to 100.
         sentences_per_second: throughput on the test set.
-        megabytes: size of the saved weights (10⁶ bytes).
+        megabytes: size of the weights (10⁶ bytes).
         signature: sacrebleu's signature of BLEU.
     """
 
@@ -56,67 +56,51 @@ class Row:
         return self.model, self.dtype, *numbers
 
 
-@dataclass(frozen=True)
-class TestSet:
-    """A test set.
+def compare(
+    models: Models,
+    pairs: Sequence[tuple[str, str]],
+    languages: LanguageTags,
+    device: torch.device,
+    options: dict[str, Any],
+) -> list[Row]:
+    """Translate a test set with saved models or ensembles in each dtype, in turns, because the load may change.
 
-    Attributes:
-        sources: the texts to translate.
-        references: their translations.
+    Args:
+        models: the models.
+        pairs: the test set.
+        languages: its languages, for models with language tags.
+        device: where the models run. bfloat16 is omitted on CPUs that emulate it, and int8 for models of others.
         options: the options of `translate`.
-        languages: language codes of sources and references, for models with language tags.
     """
-
-    sources: list[str]
-    references: list[str]
-    options: dict[str, Any]
-    languages: Languages | None = None
-
-    def compare(self, models: Models, dtype: str, device: torch.device) -> list[Row]:
-        """Translate the test set with several saved models or ensembles, in turns, because the load may change."""
-        calls = [self.translation(name, folders, dtype, device) for name, folders in models.items()]
+    sources, references = map(list, zip(*pairs, strict=True))
+    rows = []
+    for dtype in DTYPES:
+        if dtype == "bfloat16" and device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
+            continue
+        names = [name for name, folders in models.items() if dtype != "int8" or all(map(can_quantize, folders))]
+        loaded = [load_models(models[name], dtype, device, argument=name) for name in names]
+        calls = [
+            partial(translate, sources, model, tokenizer, **options, **language_options(tokenizer, languages))
+            for model, tokenizer in loaded
+        ]
         start = time.perf_counter()
         translations = [call() for call in calls]
-        rounds = ROUNDS if time.perf_counter() - start < LONG else 1
-        rates = [len(self.sources) / statistics.median(seconds) for seconds in time_interleaved(calls, rounds)]
-        rows = []
-        for (name, folders), texts, rate in zip(models.items(), translations, rates, strict=True):
-            scores, megabytes = score(texts, self.references), sum(saved_size(folder, dtype) for folder in folders)
+        times = time_interleaved(calls, ROUNDS if time.perf_counter() - start < LONG else 1)
+        for name, (model, _), texts, seconds in zip(names, loaded, translations, times, strict=True):
+            scores, speed = score(texts, references), len(sources) / statistics.median(seconds)
             bleu, chrf = scores["bleu"], scores["chrf"]
-            rows.append(Row(name, dtype, bleu["score"], chrf["score"], rate, megabytes, bleu["signature"]))
-        return rows
-
-    def translation(
-        self, name: str, folders: Sequence[Path], dtype: str, device: torch.device
-    ) -> Callable[[], list[str]]:
-        """Load a model; the function that translates the test set with it."""
-        model, tokenizer = load_models(folders, dtype, device, argument=name)
-        options = {**self.options, **language_options(tokenizer, self.languages)}
-        return lambda: translate(self.sources, model, tokenizer, **options)
+            rows.append(Row(name, dtype, bleu["score"], chrf["score"], speed, megabytes(model), bleu["signature"]))
+    return sorted(rows, key=lambda row: [*models].index(row.model))
 
 
-def saved_size(folder: Path, dtype: str) -> float:
-    """The size of a model's weights when they are saved in this dtype, in megabytes (10⁶ bytes)."""
-    model, _ = load_translator(folder, dtype)
-    with TemporaryDirectory() as temporary, silence_transformers():
-        model.save_pretrained(temporary)
-        return folder_size(temporary, "*.safetensors")
+def can_quantize(folder: Path) -> bool:
+    """Whether a model can be loaded in int8."""
+    return AutoConfig.from_pretrained(folder).model_type == RandomTransformerConfig.model_type
 
 
-def models_by_dtype(models: Models, device: torch.device) -> dict[str, Models]:
-    """The models that can be compared in each dtype: bfloat16 not on CPUs that emulate it, int8 only this package's."""
-    is_emulated = device.type == "cpu" and not supports_native_matmul(torch.bfloat16)
-    folders = {folder for several in models.values() for folder in several}
-    others = {
-        folder
-        for folder in folders
-        if AutoConfig.from_pretrained(folder).model_type != RandomTransformerConfig.model_type
-    }
-    dtypes = [dtype for dtype in DTYPES if not (dtype == "bfloat16" and is_emulated)]
-    return {
-        dtype: {name: models[name] for name in models if dtype != "int8" or not others & {*models[name]}}
-        for dtype in dtypes
-    }
+def megabytes(model: PreTrainedModel) -> float:
+    """The size of the weights, of which shared ones count once, in megabytes (10⁶ bytes)."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}.values()) / 1e6
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -14,24 +14,21 @@ from typing import Any, ClassVar
 
 from huggingface_hub import ModelCard
 
-from ..data.mixing import CorpusSpec
-from ..data.sources import Languages, ParallelText
+from ..data.sources import ParallelText
 from ..data.validation import validate
 from ..inference.loading import load_models, load_translator, silence_transformers
-from ..inputs_random_transformer import LanguageTags, encode_texts
-from ..jobs import Job
+from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import DataArguments, ModelArguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
-from ..training.model_init import load_tokenizer
-from ..training.preparation import check_languages, check_longest
+from ..training.preparation import check_languages
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import check_run, train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
-from .comparison import Row, TestSet, models_by_dtype, table
-from .stages import begin, run_stage
+from .comparison import Row, compare, table
+from .stages import run_stage
 from .training_set import RECORD, DistillationArguments, SyntheticReport, TrainingSet, pairs_of
 
 WORK, INT8 = "distillation", "int8"
@@ -99,8 +96,20 @@ def distill(
     del translator
     run = train_translation(data.with_training_set(*training_set.sides("train")), model, args)
     [test] = data.corpora("test")
-    export_int8(folder)
-    rows = call_on_main_process(lambda: compare(folder, teacher, test, args))
+    record, weights = folder / WORK / RECORD, digests([folder])
+    work, files = (lambda: export_int8(folder)), [folder / INT8 / "config.json"]
+    run_stage(record, "int8", {"weights": weights}, work, files, may_change=True)
+    inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}
+    models = {"teacher": teacher, "student": [folder]}
+
+    def compare_models() -> dict[str, Any]:
+        # Sentences of any length, as in the evaluation of the training; learned positions truncate longer ones.
+        options = {**args.generation_kwargs, "max_source_tokens": sys.maxsize}
+        rows = compare(models, [*pairs_of([test])], test.languages, args.device, options)
+        return {"rows": [asdict(row) for row in rows]}
+
+    facts = run_stage(record, "comparison", inputs, compare_models, may_change=True)
+    rows = [Row(**row) for row in facts["rows"]]
     call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
     return DistillationResult(run, report, rows)
 
@@ -121,8 +130,6 @@ def check(
     for path in teacher:
         if not (path / "config.json").is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {str(path)!r}.")
-        if path.resolve() == folder.resolve():
-            raise ValueError(f"output_dir must differ from teacher, got {str(folder)!r} for both.")
     for name in ("train_weights", "train_temperature"):
         if getattr(data, name) is not None:
             raise ValueError(f"{name} must be unset in a distillation, got {getattr(data, name)}.")
@@ -133,8 +140,8 @@ def check(
         )
     if (count := len(data.corpora("test"))) != 1:
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
-    if (folder / MANIFEST).is_file() and not (folder / WORK).is_dir():
-        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another run.")
+    if any((folder / name).is_file() for name in (MANIFEST, "config.json")) and not (folder / WORK).is_dir():
+        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
     if arguments.restart and (folder / MANIFEST).is_file():
         raise ValueError(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
@@ -148,35 +155,9 @@ def check(
         if isinstance(corpus.text, ParallelText):
             corpus.text.require_files()
         validate(corpus.text, data.on_invalid)
-    check_positions(model, [*corpora["validation"], *corpora["test"]])
 
 
-def check_positions(model: ModelArguments, corpora: Sequence[CorpusSpec]) -> None:
-    """Check that learned positions of the student cover its validation and test sets, if its tokenizer exists.
-
-    `train_translation` checks this too, but after the teacher has translated.
-
-    Raises:
-        ValueError: a text is longer.
-    """
-    if model.tokenizer is None:
-        return
-    tokenizer = load_tokenizer(model.tokenizer, model.special_tokens or ())
-    config = model.config(len(tokenizer))
-    if config.position_embedding != "learned":
-        return
-    for corpus in corpora:
-        source_lang, target_lang = corpus.languages or (None, None)
-        with LanguageTags(source_lang, target_lang).set(tokenizer):
-            tokenized = (
-                encode_texts(tokenizer, source, text_target=target, verbose=False)
-                for source, target in pairs_of([corpus])
-            )
-            longest = max(len(tokens[side]) for tokens in tokenized for side in ("input_ids", "labels"))
-        check_longest(longest, f"the tokens of the longest text of {corpus}", config)
-
-
-def training_languages(data: StudentDataArguments) -> Languages | None:
+def training_languages(data: StudentDataArguments) -> LanguageTags:
     """The language codes of the training set, if it has some.
 
     Raises:
@@ -188,48 +169,16 @@ def training_languages(data: StudentDataArguments) -> Languages | None:
             "source_lang and target_lang must be one language each in a distillation, got "
             f"{data.source_lang} and {data.target_lang}."
         )
-    return (source.pop(), target.pop()) if source and target else None
+    return LanguageTags(source.pop(), target.pop()) if source and target else LanguageTags()
 
 
 def export_int8(folder: Path) -> None:
     """Save the student in int8, in a folder that replaces that of an earlier call."""
-
-    def export(_: bool) -> None:
-        shutil.rmtree(folder / INT8, ignore_errors=True)
-        quantized, tokenizer = load_translator(folder, "int8")
-        with new_folder(folder / INT8) as temporary, silence_transformers():
-            quantized.save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
-
-    def inputs() -> dict[str, Any]:
-        return {"weights": digests([folder])}
-
-    work, files = (lambda is_new: call_on_main_process(lambda: export(is_new))), [folder / INT8 / "config.json"]
-    run_stage(folder / WORK / RECORD, "int8", inputs, work, files, may_change=True)
-
-
-def compare(folder: Path, teacher: Sequence[Path], test: CorpusSpec, args: TranslationTrainingArguments) -> list[Row]:
-    """The rows of teacher and student in each dtype; finished ones are read from the record."""
-    inputs = {"weights": digests([*teacher, folder]), "test set": fingerprint([test]), **args.generation_kwargs}
-    stage, _ = begin(Job(folder / WORK / RECORD), "comparison", inputs, restart=False, may_change=True)
-    rows = [Row(**row) for row in stage.facts.get("rows", ())]
-    test_set, finished = test_set_of(test, args), {row.dtype for row in rows}
-    for dtype, models in models_by_dtype({"teacher": teacher, "student": [folder]}, args.device).items():
-        if dtype not in finished:
-            rows += test_set.compare(models, dtype, args.device)
-            stage.note(rows=[asdict(row) for row in rows])
-    stage.finish()
-    return sorted(rows, key=lambda row: row.model != "teacher")
-
-
-def test_set_of(test: CorpusSpec, args: TranslationTrainingArguments) -> TestSet:
-    """The valid pairs of the test set, without a limit on their length, as in the evaluation of the training.
-
-    Learned positions of a model truncate longer sources.
-    """
-    sources, references = map(list, zip(*pairs_of([test]), strict=True))
-    options = {**args.generation_kwargs, "max_source_tokens": sys.maxsize}
-    return TestSet(sources, references, options, languages=test.languages)
+    shutil.rmtree(folder / INT8, ignore_errors=True)
+    quantized, tokenizer = load_translator(folder, "int8")
+    with new_folder(folder / INT8) as temporary, silence_transformers():
+        quantized.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
 
 
 def digests(folders: Sequence[Path]) -> list[str]:

@@ -1,82 +1,71 @@
 """What back-translation and distillation have in common: the stages of a job, and texts that a model translates."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sources import Languages
 from ..data.validation import ValidationReport
 from ..inference.translation import TranslationOptions, progress_bar
 from ..inference.translation_files import model_digest, plain_options, translate_file
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
-    check_positive,
     chunks,
     encode_texts,
     source_limit,
     tokenizer_languages,
 )
-from ..jobs import Job, Stage, changes
+from ..jobs import Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.atomic_files import new_file
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, one_line, read_lines
 
-BLANK = "blank"
-
-
-def begin(job: Job, name: str, inputs: dict[str, Any], *, restart: bool, may_change: bool) -> tuple[Stage, bool]:
-    """Begin a stage, and whether its files are made anew: with `restart`, or if inputs that may change have changed."""
-    earlier = job.stages.get(name)
-    is_changed = earlier is not None and bool(changes(earlier.inputs, json.loads(json.dumps(inputs))))
-    is_new = restart or (may_change and is_changed)
-    return job.begin(name, inputs, restart=is_new), is_new
-
 
 def run_stage(
     record: Path,
     name: str,
-    inputs: Callable[[], dict[str, Any]],
-    work: Callable[[bool], dict[str, Any] | None],
-    files: Sequence[Path],
+    inputs: dict[str, Any],
+    work: Callable[[], dict[str, Any] | None],
+    files: Sequence[Path] = (),
     *,
+    everywhere: bool = False,
     restart: bool = False,
     may_change: bool = False,
 ) -> dict[str, Any]:
-    """Do the work of a stage in every process, unless an earlier call has finished it with the same inputs.
+    """Do the work of a stage, unless an earlier call has finished it with the same inputs.
 
     Args:
         record: the file of the job.
         name: the name of the stage.
-        inputs: returns what determines its files; called in the first process.
-        work: makes the files, from the first text if its argument is true, and returns facts for the record.
+        inputs: what determines its files.
+        work: makes the files, and returns facts for the record.
         files: the files.
-        restart: make the files anew.
+        everywhere: every process does the work, not only the first one.
+        restart: forget the stage of an earlier call.
         may_change: make the files anew if the inputs have changed, which is an error by default.
 
     Returns:
-        The facts.
+        The facts, in every process.
 
     Raises:
         ValueError: the inputs have changed.
     """
 
-    def begin_in_record() -> tuple[bool, dict[str, Any], bool]:
-        stage, is_new = begin(Job(record), name, inputs(), restart=restart, may_change=may_change)
-        return stage.is_finished, stage.facts, is_new
+    def begin() -> tuple[bool, dict[str, Any]]:
+        stage = Job(record).begin(name, inputs, restart=restart, may_change=lambda *_: may_change)
+        return stage.is_finished, stage.facts
 
     def finish(facts: dict[str, Any]) -> None:
         job = Job(record)
         Stage(job, job.stages[name]).finish(files, **facts)
 
-    is_finished, facts, is_new = call_on_main_process(begin_in_record)
+    is_finished, facts = call_on_main_process(begin)
     if not is_finished:
-        facts = work(is_new) or {}
+        facts = (work() if everywhere else call_on_main_process(work)) or {}
         call_on_main_process(lambda: finish(facts))
     return facts
 
@@ -85,47 +74,44 @@ def write_selection(
     path: Path,
     lines: Iterable[str],
     pipe: Seq2SeqPipeline,
-    report: ValidationReport,
-    *,
-    max_tokens: int | None = None,
+    name: str,
+    max_tokens: int | None,
     src_lang: str | None = None,
     progress: bool | None = None,
-) -> None:
+) -> ValidationReport:
     """Write the lines of monolingual text that are neither blank nor too long for a model.
 
     Args:
         path: the file to write, which is replaced only if a line can be translated.
         lines: the lines.
         pipe: the pipeline of the model.
-        report: the report that counts the lines.
-        max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model.
+        name: name of the lines in the report.
+        max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model; `None` for none.
         src_lang: language code of the lines; `None` for that of the tokenizer.
         progress: show a progress bar on stderr; `None` shows it after a delay.
 
     Raises:
-        ValueError: `max_tokens` is not positive, no line can be translated, or a line is not UTF-8.
+        ValueError: no line can be translated, or a line is not UTF-8.
     """
-    check_positive(or_none=True, max_tokens=max_tokens)
+    report = ValidationReport(name)
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_tokens or limit)
-    with (
-        progress_bar(lines, progress, "line") as bar,
-        new_file(path) as file,
-        LanguageTags(src_lang).set(pipe.tokenizer),
-    ):
+    bar = progress_bar(lines, progress, "line")
+    with bar, new_file(path) as file, LanguageTags(src_lang).set(pipe.tokenizer):
         for chunk in chunks(map(one_line, lines), CHUNK_SIZE):
-            lengths = map(len, encode_texts(pipe.tokenizer, chunk, verbose=False)["input_ids"])
-            for text, length in zip(chunk, lengths, strict=True):
+            encoded = encode_texts(pipe.tokenizer, chunk, verbose=False)
+            for text, ids in zip(chunk, encoded["input_ids"], strict=True):
                 report.lines += 1
                 if not text.strip():
-                    report.add(BLANK, report.lines)
-                elif length > limit:
+                    report.add("blank", report.lines)
+                elif len(ids) > limit:
                     report.add(f"of more than {limit:,} tokens", report.lines)
                 else:
                     file.writelines(encode_lines([text]))
             bar.update(len(chunk))
         if not report.valid:
-            raise ValueError(f"{report.name} must have a line that can be translated, got {report}.")
+            raise ValueError(f"{name} must have a line that can be translated, got {report}.")
+    return report
 
 
 def translate_once(
@@ -134,39 +120,39 @@ def translate_once(
     output: Path,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    options: dict[str, Any],
     *,
-    output_format: str = "text",
-    chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
-    **options: Any,
+    **job: Any,
 ) -> None:
-    """`translate_file` as a stage of a job; see `run_stage` and `translate_file`."""
-    check_positive(chunk_size=chunk_size)
+    """`translate_file` as a stage of a job; see `run_stage`.
+
+    Args:
+        record: the file of the job.
+        source: the texts.
+        output: their translations.
+        model: the model.
+        tokenizer: its tokenizer.
+        options: the options of `translate`.
+        restart: see `translate_file`, as for `progress`.
+        progress: show a progress bar.
+        **job: `output_format` and `chunk_size` of `translate_file`.
+    """
     settings = TranslationOptions.from_kwargs(**options)
-    pipe = settings.pipeline(model, tokenizer)
+    plain = plain_options(settings.pipeline(model, tokenizer), settings)
+    inputs = {"texts": file_digest(source), "model": model_digest(model, tokenizer), **job, **plain}
 
-    def inputs() -> dict[str, Any]:
-        described = {"texts": file_digest(source), "model": model_digest(model, tokenizer)}
-        return {**described, "chunk_size": chunk_size, "format": output_format, **plain_options(pipe, settings)}
+    def work() -> None:
+        translate_file(source, output, model, tokenizer, restart=restart, progress=progress, **job, **options)
 
-    def work(is_new: bool) -> None:
-        job: dict[str, Any] = {
-            "output_format": output_format,
-            "chunk_size": chunk_size,
-            "restart": is_new,
-            "progress": progress,
-        }
-        translate_file(source, output, model, tokenizer, **job, **options)
-
-    run_stage(record, "translation", inputs, work, [output], restart=restart)
+    run_stage(record, "translation", inputs, work, [output], everywhere=True, restart=restart)
 
 
-def language_options(tokenizer: PreTrainedTokenizerBase, languages: Languages | None) -> dict[str, Any]:
+def language_options(tokenizer: PreTrainedTokenizerBase, languages: LanguageTags) -> dict[str, Any]:
     """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
-    if languages is None or not tokenizer_languages(tokenizer):
-        return {}
-    return dict(zip(("src_lang", "tgt_lang"), languages, strict=True))
+    codes = languages.codes if tokenizer_languages(tokenizer) else ()
+    return dict(zip(("src_lang", "tgt_lang"), codes, strict=False))
 
 
 def read_translations(source: Path, output: Path) -> Iterator[tuple[str, str]]:

@@ -9,8 +9,8 @@ of those that beam search finds. The similarity is chrF (Popović 2015); the pap
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
 from pathlib import Path
@@ -21,11 +21,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..data.mixing import CorpusSpec
-from ..data.readers import TEXT_KEYS, read_texts
-from ..data.sources import Languages, ParallelLine, ParallelText
-from ..data.validation import ValidationReport
+from ..data.readers import TEXT_KEY, read_texts
+from ..data.sources import NO_LANGUAGES, ParallelLine, ParallelText
 from ..inference import score_file
 from ..inference.translation import TranslationOptions
+from ..inputs_random_transformer import LanguageTags, check_positive
 from ..training.manifest import fingerprint
 from ..utils import DTYPES
 from ..utils.atomic_files import write_atomically
@@ -35,7 +35,6 @@ from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, one_line, read_lines
 from .stages import language_options, read_translations, run_stage, translate_once, write_selection
 
-CACHED_TEXTS = 2**16
 RECORD = "job.json"  # of all stages of a distillation
 
 
@@ -52,13 +51,13 @@ class DistillationArguments:
         "files. They may be .gz or .zst; - is standard input.",
     )
     text_key: str = HfArg(
-        default=TEXT_KEYS[0], help="Column of the text in source_text with columns: a name, or a number from 1."
+        default=TEXT_KEY, help="Column of the text in source_text with columns: a name, or a number from 1."
     )
     teacher_dtype: str = HfArg(
         default="float32", help="Dtype of the teacher while it translates: float32, bfloat16 or int8."
     )
     teacher_num_beams: int = HfArg(default=4, help="Beam size of the teacher.")
-    teacher_max_batch_tokens: int = HfArg(
+    teacher_max_tokens_per_batch: int = HfArg(
         default=4096, help="Batch size of the teacher: texts × beams × tokens of the longest text."
     )
     interpolate: bool = HfArg(
@@ -84,9 +83,8 @@ class DistillationArguments:
             check_readable("source_text", path)
         if self.teacher_dtype not in DTYPES:
             raise ValueError(f"teacher_dtype must be one of {', '.join(DTYPES)}, got {self.teacher_dtype!r}.")
-        for name in ("teacher_num_beams", "teacher_max_batch_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("teacher_num_beams", "teacher_max_tokens_per_batch"):
+            check_positive(**{name: getattr(self, name)})
         if self.interpolate and self.teacher_num_beams < 2:
             raise ValueError(f"teacher_num_beams must be at least 2 with interpolate, got {self.teacher_num_beams}.")
         if not 0 <= self.drop_worst < 1:
@@ -118,14 +116,10 @@ class SyntheticReport:
         """The number of synthetic pairs."""
         return self.selected - self.empty - self.dropped
 
-    @property
-    def synthetic_share(self) -> float:
-        """The share of synthetic pairs, from 0 to 1."""
-        return self.synthetic / (self.synthetic + self.original)
-
     def __str__(self) -> str:
+        share = self.synthetic / (self.synthetic + self.original)
         report = (
-            f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({self.synthetic_share:.0%} synthetic);"
+            f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({share:.0%} synthetic);"
             f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation,"
             f" dropped {self.dropped:,} with the lowest scores"
         )
@@ -151,11 +145,6 @@ class TrainingSet:
     is_in_use: bool = False
 
     @property
-    def record(self) -> Path:
-        """The record of the job."""
-        return self.folder / RECORD
-
-    @property
     def selected(self) -> Path:
         """The texts to translate."""
         return self.folder / "selected.source"
@@ -179,7 +168,7 @@ class TrainingSet:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         max_tokens: int,
-        languages: Languages | None = None,
+        languages: LanguageTags = NO_LANGUAGES,
     ) -> SyntheticReport:
         """Write the training set with a teacher, or continue an earlier call.
 
@@ -194,96 +183,73 @@ class TrainingSet:
             OSError: a file cannot be read or written.
         """
         arguments, codes = self.arguments, language_options(tokenizer, languages)
-        options: dict[str, Any] = {
-            "num_beams": arguments.teacher_num_beams,
-            "max_batch_tokens": arguments.teacher_max_batch_tokens,
-        }
-        options |= codes
+        beams, size = arguments.teacher_num_beams, arguments.teacher_max_tokens_per_batch
+        options: dict[str, Any] = {"num_beams": beams, "max_batch_tokens": size, **codes}
         pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
 
-        def select() -> tuple[ValidationReport, int]:
-            report = ValidationReport("source_text")
-            texts = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
+        def select() -> dict[str, int]:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_selection(self.selected, texts, pipe, report, max_tokens=max_tokens, src_lang=codes.get("src_lang"))
-            return report, self.count_references() if arguments.interpolate else 0
+            texts = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
+            report = write_selection(self.selected, texts, pipe, "source_text", max_tokens, codes.get("src_lang"))
+            interpolated = self.count_references() if arguments.interpolate else 0
+            return {"selected": report.valid, "skipped": report.invalid, "interpolated": interpolated}
 
-        selection, references = call_on_main_process(select)
-        self.translate(model, tokenizer, options)
+        counts = call_on_main_process(select)
+        candidates = self.folder / "candidates.jsonl" if arguments.interpolate else self.translated
+        job: dict[str, Any] = {"restart": arguments.restart}
+        if arguments.interpolate:
+            options, job = {**options, "n_best": beams}, {**job, "output_format": "jsonl"}
+        translate_once(self.folder / RECORD, self.selected, candidates, model, tokenizer, options, **job)
+        original = {"original": fingerprint([*self.original])}
+        if arguments.interpolate:
+            nearest = {"candidates": file_digest(candidates), **original}
+            self.stage("interpolation", nearest, lambda: self.interpolate(candidates), [self.translated])
+        digest = {"translations": file_digest(self.translated)}
         if arguments.drop_worst:
-            self.score(model, tokenizer, codes)
-        return self.assemble(selection, references)
+            self.stage("scores", digest, lambda: self.score(model, tokenizer, codes), [self.scores], everywhere=True)
+        inputs = {**digest, **original, "drop_worst": arguments.drop_worst, "interpolate": arguments.interpolate}
+        facts = self.stage("training set", inputs, lambda: self.assemble(counts), self.sides("train"))
+        return SyntheticReport(**facts)
 
-    def translate(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]) -> None:
-        """Translate the texts, and with `interpolate` choose one of several translations."""
-        restart = self.arguments.restart
-        if not self.arguments.interpolate:
-            translate_once(self.record, self.selected, self.translated, model, tokenizer, restart=restart, **options)
-            return
-        candidates = self.folder / "candidates.jsonl"
-        n_best: dict[str, Any] = {"output_format": "jsonl", "n_best": self.arguments.teacher_num_beams}
-        n_best |= options | {"restart": restart}
-        translate_once(self.record, self.selected, candidates, model, tokenizer, **n_best)
+    def stage(
+        self,
+        name: str,
+        inputs: dict[str, Any],
+        work: Callable[[], dict[str, Any] | None],
+        files: Sequence[Path],
+        everywhere: bool = False,
+    ) -> dict[str, Any]:
+        """A stage that is repeated with changed inputs, unless the student has been trained on its files."""
+        options = {"everywhere": everywhere, "may_change": not self.is_in_use}
+        return run_stage(self.folder / RECORD, name, inputs, work, files, **options)
 
-        def choose(_: bool) -> None:
-            def write() -> None:
-                references = targets_by_source(pairs_of(self.original))
-                write_nearest(self.selected, candidates, self.translated, references)
-
-            call_on_main_process(write)
-
-        def inputs() -> dict[str, Any]:
-            return {"candidates": file_digest(candidates), "original": fingerprint([*self.original])}
-
-        run_stage(self.record, "interpolation", inputs, choose, [self.translated], may_change=not self.is_in_use)
+    def interpolate(self, candidates: Path) -> None:
+        """Choose one of several translations."""
+        references = targets_by_source(pairs_of(self.original))
+        write_nearest(self.selected, candidates, self.translated, references)
 
     def score(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, languages: dict[str, Any]) -> None:
         """Score the pairs with a translation that is not empty."""
-        texts, translations = synthetic = self.sides("synthetic")
+        files = self.sides("synthetic")
+        call_on_main_process(lambda: write_pairs(files, self.pairs))
+        # Training skips translations that are too long; they must not stop the scoring.
+        options = {"truncation": True, "restart": True, **languages}
+        score_file(ParallelText(*files), self.scores, model, tokenizer, **options)
 
-        def work(is_new: bool) -> None:
-            def write() -> None:
-                write_atomically(texts, encode_lines(text for text, _ in self.pairs()))
-                write_atomically(translations, encode_lines(translation for _, translation in self.pairs()))
-
-            call_on_main_process(write)
-            # Training skips translations that are too long; they must not stop the scoring.
-            options = {"truncation": True, "restart": is_new, **languages}
-            score_file(ParallelText(*synthetic), self.scores, model, tokenizer, **options)
-
-        def inputs() -> dict[str, Any]:
-            return {"translations": file_digest(self.translated)}
-
-        run_stage(self.record, "scores", inputs, work, [self.scores], may_change=not self.is_in_use)
-
-    def assemble(self, selection: ValidationReport, references: int) -> SyntheticReport:
+    def assemble(self, counts: dict[str, int]) -> dict[str, Any]:
         """Write the training set: the synthetic pairs without the worst ones, then the original pairs."""
-        source, target = files = self.sides("train")
+        kept = self.best(self.arguments.drop_worst)
 
-        def write() -> dict[str, Any]:
-            kept = self.best(self.arguments.drop_worst)
-            write_atomically(source, encode_lines(text for text, _ in self.training_pairs(kept)))
-            write_atomically(target, encode_lines(text for _, text in self.training_pairs(kept)))
-            count = sum(1 for _ in self.pairs())
-            report = SyntheticReport(
-                selection.valid,
-                selection.invalid,
-                empty=selection.valid - count,
-                dropped=0 if kept is None else count - len(kept),
-                original=sum(1 for _ in pairs_of(self.original)),
-                interpolated=references,
-            )
-            return asdict(report)
+        def training_pairs() -> Iterator[tuple[str, str]]:
+            for number, pair in enumerate(self.pairs()):
+                if kept is None or number in kept:
+                    yield pair
+            yield from pairs_of(self.original)
 
-        def inputs() -> dict[str, Any]:
-            drop_worst = self.arguments.drop_worst
-            digests = {"translations": file_digest(self.translated), "original": fingerprint([*self.original])}
-            return {**digests, "drop_worst": drop_worst, "interpolate": self.arguments.interpolate}
-
-        options = {"may_change": not self.is_in_use}
-        return SyntheticReport(
-            **run_stage(self.record, "training set", inputs, lambda _: call_on_main_process(write), files, **options)
-        )
+        write_pairs(self.sides("train"), training_pairs)
+        count, original = (sum(1 for _ in pairs) for pairs in (self.pairs(), pairs_of(self.original)))
+        dropped = 0 if kept is None else count - len(kept)
+        return {**counts, "empty": counts["selected"] - count, "dropped": dropped, "original": original}
 
     def count_references(self) -> int:
         """The number of texts that are the source of an original pair.
@@ -302,13 +268,6 @@ class TrainingSet:
         """The texts and their translations, without empty ones."""
         return read_translations(self.selected, self.translated)
 
-    def training_pairs(self, kept: set[int] | None) -> Iterator[tuple[str, str]]:
-        """The synthetic pairs with these numbers (`None`: all), then the original ones."""
-        for number, pair in enumerate(self.pairs()):
-            if kept is None or number in kept:
-                yield pair
-        yield from pairs_of(self.original)
-
     def best(self, drop_worst: float) -> set[int] | None:
         """The numbers of the pairs that remain without this share of the lowest scores; `None` for all."""
         if not drop_worst:
@@ -317,6 +276,12 @@ class TrainingSet:
             values = [float(total) / int(tokens) for total, tokens in (line.split("\t")[:2] for line in file)]
         order = sorted(range(len(values)), key=values.__getitem__)
         return set(order[int(drop_worst * len(values)) :])
+
+
+def write_pairs(files: tuple[Path, Path], pairs: Callable[[], Iterable[tuple[str, str]]]) -> None:
+    """Write two aligned files."""
+    for side, file in enumerate(files):
+        write_atomically(file, encode_lines(pair[side] for pair in pairs()))
 
 
 def pairs_of(corpora: Iterable[CorpusSpec]) -> Iterator[tuple[str, str]]:
@@ -351,13 +316,17 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
     """
     scorer = CHRF()
 
-    @lru_cache(CACHED_TEXTS)  # frequent texts have many references
+    @lru_cache(2**16)  # frequent texts have many references
     def choose(text: str, translations: tuple[str, ...]) -> str:
         return nearest(translations, references.get(text, ()), scorer)
 
     with open(texts, "rb") as lines, open(candidates, "rb") as records:
-        rows = zip(read_lines(lines), read_candidates(records), strict=True)
-        write_atomically(output, encode_lines(choose(key_of(text), translations) for text, translations in rows))
+        groups = groupby(map(json.loads, records), key=lambda record: record["index"])
+        chosen = (
+            choose(key_of(text), tuple(record["translation"] for record in group))
+            for text, (_, group) in zip(read_lines(lines), groups, strict=True)
+        )
+        write_atomically(output, encode_lines(chosen))
 
 
 def nearest(candidates: Sequence[str], references: Sequence[str], scorer: CHRF) -> str:
@@ -365,9 +334,3 @@ def nearest(candidates: Sequence[str], references: Sequence[str], scorer: CHRF) 
     if not references:
         return candidates[0]
     return max(candidates, key=lambda candidate: scorer.sentence_score(candidate, references).score)
-
-
-def read_candidates(records: Iterable[bytes]) -> Iterator[tuple[str, ...]]:
-    """The translations of each text."""
-    for _, group in groupby(map(json.loads, records), key=lambda record: record["index"]):
-        yield tuple(record["translation"] for record in group)

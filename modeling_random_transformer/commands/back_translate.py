@@ -13,10 +13,10 @@ the work over processes.
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
-from ..augmentation.back_translation import METHODS, TAG, back_translate
-from ..data.readers import TEXT_KEYS
+from ..augmentation.back_translation import BackTranslationOptions, back_translate
 from ..inference.loading import load_models
 from ..utils.distributed import exit_with_launcher, start_processes
 from .command_line import (
@@ -45,77 +45,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; invalid arguments exit with status 2."""
     parser = Parser(PROGRAM, __doc__)
-    add_file_arguments(parser)
-    add_method_arguments(parser)
-    add_language_arguments(parser)
-    parser.add_argument(
-        "--max_tokens",
-        type=positive_integer,
-        metavar="N",
-        help="skip lines with more tokens (default: the limit of the tokenizer or the model)",
-    )
-    add_job_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
-    arguments = parser.parse_args(argv)
-    if arguments.temperature is not None and arguments.method != "sampling":
-        parser.error(f"--temperature must be given with --method sampling, got --method {arguments.method}.")
-    if (arguments.num_beams or 1) > 1 and arguments.method == "sampling":
-        parser.error(f"--num_beams must be 1 or unset with --method sampling, got {arguments.num_beams}.")
-    return arguments
-
-
-def add_file_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the model, the input and the outputs."""
     add_model_argument(parser)
-    parser.add_argument(
-        "--input",
-        required=True,
-        type=existing_file_or_stdin,
-        metavar="FILE",
-        help="UTF-8 text of the target language, one text per line; or a .tsv, .jsonl or .parquet file; - is standard "
-        "input",
-    )
-    parser.add_argument(
-        "--text_key",
-        default=TEXT_KEYS[0],
-        metavar="KEY",
-        help="column of the text in a file with columns: a name, or a number from 1",
-    )
-    parser.add_argument(
-        "--output_source", required=True, type=output_file, metavar="FILE", help="file of synthetic sources to write"
-    )
-    parser.add_argument(
-        "--output_target", required=True, type=output_file, metavar="FILE", help="file of their targets to write"
-    )
-
-
-def add_method_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the search, the noise and the tag."""
-    parser.add_argument(
-        "--method",
-        choices=tuple(METHODS),
-        default="beam",
-        help="beam search, sampling, or beam search with noise",
-    )
-    tag = parser.add_mutually_exclusive_group()
-    tag.add_argument("--tag", default=TAG, metavar="TEXT", help="begins each synthetic source")
-    tag.add_argument("--no_tag", dest="tag", action="store_const", const=None, help="write no tag")
+    for name, kind, text in (
+        ("input", existing_file_or_stdin, "text of the target language, one per line; or a file with columns; or -"),
+        ("output_source", output_file, "file of synthetic sources to write"),
+        ("output_target", output_file, "file of their targets to write"),
+    ):
+        parser.add_argument(f"--{name}", required=True, type=kind, metavar="FILE", help=text)
+    parser.add_options(BackTranslationOptions)
     parser.add_argument("--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4)")
     parser.add_argument(
         "--temperature", type=positive_number, metavar="X", help="temperature of --method sampling (default: 1)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of sampling and noise")
+    add_language_arguments(parser)
+    add_job_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
+    return parser.parse_args(argv)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Load the model, translate, and print the counts."""
     state = start_processes(arguments.device)
     model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
-    names = ("text_key", "method", "tag", "seed", "max_tokens", "max_batch_tokens", "chunk_size", "restart")
+    names = (*(field.name for field in fields(BackTranslationOptions)), "max_batch_tokens", "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     options |= given(arguments, ("num_beams", "temperature", "src_lang", "tgt_lang"))
-    report = back_translate(
-        arguments.input, arguments.output_source, arguments.output_target, model, tokenizer, **options
-    )
+    files = arguments.input, arguments.output_source, arguments.output_target
+    report = back_translate(*files, model, tokenizer, **options)
     if state.is_main_process:
         print(report, file=sys.stderr)
     state.destroy_process_group()

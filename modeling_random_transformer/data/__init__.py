@@ -13,7 +13,7 @@ pairs = list(clean_pairs([("a dog", "ein Hund"), ("a dog", "a dog")]))  # stream
 
 from .batches import EvaluationSampler, TokenBudgetSampler
 from .bpe_dropout import BPEDropout
-from .cleaning import CleaningReport, RejectedLine, clean_files, clean_pairs
+from .cleaning import CleaningReport, clean_files, clean_pairs
 from .filters import CleaningOptions
 from .mixing import CorpusMixture, CorpusSpec
 from .readers import read_texts
@@ -34,7 +34,6 @@ __all__ = [
     "LengthLimits",
     "ParallelLine",
     "ParallelText",
-    "RejectedLine",
     "TokenBudgetSampler",
     "TokenBudgetStream",
     "ValidationReport",

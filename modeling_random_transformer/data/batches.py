@@ -63,7 +63,15 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.epoch = 0
         self.pad_to_multiple_of = pad_to_multiple_of
         self.step_batches = num_processes * gradient_accumulation_steps
-        self._check(max_tokens, num_processes)
+        if len(self.lengths) < num_processes:
+            raise ValueError(
+                f"there must be at least one pair for each of {num_processes} processes, got {len(self.lengths)} pairs."
+            )
+        if (longest := int(self.lengths.sum(axis=1).max())) > max_tokens:
+            raise ValueError(
+                f"max_tokens (in training: max_tokens_per_batch) must be at least {longest}, the padded length of the "
+                f"longest pair, got {max_tokens}."
+            )
         by_length = self._sort(np.arange(len(self.lengths)))
         self.starts = _split(_batch_starts(self.lengths[by_length], max_tokens), len(self.lengths), self.step_batches)
 
@@ -95,29 +103,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
                     batch = random.choice(len(self.weighted.shares), 1, p=self.weighted.shares)
             yield batch.tolist()
 
-    def padding(self) -> float:
-        """The fraction of padding among all tokens of an epoch's batches, 0 to 1."""
-        sizes = np.diff([*self.starts, len(self.lengths)])
-        longest = np.maximum.reduceat(self.lengths[self._sort(np.arange(len(self.lengths)))], self.starts)
-        return 1 - self.lengths.sum() / (longest.sum(axis=1) * sizes).sum()
-
     def _sort(self, order: np.ndarray) -> np.ndarray:
         """Stable sort by target length, then by source length."""
         source, target = self.lengths[order].T
         return order[np.lexsort((source, target))]  # the last key is the primary one
-
-    def _check(self, max_tokens: int, num_processes: int) -> None:
-        pairs = len(self.lengths)
-        if pairs < num_processes:
-            raise ValueError(
-                f"there must be at least one pair for each of {num_processes} processes, got {pairs} pairs."
-            )
-        longest = int(self.lengths.sum(axis=1).max())
-        if longest > max_tokens:
-            raise ValueError(
-                f"max_tokens (in training: max_tokens_per_batch) must be at least {longest}, the padded length of the "
-                f"longest pair, got {max_tokens}."
-            )
 
 
 class EvaluationSampler(Sampler[list[int]]):

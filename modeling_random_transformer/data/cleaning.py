@@ -1,7 +1,7 @@
 """Cleaning of parallel text: of a stream of pairs, and of files."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from os import PathLike
@@ -10,10 +10,9 @@ from typing import Any
 
 from transformers.utils.logging import tqdm
 
-from ..inputs_random_transformer import chunks
-from ..utils.compressed_files import create_binaries, file_format, is_standard_stream
+from ..utils.compressed_files import STANDARD_STREAM, create_binaries, file_format, is_standard_stream
 from ..utils.text import one_line
-from .filters import DUPLICATE, CleaningOptions, HashSet, cheap_filters, language_filters, scripts_of
+from .filters import CleaningOptions, filters_of, scripts_of
 from .readers import quoted
 from .sources import UNALIGNED, Corpus, DatasetText, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
 from .validation import ValidationReport
@@ -21,7 +20,7 @@ from .validation import ValidationReport
 EXAMPLES = 3  # for each reason
 SHOWN_CHARACTERS = 40  # of each text of the example in a table
 CONTROL_CHARACTERS = dict.fromkeys(range(32), " ")
-CHUNK_LINES = 10_000  # compared with earlier pairs together
+OUTPUTS = ("output", "output_target")
 SAMPLE_PAIRS = 10_000  # that determine the scripts
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
 
@@ -68,32 +67,24 @@ def _shown(example: dict[str, Any]) -> str:
     return f"line {example['line']}" + (f": {' ||| '.join(shown)}" if shown else "")
 
 
-@dataclass(slots=True)
-class RejectedLine:
-    """A dropped line and the reason."""
-
-    line: Line
-    reason: str
-
-
 def clean_pairs(
     pairs: Corpus | Iterable[tuple[str, str]],
     *,
     report: CleaningReport | None = None,
-    on_rejected: Callable[[RejectedLine], Any] | None = None,
-    normalize: Callable[[str], str] | None = None,
+    on_rejected: Callable[[Line, str], Any] = lambda *_: None,
+    normalize: Callable[[str], str] = str,
     **options: Any,
 ) -> Iterator[ParallelLine]:
     """Filter pairs, in order and in a single pass.
 
     A line is dropped by the first filter that applies: invalid lines, copies, length, script, language, duplicates.
     Only kept pairs count as earlier pairs of a duplicate.
-    Memory: 8 bytes per pair for duplicates, and the sample that determines the scripts, at most 100,000 pairs.
+    Memory: at most 24 bytes per pair for duplicates, and the first 100,000 pairs, which determine the scripts.
 
     Args:
         pairs: parallel text, or an iterable of sources and targets.
         report: a report that is filled while the pairs are read.
-        on_rejected: called with each dropped line, in order.
+        on_rejected: called with each dropped line and the reason, in order.
         normalize: applied to each text before the filters.
         **options: the fields of `CleaningOptions`.
 
@@ -105,127 +96,70 @@ def clean_pairs(
             the corpus have different numbers of lines.
     """
     settings = CleaningOptions(**options)
-    identify = language_filters(settings)
+    [*filters_of(settings, {})]  # raises errors before the first pair is read
     report = CleaningReport("pairs") if report is None else report
-    return _clean(_lines_of(pairs, normalize), settings, identify, report, on_rejected or (lambda _: None))
+    return _clean(_lines_of(pairs, normalize), settings, report, on_rejected)
 
 
 def _clean(
-    lines: Iterator[Line],
-    options: CleaningOptions,
-    identify: list[Any],
-    report: CleaningReport,
-    on_rejected: Callable[[RejectedLine], Any],
+    lines: Iterator[Line], options: CleaningOptions, report: CleaningReport, on_rejected: Callable[[Line, str], Any]
 ) -> Iterator[ParallelLine]:
-    read: list[Line] = []
+    sample: list[Line] = []
     if options.min_script_share is not None:
-        report.scripts = _scripts(options, identify, lines, read)
-    for line, reason in _filtered(chain(read, lines), options, report.scripts, identify):
+        sample = [*islice(lines, SAMPLE_LINES)]
+        report.scripts = _scripts(options, sample)
+    for line, reason in _filtered(chain(sample, lines), options, report.scripts):
         report.count(line, reason)
         if reason is not None:
-            on_rejected(RejectedLine(line, reason))
+            on_rejected(line, reason)
         elif isinstance(line, ParallelLine):
             yield line
 
 
+def _lines_of(pairs: Corpus | Iterable[tuple[str, str]], normalize: Callable[[str], str]) -> Iterator[Line]:
+    if not isinstance(pairs, ParallelText | DatasetText):
+        lines: Iterator[Line] = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
+    else:
+        lines = pairs.lines()
+    for line in lines:
+        if isinstance(line, ParallelLine):
+            yield parse_pair(line.number, normalize(line.source), normalize(line.target))
+        elif line.reason == UNALIGNED:
+            raise ValueError(
+                f"{pairs} must have the same number of lines, got one that ends before line {line.number}."
+            )
+        else:
+            yield line
+
+
 def _filtered(
-    lines: Iterable[Line], options: CleaningOptions, scripts: dict[str, list[str]], identify: list[Any]
+    lines: Iterable[Line], options: CleaningOptions, scripts: dict[str, list[str]]
 ) -> Iterator[tuple[Line, str | None]]:
     """The lines, and the reason to drop each."""
-    checks, seen = [*cheap_filters(options, scripts), *identify], HashSet()
-    for chunk in chunks(lines, CHUNK_LINES):
-        reasons = [_first_reason(line, checks) for line in chunk]
-        if options.duplicates != "off":
-            _mark_duplicates(chunk, reasons, seen, options.duplicates)
-        yield from zip(chunk, reasons, strict=True)
+    filters = [*filters_of(options, scripts)]
+    for line in lines:
+        if isinstance(line, InvalidLine):
+            yield line, line.reason
+        else:
+            yield line, next(filter(None, (check(line.source, line.target) for check in filters)), None)
 
 
-def _lines_of(pairs: Corpus | Iterable[tuple[str, str]], normalize: Callable[[str], str] | None) -> Iterator[Line]:
-    if isinstance(pairs, ParallelText | DatasetText):
-        lines = _aligned(pairs)
-    else:
-        lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
-    if normalize is None:
-        return lines
-    return (
-        parse_pair(line.number, normalize(line.source), normalize(line.target))
-        if isinstance(line, ParallelLine)
-        else line
-        for line in lines
-    )
-
-
-def _aligned(corpus: Corpus) -> Iterator[Line]:
-    for line in corpus.lines():
-        if isinstance(line, InvalidLine) and line.reason == UNALIGNED:
-            raise ValueError(
-                f"{corpus} must have the same number of lines, got one that ends before line {line.number}."
-            )
-        yield line
-
-
-def _scripts(
-    options: CleaningOptions, identify: list[Any], lines: Iterator[Line], read: list[Line]
-) -> dict[str, list[str]]:
-    """The scripts of both sides: those of the options, or those of the first pairs that remain.
+def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[str]]:
+    """The scripts of both sides: those of the options, or those of the first pairs that remain of these lines.
 
     Which pairs remain depends on the scripts, of which those are removed that are rare in these pairs, until none is.
     Cleaning the remaining pairs again thus finds at least these scripts, and drops nothing.
-
-    Args:
-        options: the options.
-        identify: the filters of languages.
-        lines: all lines.
-        read: the lines that this function reads are appended.
     """
     given = {"source": options.source_script, "target": options.target_script}
-    scripts = {side: list(names or ()) for side, names in given.items()}
-    while options.samples_scripts():
-        filtered = _filtered(_recorded(lines, read), options, scripts, identify)
-        sample = [*islice((line for line, reason in filtered if reason is None), SAMPLE_PAIRS)]
+    scripts, earlier = {side: list(names or ()) for side, names in given.items()}, None
+    while None in given.values() and scripts != earlier:
+        remaining = (line for line, reason in _filtered(lines, options, scripts) if reason is None)
+        sample = [*islice(remaining, SAMPLE_PAIRS)]
         earlier, scripts = scripts, dict(scripts)
         for side in (side for side, names in given.items() if names is None):
             found = scripts_of(getattr(line, side) for line in sample)
             scripts[side] = [name for name in scripts[side] if name in found] or scripts[side] or found
-        if scripts == earlier:
-            break
     return scripts
-
-
-def _recorded(lines: Iterator[Line], read: list[Line]) -> Iterator[Line]:
-    """The lines in `read` and the following ones, which are appended to it; `SAMPLE_LINES` at most."""
-    yield from read
-    for line in islice(lines, SAMPLE_LINES - len(read)):
-        read.append(line)
-        yield line
-
-
-def _first_reason(line: Line, checks: list[Any]) -> str | None:
-    if isinstance(line, InvalidLine):
-        return line.reason
-    for check in checks:
-        reason = check(line.source, line.target)
-        if reason is not None:
-            return reason
-    return None
-
-
-def _mark_duplicates(lines: list[Line], reasons: list[str | None], seen: HashSet, compared: str) -> None:
-    """Set the reason of each duplicate among the lines that no filter has dropped."""
-    candidates = {
-        index: line
-        for index, (line, reason) in enumerate(zip(lines, reasons, strict=True))
-        if reason is None and isinstance(line, ParallelLine)
-    }
-    texts = (_compared_text(line, compared) for line in candidates.values())
-    for index, is_new in zip(candidates, seen.add(texts).tolist(), strict=True):
-        if not is_new:
-            reasons[index] = DUPLICATE
-
-
-def _compared_text(line: ParallelLine, compared: str) -> str:
-    # The length of the source makes the end of the source unambiguous for texts with any characters.
-    return f"{len(line.source)} {line.source}{line.target}" if compared == "pair" else getattr(line, compared)
 
 
 def clean_files(
@@ -262,26 +196,23 @@ def clean_files(
             kept.
         OSError: a file cannot be read or written.
     """
-    outputs = [Path(path) for path in (output, output_target) if path is not None]
-    _check_formats(outputs)
     names = ("output", "output_target", "rejected_file", "report_file")
     given = zip(names, (output, output_target, rejected_file, report_file), strict=True)
     paths = {name: Path(path) for name, path in given if path is not None}
-    _check_paths(corpus, paths)
+    _check_outputs(corpus, paths)
     report = CleaningReport(str(corpus))
     with create_binaries([*paths.values()]) as opened:
         files = dict(zip(paths, opened, strict=True))
-        normalize, written = _format(outputs)
+        normalize, lines_of = _format([path for name, path in paths.items() if name in OUTPUTS])
 
-        def write_rejected(rejected: RejectedLine) -> None:
-            line = rejected.line
+        def reject(line: Line, reason: str) -> None:
             if "rejected_file" in files:
-                row = _row(rejected.reason, str(line.number), line.source, line.target)
-                files["rejected_file"].write(f"{row}\n".encode())
+                files["rejected_file"].write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
 
-        pairs = clean_pairs(corpus, report=report, on_rejected=write_rejected, normalize=normalize, **options)
-        for pair in _with_progress(pairs, report, progress):
-            for file, text in zip(opened, written(pair), strict=False):
+        pairs = clean_pairs(corpus, report=report, on_rejected=reject, normalize=normalize, **options)
+        settings = {"disable": progress is False, "delay": 0 if progress else 5, "mininterval": 1}
+        for pair in tqdm(pairs, unit="pair", desc="cleaning", **settings):
+            for file, text in zip(opened, lines_of(pair), strict=False):
                 file.write(f"{text}\n".encode())
         if not report.valid:  # before the outputs replace earlier files
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
@@ -292,29 +223,22 @@ def clean_files(
     return report
 
 
-def _check_formats(outputs: list[Path]) -> None:
-    formats = [file_format(path) for path in outputs]
-    if len(outputs) == 2 and formats != ["text", "text"]:
-        raise ValueError(f"output and output_target must be text files, got {outputs[0]} and {outputs[1]}.")
-    if len(outputs) == 1 and not is_standard_stream(outputs[0]) and formats[0] not in ("tsv", "jsonl"):
-        raise ValueError(f"output must be a .tsv or .jsonl file without output_target, got {outputs[0]}.")
-
-
-def _check_paths(corpus: Corpus, outputs: dict[str, Path]) -> None:
-    """Check that outputs are distinct files in folders that exist, and differ from the inputs.
+def _check_outputs(corpus: Corpus, paths: dict[str, Path]) -> None:
+    """Check the formats of the outputs, and that they are distinct files in folders that exist, and not the inputs.
 
     Args:
         corpus: the inputs.
-        outputs: the path of each output by the name of its argument.
+        paths: the path of each output by the name of its argument.
     """
-    standard = [name for name, path in outputs.items() if is_standard_stream(path)]
-    if len(standard) > 1:
-        raise ValueError(f"only one output may be standard output ('-'), got {' and '.join(standard)}.")
+    outputs = [path for name, path in paths.items() if name in OUTPUTS]
+    formats = ["tsv" if path == Path(STANDARD_STREAM) and len(outputs) == 1 else file_format(path) for path in outputs]
+    if len(outputs) == 2 and formats != ["text", "text"]:
+        raise ValueError(f"output and output_target must be text files, got {outputs[0]} and {outputs[1]}.")
+    if len(outputs) == 1 and formats[0] not in ("tsv", "jsonl"):
+        raise ValueError(f"output must be a .tsv or .jsonl file without output_target, got {outputs[0]}.")
     inputs = [corpus.source, corpus.target] if isinstance(corpus, ParallelText) else []
     used = {Path(path).resolve() for path in inputs if path is not None and not is_standard_stream(path)}
-    for path in outputs.values():
-        if is_standard_stream(path):
-            continue
+    for path in paths.values():
         if not path.absolute().parent.is_dir() or path.is_dir():
             raise ValueError(f"outputs must be files in folders that exist, got {path}.")
         if path.resolve() in used:
@@ -336,21 +260,11 @@ def _text(text: str) -> str:
     return text.lstrip("\ufeff").rstrip("\r\n")
 
 
-def _row(*texts: str) -> str:
-    """A line of a TSV file."""
-    return "\t".join(quoted(_cell(text)) for text in texts)
-
-
 def _cell(text: str) -> str:
     """A text as a cell of a TSV file."""
     return one_line(_text(text)).replace("\t", " ")
 
 
-def _with_progress(pairs: Iterator[ParallelLine], report: CleaningReport, shown: bool | None) -> Iterator[ParallelLine]:
-    """Show the number of pairs that were read."""
-    with tqdm(unit="pair", desc="cleaning", disable=shown is False, delay=0 if shown else 5, mininterval=1) as bar:
-        for index, line in enumerate(pairs):
-            if index % 1000 == 0:
-                bar.update(report.lines - bar.n)
-            yield line
-        bar.update(report.lines - bar.n)
+def _row(*texts: str) -> str:
+    """A line of a TSV file."""
+    return "\t".join(quoted(_cell(text)) for text in texts)

@@ -1,13 +1,16 @@
 """The filters of cleaning, and their options: copies, lengths, Unicode scripts, languages and duplicates."""
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
+from math import inf
+from typing import Any
 from unicodedata import normalize
 
-import numpy as np
 import regex
 
 # Reasons to drop a pair, in the order of the filters.
@@ -18,6 +21,7 @@ SCRIPT = "{side} in another script"
 LANGUAGE = "{side} in another language"
 DUPLICATE = "a duplicate of an earlier pair"
 
+SIDES = ("source", "target")
 COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
 # Combining marks, such as vowel signs in Devanagari, are part of a word, but do not begin one: an emoji may have one.
 WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
@@ -35,9 +39,8 @@ SAMPLE_SHARE = 0.1
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 _LETTERS = regex.compile(LETTER, regex.V1)
-HASH_BYTES = 8  # of a text that is compared with others
 
-Filter = Callable[[str, str], str | None]
+Filter = Callable[..., str | None]  # of a source and a target
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class CleaningOptions:
         copies: `"near"` drops a pair whose target has the same words as the source, regardless of case and
             punctuation; `"exact"` only if both texts are equal. Texts without letters, such as numbers, are kept.
         duplicates: `"pair"` drops a pair that occurred before; `"source"` or `"target"` one whose source or target
-            occurred before. Texts are compared exactly, by a hash of 64 bits (8 bytes of memory per pair).
+            occurred before. Texts are compared exactly, by a hash of 64 bits (at most 24 bytes of memory per pair).
         max_length: drop a pair with a longer source or target, in units; `None` for no limit.
         max_length_ratio: drop a pair if one side is more than this many times as long as the other (9 is the default
             of Moses' `clean-corpus-n`); `None` for no limit.
@@ -84,69 +87,50 @@ class CleaningOptions:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         for name in ("max_length", "max_length_ratio"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value}.")
         for name in ("min_script_share", "min_language_probability"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
+            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, got {value}.")
         for name in ("source_script", "target_script"):
-            scripts = getattr(self, name)
-            if scripts is not None:
+            if (scripts := getattr(self, name)) is not None:
                 check_scripts(name, scripts)
 
-    def samples_scripts(self) -> bool:
-        """Whether scripts are determined from the text."""
-        return self.min_script_share is not None and None in (self.source_script, self.target_script)
 
-
-def cheap_filters(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
-    """The filters that take microseconds, each a function that returns the reason to drop a pair, or `None`.
+def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
+    """The filters in their order, each a function of source and target that returns the reason to drop a pair.
 
     Args:
         options: the options.
         scripts: the scripts of the sides `"source"` and `"target"`; empty to accept every script.
+
+    Raises:
+        ValueError: py3langid is not installed or does not know a language.
     """
     if options.copies != "off":
         yield _copy_filter(near=options.copies == "near")
     if options.max_length is not None or options.max_length_ratio is not None:
         yield _length_filter(options)
-    if options.min_script_share:
-        for side, names in scripts.items():
-            if names:
-                accepts = ScriptFilter(names, options.min_script_share)
-                yield _one_side(side, accepts, SCRIPT.format(side=side))
-
-
-def language_filters(options: CleaningOptions) -> list[Filter]:
-    """The filters of languages, as in `cheap_filters`.
-
-    Raises:
-        ValueError: py3langid is not installed or does not know a language.
-    """
-    return [
-        _one_side(
-            side,
-            LanguageFilter(language, options.min_language_probability, argument=f"{side}_lang"),
-            LANGUAGE.format(side=side),
-        )
-        for side, language in (("source", options.source_lang), ("target", options.target_lang))
-        if language is not None
-    ]
+    for side, names in scripts.items():
+        if names and options.min_script_share:
+            yield _one_side(side, ScriptFilter(names, options.min_script_share), SCRIPT)
+    for side in SIDES:
+        if (language := getattr(options, f"{side}_lang")) is not None:
+            accepts = LanguageFilter(language, options.min_language_probability, argument=f"{side}_lang")
+            yield _one_side(side, accepts, LANGUAGE)
+    if options.duplicates != "off":
+        yield _duplicate_filter(options.duplicates)
 
 
 def _one_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
-    if side == "source":
-        return lambda source, _: None if accepts(source) else reason
-    return lambda _, target: None if accepts(target) else reason
+    index = SIDES.index(side)
+    return lambda *pair: None if accepts(pair[index]) else reason.format(side=side)
 
 
 def _copy_filter(near: bool) -> Filter:
     def check(source: str, target: str) -> str | None:
-        if source == target or (near and _same_words(source, target)):
-            return COPY if any(map(str.isalpha, source)) else None
-        return None
+        is_copy = source == target or (near and _same_words(source, target))
+        return COPY if is_copy and any(map(str.isalpha, source)) else None
 
     return check
 
@@ -162,17 +146,26 @@ def _same_words(source: str, target: str) -> bool:
 
 
 def _length_filter(options: CleaningOptions) -> Filter:
-    limit = float("inf") if options.max_length is None else options.max_length
-    max_ratio = float("inf") if options.max_length_ratio is None else options.max_length_ratio
+    limit, max_ratio = (inf if value is None else value for value in (options.max_length, options.max_length_ratio))
     in_words = options.length_unit == "words"
 
-    def check(source: str, target: str) -> str | None:
-        shorter, longer = (len(source.split()), len(target.split())) if in_words else (len(source), len(target))
-        if shorter > longer:
-            shorter, longer = longer, shorter
+    def check(*pair: str) -> str | None:
+        shorter, longer = sorted(len(text.split() if in_words else text) for text in pair)
         if longer > limit:
             return TOO_LONG
         return RATIO if longer > max_ratio * shorter else None
+
+    return check
+
+
+def _duplicate_filter(compared: str) -> Filter:
+    """A filter that remembers the pairs that it keeps; `compared` is `"pair"`, `"source"` or `"target"`."""
+    seen = HashSet()
+
+    def check(source: str, target: str) -> str | None:
+        # The length of the source makes the end of the source unambiguous for texts with any characters.
+        texts = {"pair": f"{len(source)} {source}{target}", "source": source, "target": target}
+        return None if seen.add(texts[compared]) else DUPLICATE
 
     return check
 
@@ -237,12 +230,11 @@ class LanguageFilter:
 
     def __init__(self, language: str, min_probability: float, argument: str = "language"):
         try:
-            from py3langid.langid import MODEL_FILE, LanguageIdentifier
+            identifier = _identifier()
         except ImportError as error:
             raise ValueError(
                 f"{argument} requires py3langid: pip install 'random-transformer[langid]', got {language!r} without it."
             ) from error
-        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         if language not in identifier.labels:
             raise ValueError(f"{argument} must be one of {', '.join(sorted(identifier.labels))}, got {language!r}.")
         self._classify = identifier.classify
@@ -253,35 +245,38 @@ class LanguageFilter:
         return language == self._language or probability < self._min_probability
 
 
+@lru_cache(maxsize=1)  # loading takes seconds
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
 class HashSet:
-    """64-bit hashes of texts, in sorted arrays whose sizes at least double.
+    """64-bit hashes of texts in a table with open addressing: 12 to 24 bytes per text.
 
     Two of n different texts have the same hash with a probability of n² / 2^65: 0.0003 for a hundred million.
     """
 
     def __init__(self) -> None:
-        self._runs: list[np.ndarray] = []
+        self._table, self._count = array("Q", bytes(8 * 2**16)), 0  # 0: empty
 
-    def __len__(self) -> int:
-        return sum(map(len, self._runs))
+    def add(self, text: str) -> bool:
+        """Add a text, and return whether it is new."""
+        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        if not self._insert(int.from_bytes(digest, "little") or 1):
+            return False
+        self._count += 1
+        if 3 * self._count > 2 * len(self._table):
+            hashes, self._table = self._table, array("Q", bytes(16 * len(self._table)))
+            for value in filter(None, hashes):
+                self._insert(value)
+        return True
 
-    def add(self, texts: Iterable[str]) -> np.ndarray:
-        """Add texts, and return for each whether it is new, `[texts]`."""
-        digests = (blake2b(text.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest() for text in texts)
-        hashes = np.frombuffer(b"".join(digests), dtype="<u8")
-        is_new = np.zeros(len(hashes), dtype=bool)
-        is_new[np.unique(hashes, return_index=True)[1]] = True
-        for run in self._runs:
-            positions = np.searchsorted(run, hashes)
-            is_new &= run[np.minimum(positions, len(run) - 1)] != hashes
-        self._append(np.sort(hashes[is_new]))
-        return is_new
-
-    def _append(self, run: np.ndarray) -> None:
-        if not len(run):
-            return
-        self._runs.append(run)
-        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
-            merged = np.concatenate([self._runs.pop(), self._runs.pop()])
-            merged.sort(kind="stable")
-            self._runs.append(merged)
+    def _insert(self, value: int) -> bool:
+        table, mask = self._table, len(self._table) - 1
+        index = value & mask
+        while (found := table[index]) and found != value:
+            index = (index + 1) & mask
+        table[index] = value
+        return not found

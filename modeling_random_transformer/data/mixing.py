@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .sources import Corpus, InvalidLine, Languages, Line, ParallelLine, ParallelText
+from ..inputs_random_transformer import LanguageTags
+from .sources import Corpus, Line, ParallelText
 
 GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 SMALLEST = 10**9  # fractions of weights are rounded to those with at most this denominator
@@ -22,27 +23,30 @@ class CorpusSpec:
     Args:
         text: the parallel text.
         weight: how often each pair is seen per epoch: 2 for twice, 0.5 for every other epoch.
-        languages: the codes of the languages of sources and targets, for a tokenizer with language tags.
     """
 
     text: Corpus
     weight: float = 1.0
-    languages: Languages | None = None
 
     def __str__(self) -> str:
         return str(self.text)
 
     @property
+    def languages(self) -> LanguageTags:
+        """The languages of sources and targets, for a tokenizer with language tags."""
+        return self.text.languages
+
+    @property
     def direction(self) -> str | None:
         """The languages, such as `"en-de"`; `None` without languages."""
-        return None if self.languages is None else "-".join(self.languages)
+        return "-".join(self.languages.codes) or None
 
     @property
     def name(self) -> str:
         """A short name: the languages, or the name of the source file without its extension."""
-        if self.direction is not None:
-            return self.direction
-        return Path(self.text.source).stem if isinstance(self.text, ParallelText) else str(self.text)
+        return self.direction or (
+            Path(self.text.source).stem if isinstance(self.text, ParallelText) else str(self.text)
+        )
 
 
 def set_names(split: str, corpora: Sequence[CorpusSpec]) -> list[str]:
@@ -52,7 +56,7 @@ def set_names(split: str, corpora: Sequence[CorpusSpec]) -> list[str]:
         split: `"validation"` or `"test"`.
         corpora: one per set.
     """
-    if len(corpora) == 1 and corpora[0].languages is None:
+    if len(corpora) == 1 and not corpora[0].direction:
         return [split]
     names = [corpus.name for corpus in corpora]
     numbered = [
@@ -139,10 +143,6 @@ class CorpusMixture:
     def __str__(self) -> str:
         return f"the mixture of {'; '.join(map(str, self.corpora))}"
 
-    def at_epoch(self, number: int) -> "CorpusMixture":
-        """The stream of another epoch."""
-        return replace(self, epoch=number)
-
     def lines(self) -> Iterator[Line]:
         """The lines of the epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
         positions = (self._positions(index) for index in range(len(self.corpora)))
@@ -156,11 +156,4 @@ class CorpusMixture:
             phase = position * GOLDEN_RATIO % 1
             copies = int(whole) + int(rest * (self.epoch + 1) + phase) - int(rest * self.epoch + phase)
             for _ in range(copies):
-                yield position / self.sizes[index], index, _completed(line, line.number + first, corpus.languages)
-
-
-def _completed(line: Line, number: int, languages: Languages | None) -> Line:
-    """The line with another number and with its languages."""
-    if isinstance(line, InvalidLine):
-        return replace(line, number=number)
-    return ParallelLine(number, line.source, line.target, languages)
+                yield position / self.sizes[index], index, replace(line, number=line.number + first)

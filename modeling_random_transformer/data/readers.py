@@ -10,7 +10,7 @@ Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which th
 import csv
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, tee
@@ -18,11 +18,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..utils.compressed_files import file_format, is_standard_stream, open_binary
+from ..utils.compressed_files import file_format, open_binary
 from ..utils.errors import first_line, format_names
-from ..utils.text import read_lines
 
-TEXT_KEYS = ("text",)
+TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
 MAX_CELL_LINES = 100  # of a quoted cell in a TSV file
 
@@ -42,7 +41,7 @@ class Columns:
 
     keys: tuple[str, ...]
     default_keys: tuple[str, ...]
-    languages: tuple[str, ...] | None = None
+    languages: tuple[str, ...] = ()
 
     @property
     def are_default(self) -> bool:
@@ -54,9 +53,27 @@ class Columns:
         alternatives = [self.keys, *([self.languages] if self.languages and self.are_default else [])]
         return next((keys for keys in alternatives if {*keys} <= {*names}), None)
 
-    def numbers(self) -> list[int] | None:
+    def positions(self) -> list[int]:
         """The positions of the columns, from 0, if all keys are numbers."""
-        return [int(key) - 1 for key in self.keys] if all(map(_is_number, self.keys)) else None
+        are_numbers = all(key.isdecimal() and int(key) > 0 for key in self.keys)
+        return [int(key) - 1 for key in self.keys] if are_numbers else []
+
+    def in_row(self, name: str | Path, row: Mapping[str, Any], may_lack: bool = False) -> tuple[str, ...] | None:
+        """The names of the columns by the first row of a file; `None` if it does not tell.
+
+        Raises:
+            ValueError: the row has none of the columns; or not all of them, unless `may_lack`.
+        """
+        names, positions = [*row], self.positions()
+        if found := self.among(names):
+            return found
+        if positions and max(positions) < len(names):
+            return tuple(names[position] for position in positions)
+        if not names or row.get(TRANSLATION, names) is None:
+            return None
+        if may_lack and {*self.keys} & {*names}:
+            return self.keys
+        raise self.error(name, names)
 
     def error(self, name: str | Path, names: Iterable[str]) -> ValueError:
         """The error of a file without these columns."""
@@ -73,13 +90,13 @@ def read_columns(path: Path, columns: Columns) -> Iterator[Row]:
         ValueError: the file does not have these columns, or is damaged.
     """
     if file_format(path) == "parquet":
-        return texts_of(path, _read_parquet(path, columns), columns)
+        return texts_of(path, _read_parquet(path), columns)
     if file_format(path) == "jsonl":
         return texts_of(path, _read_json(path), columns)
     return _read_table(path, columns)
 
 
-def read_texts(path: str | PathLike, key: str = TEXT_KEYS[0]) -> Iterator[str]:
+def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
     """Read monolingual text: the lines of a file, or a column of a TSV, CSV, JSONL or Parquet file.
 
     Args:
@@ -90,11 +107,8 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEYS[0]) -> Iterator[str]:
         ValueError: a line is not UTF-8 or has no such column; the message gives its number.
     """
     path = Path(path)
-    if file_format(path) == "text":
-        with open_binary(path) as file:
-            yield from read_lines(file, "stdin" if is_standard_stream(path) else str(path))
-        return
-    for number, texts in read_columns(path, Columns((key,), TEXT_KEYS)):
+    columns = Columns((key,), (TEXT_KEY,))
+    for number, texts in _read_plain(path) if file_format(path) == "text" else read_columns(path, columns):
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
         if not is_utf8(texts[0]):
@@ -122,34 +136,26 @@ def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], colu
 
     Args:
         name: name of the file for the error message.
-        rows: number, value and text of each row; `None` for the text of the value.
+        rows: number, value and text of each row; `None` for the text of the value, and if all rows have the same keys.
         columns: the columns.
 
     Raises:
         ValueError: the first dictionary has none of the keys.
     """
-    keys, is_nested = None, False
+    keys = None
     for number, row, text in rows:
-        if keys is None and isinstance(row, dict):
-            keys, is_nested = _keys_of(name, row, columns)
-        values = row.get(TRANSLATION) if is_nested and isinstance(row, dict) else row
-        found = [values.get(key) for key in keys] if keys and isinstance(values, dict) else []
-        texts = [value for value in found if isinstance(value, str)]
-        is_valid = keys is not None and len(texts) == len(keys)
-        yield number, texts if is_valid else str(row) if text is None else text
+        values = row if isinstance(row, dict) else {}
+        if isinstance(nested := values.get(TRANSLATION), dict):
+            values = values | nested
+        keys = keys or columns.in_row(name, values, may_lack=text is not None)
+        texts = [value for key in keys or () if isinstance(value := values.get(key), str)]
+        yield number, texts if keys and len(texts) == len(keys) else str(row) if text is None else text
 
 
-def _keys_of(name: str | Path, row: dict[str, Any], columns: Columns) -> tuple[tuple[str, ...], bool]:
-    """The keys of the texts in the rows of a file, and whether they are those of `translation`."""
-    nested = row.get(TRANSLATION)
-    for names, is_nested in ((row, False), (nested if isinstance(nested, dict) else {}, True)):
-        if keys := columns.among(names):
-            return keys, is_nested
-    if TRANSLATION in row and nested is None:
-        return columns.keys, True
-    if not {*columns.keys} & {*row}:
-        raise columns.error(name, [*row, *(nested if isinstance(nested, dict) else ())])
-    return columns.keys, False
+def _read_plain(path: Path) -> Iterator[Row]:
+    with open_binary(path) as file:
+        for number, line in enumerate(decoded(file), start=1):
+            yield number, [line]
 
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
@@ -162,65 +168,41 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
             yield number, row, line
 
 
-def _read_parquet(path: Path, columns: Columns) -> Iterator[tuple[int, Any, None]]:
+def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
     import pyarrow as pa  # slow to import
     from pyarrow.parquet import ParquetFile
 
     try:
         with ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            by_number = {str(number): name for number, name in enumerate(names, start=1)}
-            keys = columns.among([*names, *by_number])
-            if keys is None and TRANSLATION not in names:
-                raise columns.error(path, names)
-            selected = [by_number.get(key, key) for key in keys] if keys else names
-            batches = file.iter_batches(columns=list(dict.fromkeys(selected)))
-            for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-                yield number, row | {key: row[by_number[key]] for key in keys or () if key not in row}, None
+            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                yield number, row, None
     except pa.ArrowException as error:
         raise ValueError(f"{path} must be a Parquet file, got an error: {first_line(error)}.") from error
 
 
-@dataclass
-class _Layout:
-    """The columns of a table to read, the number of columns of each row if it is fixed, and whether it has a header."""
-
-    columns: list[int]
-    width: int | None
-    has_header: bool
-
-    @classmethod
-    def of(cls, path: Path, first: list[str], columns: Columns) -> "_Layout":
-        """The layout of a table with this first row."""
-        if (numbers := columns.numbers()) is not None:
-            return cls(numbers, width=None, has_header=False)
-        if keys := columns.among(first):
-            return cls([first.index(key) for key in keys], width=len(first), has_header=True)
-        if columns.are_default:
-            return cls([*range(len(columns.keys))], width=len(columns.keys), has_header=False)
-        raise columns.error(path, first)
-
-    def fits(self, cells: Sequence[str]) -> bool:
-        """Whether a row has these columns."""
-        return self.width in (None, len(cells)) and len(cells) > max(self.columns)
-
-
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
-    layout: _Layout | None = None
+    positions: list[int] = []  # of the columns, known after the first row
+    width: int | None = None  # the number of cells of each row, if it is fixed
 
     def fits(cells: Sequence[str]) -> bool:
-        if layout is None:  # the first row: a header, or texts in the default columns
-            return columns.among(cells) is not None or not columns.are_default or len(cells) == len(columns.keys)
-        return layout.fits(cells)
+        if positions:
+            return width in (None, len(cells)) and len(cells) > max(positions)
+        # The first row: a header, or texts in the default columns.
+        return columns.among(cells) is not None or not columns.are_default or len(cells) == len(columns.keys)
 
     with open_binary(path) as file:
         lines = decoded(file)
         for number, cells, line in _csv_rows(lines) if file_format(path) == "csv" else _tsv_rows(lines, fits):
-            if layout is None:
-                layout = _Layout.of(path, cells, columns)
-                if layout.has_header:
+            if not positions and not (positions := columns.positions()):
+                header = columns.among(cells)
+                if header is None and not columns.are_default:
+                    raise columns.error(path, cells)
+                width = len(cells if header else columns.keys)
+                positions = [cells.index(key) for key in header] if header else [*range(width)]
+                if header:
                     continue
-            yield number, [cells[column] for column in layout.columns] if layout.fits(cells) else line
+            yield number, [cells[position] for position in positions] if fits(cells) else line
 
 
 def _csv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
@@ -269,7 +251,3 @@ def quoted(text: str) -> str:
         return text
     doubled = text.replace('"', '""')
     return f'"{doubled}"'
-
-
-def _is_number(key: str) -> bool:
-    return key.isdecimal() and int(key) > 0

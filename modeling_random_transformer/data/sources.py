@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..inputs_random_transformer import LanguageTags
 from ..utils.compressed_files import check_readable, file_format, is_standard_stream, open_binary
 from ..utils.digests import file_digest
 from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, texts_of
@@ -23,22 +25,21 @@ NOT_UTF8 = "not UTF-8"
 UNALIGNED = "beyond the end of the other file"
 
 EXAMPLE_CHARACTERS = 200  # of each text of an invalid line
+NO_LANGUAGES = LanguageTags()
 SURROGATE = re.compile("[\ud800-\udfff]")
-
-Languages = tuple[str, str]  # codes of the source's and the target's language
 
 
 @dataclass(slots=True)
 class ParallelLine:
     """A source text and its translation; `number` is the line's position in the corpus, counted from 1.
 
-    `languages` are those of the two texts, for a tokenizer with language tags.
+    `languages` are those of the corpus, for a tokenizer with language tags.
     """
 
     number: int
     source: str
     target: str
-    languages: Languages | None = None
+    languages: LanguageTags = NO_LANGUAGES
 
 
 @dataclass(slots=True)
@@ -73,8 +74,7 @@ class ParallelText:
             column of one without a header; a key of a JSON object; a Parquet column; or a language of the object
             `translation`. By default, a TSV or CSV file without the header names `source` and `target` has two columns.
         target_key: the same for the target.
-        languages: languages of source and target, the keys of a file without the default ones.
-        digest: the result of `fingerprint`, if it is known.
+        languages: languages of source and target: those of each line, and the keys of a file without the default ones.
 
     Raises:
         ValueError: a file is missing, or `target` does not match the format of `source`.
@@ -84,8 +84,7 @@ class ParallelText:
     target: Path | None = None
     source_key: str = "source"
     target_key: str = "target"
-    languages: Languages | None = None
-    digest: str | None = field(default=None, compare=False)
+    languages: LanguageTags = NO_LANGUAGES
 
     def __post_init__(self) -> None:
         for name in ("source", "target"):
@@ -95,7 +94,7 @@ class ParallelText:
         if self.target is None:
             valid = file_format(self.source) != "text" or is_standard_stream(self.source)
         else:
-            valid = file_format(self.source) == "text" and self._standard_inputs() < 2
+            valid = file_format(self.source) == "text" and not all(map(is_standard_stream, (self.source, self.target)))
         if not valid:
             raise ValueError(
                 "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
@@ -108,18 +107,13 @@ class ParallelText:
     @property
     def columns(self) -> Columns:
         """The columns of source and target."""
-        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages)
+        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages.codes)
 
     def require_files(self) -> None:
         """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
-        if self._standard_inputs():
-            raise ValueError("the corpus must be in files, since it is read more than once, got standard input ('-').")
         for path in (self.source, self.target):
-            if path is not None and not Path(path).is_file():
+            if path is not None and (is_standard_stream(path) or not Path(path).is_file()):
                 raise ValueError(f"the corpus must be in files, since it is read more than once, got the pipe {path}.")
-
-    def _standard_inputs(self) -> int:
-        return sum(path is not None and is_standard_stream(path) for path in (self.source, self.target))
 
     def lines(self) -> Iterator[Line]:
         """Read the corpus line by line.
@@ -127,23 +121,23 @@ class ParallelText:
         Raises:
             ValueError: a file does not have the columns, or a compressed file is damaged or incomplete.
         """
-        if self.target is not None:
-            return _read_aligned(Path(self.source), Path(self.target))
-        return _parse_rows(read_columns(Path(self.source), self.columns))
+        if self.target is None:
+            return _lines_of(read_columns(Path(self.source), self.columns), self.languages)
+        return _lines_of(_read_aligned(Path(self.source), Path(self.target)), self.languages)
 
     def fingerprint(self) -> str:
-        """The digests of the files, which are read, and the keys that select columns of them.
+        """The digests of the files, which are read once per object, and the keys that select columns of them.
 
         Raises:
             ValueError: a side is standard input or another pipe.
         """
-        if self.digest is not None:
-            return self.digest
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         self.require_files()
         files = " ".join(file_digest(Path(path)) for path in (self.source, self.target) if path is not None)
-        if self.target is not None:
-            return files
-        return " ".join([files, self.source_key, self.target_key, *(self.languages or ())])
+        return files if self.target else " ".join([files, self.source_key, self.target_key, *self.languages.codes])
 
 
 @dataclass(frozen=True)
@@ -167,12 +161,12 @@ class DatasetText:
     target_key: str = "target"
     name: str = "the dataset"
     version: str = ""
-    languages: Languages | None = None
+    languages: LanguageTags = NO_LANGUAGES
 
     def __post_init__(self) -> None:
         names = self.dataset.column_names
-        if names and TRANSLATION not in names and self.columns.among(names) is None:  # a stream may have no names
-            raise self.columns.error(self.name, names)
+        if names and TRANSLATION not in names:  # a stream may have no names
+            self.columns.in_row(self.name, dict.fromkeys(names, ""))
 
     def __str__(self) -> str:
         return self.name
@@ -180,7 +174,7 @@ class DatasetText:
     @property
     def columns(self) -> Columns:
         """The columns of source and target."""
-        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages)
+        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages.codes)
 
     @property
     def is_stream(self) -> bool:
@@ -190,7 +184,7 @@ class DatasetText:
     def lines(self) -> Iterator[Line]:
         """Read the dataset row by row."""
         rows = ((number, row, None) for number, row in enumerate(self.dataset, start=1))
-        return _parse_rows(texts_of(self.name, rows, self.columns))
+        return _lines_of(texts_of(self.name, rows, self.columns), self.languages)
 
     def fingerprint(self) -> str:
         """The fingerprint that `datasets` computes; name and version for a streaming dataset, which has none."""
@@ -226,24 +220,29 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
 Corpus = ParallelText | DatasetText
 
 
-def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Line]:
+def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row | tuple[int, None]]:
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
         for number, pair in enumerate(zip_longest(decoded(sources), decoded(targets)), start=1):
-            yield InvalidLine(number, UNALIGNED) if None in pair else parse_pair(number, *pair)
+            yield (number, None) if None in pair else (number, [*pair])
 
 
-def _parse_rows(rows: Iterable[Row]) -> Iterator[Line]:
+def _lines_of(rows: Iterable[Row | tuple[int, None]], languages: LanguageTags) -> Iterator[Line]:
     for number, texts in rows:
-        yield _invalid(number, NOT_A_PAIR, texts) if isinstance(texts, str) else parse_pair(number, *texts)
+        if texts is None:
+            yield InvalidLine(number, UNALIGNED)
+        elif isinstance(texts, str):
+            yield _invalid(number, NOT_A_PAIR, texts)
+        else:
+            yield parse_pair(number, texts[0], texts[1], languages)
 
 
-def parse_pair(number: int, source: str, target: str) -> Line:
+def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:
     """A pair without line breaks at the ends of its texts, or an invalid line."""
     source, target = source.rstrip("\r\n"), target.rstrip("\r\n")
     if not (is_utf8(source) and is_utf8(target)):
         return _invalid(number, NOT_UTF8, source, target)
     if source.strip() and target.strip():
-        return ParallelLine(number, source, target)
+        return ParallelLine(number, source, target, languages)
     return _invalid(number, EMPTY, source, target)
 
 

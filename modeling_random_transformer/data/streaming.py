@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
@@ -15,11 +15,12 @@ from ..inputs_random_transformer import chunks
 from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
 from .mixing import CorpusMixture
-from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import LengthLimits, tokenize_batch
-from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
+from .sources import UNALIGNED, Corpus, DatasetText, InvalidLine, Line, ParallelLine
+from .tokenization import LENGTHS, LengthLimits, tokenize_batch
+from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid
 
-Row = dict[str, Any]
+Row = dict[str, Any]  # token ids, lengths and number of a line
+Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive lines, the invalid ones, and the others
 LINES_PER_CHUNK = 1000
 
 
@@ -36,7 +37,7 @@ class TokenBudgetStream(IterableDataset):
         corpus: the parallel text, or a mixture of several.
         tokenizer: a tokenizer that appends its end token to every text.
         max_tokens: the maximum number of source and target tokens in a batch, including padding.
-        buffer_pairs: number of pairs in a buffer.
+        buffer_pairs: number of pairs in a buffer, which has at least one for each batch of an optimizer step.
         limits: longer pairs are skipped.
         on_invalid: `"error"` to raise an error at an invalid line, `"skip"` to skip it.
         seed: determines the order.
@@ -83,16 +84,7 @@ class TokenBudgetStream(IterableDataset):
             process_index: index of this process.
             num_processes: number of processes that share the batches.
             gradient_accumulation_steps: number of batches of each process in an optimizer step.
-
-        Raises:
-            ValueError: a buffer has fewer pairs than an optimizer step has batches.
         """
-        step_batches = num_processes * gradient_accumulation_steps
-        if self.buffer_pairs < step_batches:
-            raise ValueError(
-                f"buffer_pairs must be at least {step_batches}, the batches of an optimizer step, got "
-                f"{self.buffer_pairs}."
-            )
         self.process_index, self.num_processes = process_index, num_processes
         self.gradient_accumulation_steps = gradient_accumulation_steps
 
@@ -112,7 +104,7 @@ class TokenBudgetStream(IterableDataset):
         """This process's batches of one epoch."""
         for index, rows in enumerate(self._buffers(number)):
             (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
-            sources, targets = ([row[f"{side}_length"] for row in rows] for side in ("source", "target"))
+            sources, targets = ([row[name] for row in rows] for name in LENGTHS)
             batches = TokenBudgetSampler(
                 sources,
                 targets,
@@ -126,13 +118,13 @@ class TokenBudgetStream(IterableDataset):
                 batches.sort_by([len(row["input_ids"]) for row in rows], [len(row["labels"]) for row in rows])
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
-        raise_if_empty(self.report)
+        self.report.check("skip")
 
     def _buffers(self, epoch: int) -> Iterator[list[Row]]:
         """Buffers of pairs; a last one with fewer pairs than a step has batches is merged into the previous one."""
-        rows, previous = self._rows(epoch), None
-        for buffer in chunks(rows, self.buffer_pairs):
-            if previous is not None and len(buffer) >= self.num_processes * self.gradient_accumulation_steps:
+        previous, step_batches = None, self.num_processes * self.gradient_accumulation_steps
+        for buffer in chunks(self._rows(epoch), max(self.buffer_pairs, step_batches)):
+            if previous is not None and len(buffer) >= step_batches:
                 yield previous
                 previous = None
             previous = buffer if previous is None else previous + buffer
@@ -141,45 +133,35 @@ class TokenBudgetStream(IterableDataset):
 
     def _rows(self, epoch: int) -> Iterator[Row]:
         self.report = ValidationReport(str(self.corpus))
-        for chunk in self._chunks(epoch):
-            self.report.lines += chunk.lines
-            for line in chunk.invalid:
+        for lines, invalid, rows in self._chunks(epoch):
+            self.report.lines += lines
+            for line in invalid:
                 self.report.add(line.reason, line.number)
-                raise_if_invalid(self.report, self.on_invalid)
-            lengths = np.array([chunk.columns.get(name, []) for name in ("source_length", "target_length")]).T
-            exceeded = self.limits.exceeded(lengths)
-            for index, number in enumerate(chunk.numbers):
+                if self.on_invalid == "error" or line.reason == UNALIGNED:
+                    self.report.check("error")
+            exceeded = self.limits.exceeded(np.array([[row[name] for name in LENGTHS] for row in rows]).reshape(-1, 2))
+            for index, row in enumerate(rows):
                 reason = next((reason for reason, rows in exceeded.items() if rows[index]), None)
                 if reason is None:
-                    yield {name: values[index] for name, values in chunk.columns.items()}
+                    yield row
                 else:  # skipped for any value of on_invalid
-                    self.report.add(reason, number)
+                    self.report.add(reason, row["line"])
 
-    def _chunks(self, epoch: int) -> Iterable["_Chunk"]:
-        corpus = self.corpus.at_epoch(epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus
+    def _chunks(self, epoch: int) -> Iterable["Chunk"]:
+        corpus = replace(self.corpus, epoch=epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus
         options: dict[str, Any] = {}
         if self.num_workers:
             # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
             chunks = -(-self.buffer_pairs // (LINES_PER_CHUNK * self.num_workers))
-            options = {"prefetch_factor": max(2, chunks), "worker_init_fn": _disable_tokenizer_threads}
+            options = {"prefetch_factor": max(2, chunks)}
         return DataLoader(
             _Chunks(corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
-            collate_fn=_identity,
+            collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
             generator=torch.Generator(),  # the default generator would change the random state of dropout
             **options,
         )
-
-
-@dataclass
-class _Chunk:
-    """Consecutive lines of a corpus: their number, the invalid ones, and line numbers and token ids of the others."""
-
-    lines: int
-    invalid: list[InvalidLine]
-    numbers: list[int]
-    columns: dict[str, list]
 
 
 class _Chunks(IterableDataset):
@@ -189,39 +171,31 @@ class _Chunks(IterableDataset):
         self,
         corpus: Corpus | CorpusMixture,
         tokenizer: PreTrainedTokenizerBase,
-        bpe_dropout: BPEDropout | None = None,
-        seed: tuple[int, int] = (0, 0),
+        bpe_dropout: BPEDropout | None,
+        seed: tuple[int, int],
     ):
         self.corpus, self.tokenizer = corpus, tokenizer
         self.bpe_dropout, self.seed = bpe_dropout, seed
 
-    def __iter__(self) -> Iterator[_Chunk]:
-        worker = get_worker_info()
-        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+    def __iter__(self) -> Iterator[Chunk]:
+        first, step = 0, 1
+        if (worker := get_worker_info()) is not None:
+            first, step = worker.id, worker.num_workers
+            # The tokenizer's threads do not survive a fork and would cause a warning.
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
         return map(self._tokenize, islice(chunks(self.corpus.lines(), LINES_PER_CHUNK), first, None, step))
 
-    def _tokenize(self, lines: list[Line]) -> _Chunk:
+    def _tokenize(self, lines: list[Line]) -> Chunk:
         valid = [line for line in lines if isinstance(line, ParallelLine)]
-        texts = {"source": [line.source for line in valid], "target": [line.target for line in valid]}
-        numbers = [line.number for line in valid]
-        languages = [line.languages for line in valid if line.languages is not None]
-        if languages:  # of all lines
-            texts |= dict(zip(LANGUAGE_COLUMNS, map(list, zip(*languages, strict=True)), strict=True))
-        columns = tokenize_batch(texts, self.tokenizer, words=self.bpe_dropout is not None) if valid else {}
-        if self.bpe_dropout is not None and valid:
-            columns |= segment_columns(columns, self.bpe_dropout, [(*self.seed, number) for number in numbers])
-        return _Chunk(
-            lines=len(lines),
-            invalid=[line for line in lines if isinstance(line, InvalidLine)],
-            numbers=numbers,
-            columns=columns,
-        )
-
-
-def _identity(chunk: Any) -> Any:
-    return chunk
-
-
-def _disable_tokenizer_threads(worker: int) -> None:  # noqa: ARG001
-    """Disable the tokenizer's threads, which do not survive a fork and would cause a warning."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        invalid = [line for line in lines if isinstance(line, InvalidLine)]
+        if not valid:
+            return len(lines), invalid, []
+        texts: dict[str, list] = {"source": [line.source for line in valid], "target": [line.target for line in valid]}
+        languages = zip(*(line.languages.codes for line in valid), strict=True)  # none without languages
+        texts |= zip(LANGUAGE_COLUMNS, map(list, languages), strict=False)
+        columns = tokenize_batch(texts, self.tokenizer, words=self.bpe_dropout is not None)
+        columns["line"] = [line.number for line in valid]
+        if self.bpe_dropout is not None:
+            columns |= segment_columns(columns, self.bpe_dropout, [(*self.seed, number) for number in columns["line"]])
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return len(lines), invalid, rows

@@ -2,9 +2,9 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,16 @@ import numpy as np
 from filelock import FileLock
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import encode_texts
+from ..inputs_random_transformer import LanguageTags, encode_texts
 from .sources import Corpus, ParallelLine
-from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid, raise_if_empty, raise_if_invalid
+from .validation import LANGUAGE_COLUMNS, ValidationReport
 
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
 TOO_LONG = "longer than the maximum length"
 RATIO = "with a length ratio above the maximum"
-WORDS = ("source_words", "target_words")
+WORDS, LENGTHS = ("source_words", "target_words"), ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
 
 
@@ -62,7 +62,6 @@ def tokenize_pairs(
     tokenizer: PreTrainedTokenizerBase,
     limits: LengthLimits = LengthLimits(),
     *,
-    on_invalid: str = "skip",
     num_proc: int | None = None,
     name: str = "pairs",
     words: bool = False,
@@ -73,18 +72,18 @@ def tokenize_pairs(
         pairs: a dataset with the columns `line`, `source` and `target`, and with `source_lang` and `target_lang` for a
             tokenizer with language tags.
         tokenizer: a tokenizer that appends its end token to every text.
-        limits: the maximum lengths.
-        on_invalid: `"error"` to raise an error if there are longer pairs, `"skip"` to skip them.
+        limits: the maximum lengths; longer pairs are skipped.
         num_proc: number of processes.
         name: name of the dataset in the report.
         words: add the columns `source_words` and `target_words`, the index of each token's word (-1 for special
             tokens), which BPE-dropout requires.
 
     Raises:
-        ValueError: `on_invalid` is invalid, pairs are too long and it is `"error"`, or no pair remains.
+        ValueError: no pair remains.
     """
-    check_on_invalid(on_invalid)
-    with _locked_cache(pairs):
+    # One process at a time tokenizes a dataset that is stored in files.
+    files = pairs.cache_files
+    with FileLock(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext():
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
@@ -98,8 +97,7 @@ def tokenize_pairs(
     for reason, rows in exceeded.items():
         for number in _column(tokens, "line")[rows].tolist():
             report.add(reason, number)
-    raise_if_invalid(report, on_invalid)
-    raise_if_empty(report)
+    report.check("skip")
     return (tokens.select(np.flatnonzero(~np.any([*exceeded.values()], axis=0))) if report.invalid else tokens), report
 
 
@@ -116,22 +114,24 @@ def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, wo
 
     With the columns `source_lang` and `target_lang`, a tokenizer with `src_lang` and `tgt_lang` adds language tags.
     """
-    encode = _encode_by_language if set(LANGUAGE_COLUMNS) <= set(rows) else _encode
-    encoded = encode(rows, tokenizer, words)
-    lengths = {
-        f"{side}_length": [len(ids) for ids in encoded[name]]
-        for side, name in (("source", "input_ids"), ("target", "labels"))
-    }
+    size = len(rows["source"])
+    languages = [*zip(*(rows.get(name) or [None] * size for name in LANGUAGE_COLUMNS), strict=True)]
+    encoded: dict[str, list] = {}
+    for pair in dict.fromkeys(languages):  # rows with the same languages are tokenized together
+        indices = [i for i, other in enumerate(languages) if other == pair]
+        with LanguageTags(*pair).set(tokenizer):
+            part = _encode({side: [rows[side][i] for i in indices] for side in ("source", "target")}, tokenizer, words)
+        for name, values in part.items():
+            column = encoded.setdefault(name, [None] * size)
+            for i, value in zip(indices, values, strict=True):
+                column[i] = value
+    lengths = {name: [*map(len, encoded[ids])] for name, ids in zip(LENGTHS, ("input_ids", "labels"), strict=True)}
     return encoded | lengths
 
 
 def _encode(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
     source, target = encode_texts(tokenizer, rows["source"]), encode_texts(tokenizer, text_target=rows["target"])
-    encoded = {
-        "input_ids": source["input_ids"],
-        "attention_mask": source["attention_mask"],
-        "labels": target["input_ids"],
-    }
+    encoded = {name: source[name] for name in ("input_ids", "attention_mask")} | {"labels": target["input_ids"]}
     return encoded | dict(zip(WORDS, map(_word_ids, (source, target)), strict=True)) if words else encoded
 
 
@@ -141,69 +141,34 @@ def _word_ids(encoded: BatchEncoding) -> list[list[int]]:
     return [[-1 if word is None else word for word in row] for row in rows]
 
 
-def _encode_by_language(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
-    """Tokenize the rows of each pair of languages together; `src_lang` and `tgt_lang` of the tokenizer are restored."""
-    languages = list(zip(*(rows[name] for name in LANGUAGE_COLUMNS), strict=True))
-    encoded: dict[str, list] = {}
-    saved = tokenizer.src_lang, tokenizer.tgt_lang
-    try:
-        for pair in dict.fromkeys(languages):
-            indices = [i for i, other in enumerate(languages) if other == pair]
-            tokenizer.src_lang, tokenizer.tgt_lang = pair
-            part = _encode({side: [rows[side][i] for i in indices] for side in ("source", "target")}, tokenizer, words)
-            for name, values in part.items():
-                column = encoded.setdefault(name, [None] * len(languages))
-                for i, value in zip(indices, values, strict=True):
-                    column[i] = value
-    finally:
-        tokenizer.src_lang, tokenizer.tgt_lang = saved
-    return encoded
-
-
 def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
     """Lengths of each source and target in tokens, `[pairs, 2]`; counted if the dataset has no columns for them.
 
     Raises:
         ValueError: the dataset is a stream.
     """
-    names = ["source_length", "target_length"]
-    if set(names) <= set(getattr(tokens, "column_names", None) or ()) and hasattr(tokens, "__len__"):
-        return np.stack([_column(tokens, name) for name in names], axis=1)
     if not hasattr(tokens, "__len__"):
         raise ValueError(f"the dataset must have a length, got {type(tokens).__name__}.")
+    if {*LENGTHS} <= {*(getattr(tokens, "column_names", None) or ())}:
+        return np.stack([_column(tokens, name) for name in LENGTHS], axis=1)
     return np.array([(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]).reshape(-1, 2)
 
 
-def vocabulary_sample(corpus: "Corpus | Dataset", lines: int | None) -> Iterator[str]:
+def vocabulary_sample(corpus: Corpus, lines: int | None) -> Iterator[str]:
     """Sources and targets to train a vocabulary on, from at most `VOCABULARY_PAIRS` lines.
 
     Args:
-        corpus: the result of `load_pairs`; or a corpus, which is read once.
+        corpus: a corpus, which is read once.
         lines: number of lines of the corpus, for a sample at equal distances; `None` if it is unknown, for a sample
             of the first lines.
     """
     step = 1 if lines is None else -(-lines // VOCABULARY_PAIRS)
-    if isinstance(corpus, Corpus):
-        for line in islice(corpus.lines(), 0, VOCABULARY_PAIRS * step, step):
-            if isinstance(line, ParallelLine):
-                yield from (line.source, line.target)
-    else:
-        sampled = corpus.select(np.flatnonzero((_column(corpus, "line") - 1) % step == 0))
-        for rows in sampled.iter(batch_size=1000):
-            yield from chain(*zip(rows["source"], rows["target"], strict=True))
+    for line in islice(corpus.lines(), 0, VOCABULARY_PAIRS * step, step):
+        if isinstance(line, ParallelLine):
+            yield from (line.source, line.target)
 
 
 def _column(rows: "Dataset", name: str) -> np.ndarray:
     """A column of numbers, faster than access through `datasets`, which takes 8 s for a million selected rows."""
     column = rows.data.column(name).to_numpy()
     return column if rows._indices is None else column[rows._indices.column(0).to_numpy()]
-
-
-@contextmanager
-def _locked_cache(pairs: "Dataset") -> Iterator[None]:
-    """Allow one process at a time to tokenize a dataset that is stored in files."""
-    if not pairs.cache_files:
-        yield
-        return
-    with FileLock(Path(pairs.cache_files[0]["filename"]).parent / "tokenize.lock"):
-        yield

@@ -1,14 +1,14 @@
 """Validation of parallel text: invalid lines are counted by reason, and the first of them are reported by number."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import __version__
-from .sources import UNALIGNED, Corpus, InvalidLine, Languages, ParallelLine, ParallelText
+from .sources import UNALIGNED, Corpus, InvalidLine, ParallelLine
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -50,6 +50,23 @@ class ValidationReport:
         """Number of valid lines."""
         return self.lines - self.invalid
 
+    def check(self, on_invalid: str) -> None:
+        """Apply `on_invalid` to a complete report.
+
+        Raises:
+            ValueError: there are invalid lines and `on_invalid` is `"error"`, the two files of the corpus have
+                different numbers of lines, or no line is valid.
+        """
+        if (unaligned := self.counts.get(UNALIGNED)) is not None:
+            raise ValueError(
+                f"{self.name} must have the same number of lines, got {self.lines:,} lines in the longer file and "
+                f"{self.lines - unaligned:,} in the other."
+            )
+        if self.invalid and on_invalid == "error":
+            raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
+        if not self.valid:
+            raise ValueError(f"there must be at least one valid pair of texts, got {self}.")
+
     def __str__(self) -> str:
         if not self.invalid:
             return f"{self.name}: {self.lines:,} lines, none invalid"
@@ -64,7 +81,7 @@ def validate(corpus: Corpus, on_invalid: str | None = None) -> ValidationReport:
     """Read a corpus once and report its invalid lines.
 
     Raises:
-        ValueError: see `load_pairs`, if `on_invalid` is given.
+        ValueError: see `ValidationReport.check`, if `on_invalid` is given.
     """
     report = ValidationReport(str(corpus))
     for line in corpus.lines():
@@ -72,29 +89,25 @@ def validate(corpus: Corpus, on_invalid: str | None = None) -> ValidationReport:
         if isinstance(line, InvalidLine):
             report.add(line.reason, line.number)
     if on_invalid is not None:
-        raise_if_invalid(report, on_invalid)
-        raise_if_empty(report)
+        report.check(on_invalid)
     return report
 
 
 def load_pairs(
-    corpus: Corpus,
-    on_invalid: str = "error",
-    cache_dir: str | Path | None = None,
-    languages: Languages | None = None,
+    corpus: Corpus, on_invalid: str = "error", cache_dir: str | Path | None = None
 ) -> "tuple[Dataset, ValidationReport]":
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
+    A corpus with languages has the columns `source_lang` and `target_lang` too.
+
     Memory does not grow with the corpus. The key of the cache contains the digest of the files, which are read to
-    compute it unless the corpus has it. With several processes, one reads the corpus. The others wait for its lock on
-    the cache, without a timeout, and map the file that it wrote.
+    compute it. With several processes, one reads the corpus. The others wait for its lock on the cache, without a
+    timeout, and map the file that it wrote.
 
     Args:
         corpus: the parallel text.
         on_invalid: `"error"` to raise an error if there are invalid lines, `"skip"` to skip them.
         cache_dir: folder of the Arrow file; the cache of `datasets` when `None`.
-        languages: the codes of the source's and the target's language, stored in the columns `source_lang` and
-            `target_lang`; `None` for no such columns.
 
     Raises:
         ValueError: `on_invalid` is invalid, the files have different numbers of lines, there are invalid lines and
@@ -104,64 +117,40 @@ def load_pairs(
     from datasets import Dataset, Features, Value
 
     check_on_invalid(on_invalid)
-    fingerprint = corpus.fingerprint()
-    if isinstance(corpus, ParallelText):  # the cache has one key for a corpus with and without a known digest
-        corpus = replace(corpus, digest=fingerprint)
-    constants = {} if languages is None else dict(zip(LANGUAGE_COLUMNS, languages, strict=True))
-    strings = ("source", "target", "invalid", *constants)
+    # All arguments of `_rows` are the key of the cache. Another version may read the same files differently.
+    arguments = {"corpus": corpus, "version": f"{__version__} {corpus.fingerprint()}"}
+    strings = ("source", "target", "invalid", *_language_columns(corpus))
+    features = Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))})
+    folder = None if cache_dir is None else str(cache_dir)
     try:
-        rows = Dataset.from_generator(
-            _rows,
-            # All of them are the key of the cache. Another version may read the same files differently.
-            gen_kwargs={"corpus": corpus, "version": f"{__version__} {fingerprint}", **constants},
-            features=Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))}),
-            cache_dir=None if cache_dir is None else str(cache_dir),
-        )
+        rows = Dataset.from_generator(_rows, gen_kwargs=arguments, features=features, cache_dir=folder)
     except ValueError:
         if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus
-            raise_if_empty(ValidationReport(str(corpus)))
+            ValidationReport(str(corpus)).check(on_invalid)
         raise
     invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
     report = ValidationReport(str(corpus), lines=len(rows))
     for row in rows.select(np.flatnonzero(invalid)):
         report.add(row["invalid"], row["line"])
-    raise_if_invalid(report, on_invalid)
-    raise_if_empty(report)
+    report.check(on_invalid)
     pairs = rows.remove_columns("invalid")
     return (pairs.select(np.flatnonzero(~invalid)) if report.invalid else pairs), report
 
 
-def _rows(corpus: Corpus, version: str, **constants: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
+def _rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
+    languages = _language_columns(corpus)
     for line in corpus.lines():
         if isinstance(line, ParallelLine):
-            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": "", **constants}
+            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": "", **languages}
         else:
-            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason, **constants}
+            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason, **languages}
+
+
+def _language_columns(corpus: Corpus) -> dict[str, Any]:
+    return dict(zip(LANGUAGE_COLUMNS, corpus.languages.codes, strict=False))  # none without languages
 
 
 def check_on_invalid(on_invalid: str) -> None:
     """Raise a `ValueError` unless `on_invalid` is `"error"` or `"skip"`."""
     if on_invalid not in ("error", "skip"):
         raise ValueError(f"on_invalid must be 'error' or 'skip', got {on_invalid!r}.")
-
-
-def raise_if_invalid(report: ValidationReport, on_invalid: str) -> None:
-    """Apply `on_invalid` to a report.
-
-    Raises:
-        ValueError: there are invalid lines and `on_invalid` is `"error"`, or the two files of the corpus have different
-            numbers of lines.
-    """
-    if (unaligned := report.counts.get(UNALIGNED)) is not None:
-        raise ValueError(
-            f"{report.name} must have the same number of lines, got {report.lines:,} lines in the longer file and "
-            f"{report.lines - unaligned:,} in the other."
-        )
-    if report.invalid and on_invalid == "error":
-        raise ValueError(f"{report}. Correct these lines, or skip them with on_invalid='skip'.")
-
-
-def raise_if_empty(report: ValidationReport) -> None:
-    """Raise a `ValueError` if there is no valid line."""
-    if not report.valid:
-        raise ValueError(f"there must be at least one valid pair of texts, got {report}.")

@@ -10,7 +10,8 @@ from transformers.hf_argparser import HfArg
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.mixing import CorpusSpec, set_names
-from ..data.sources import Corpus, DatasetText, Languages, ParallelText, load_split
+from ..data.sources import Corpus, DatasetText, ParallelText, load_split
+from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import LANGUAGE_CODE
 from ..utils.compressed_files import check_readable
 
@@ -149,10 +150,10 @@ class DataArguments:
             return []
         weights = (self.train_weights if split == "train" else None) or [1.0] * len(texts)
         languages = self._languages(split, len(texts))
-        texts = [replace(text, languages=pair) for text, pair in zip(texts, languages, strict=True)]
-        return [CorpusSpec(*values) for values in zip(texts, weights, languages, strict=True)]
+        texts = [replace(text, languages=tags) for text, tags in zip(texts, languages, strict=True)]
+        return list(map(CorpusSpec, texts, weights))
 
-    def _languages(self, split: str, count: int) -> Sequence[Languages | None]:
+    def _languages(self, split: str, count: int) -> Sequence[LanguageTags]:
         """The languages of each of `count` corpora of a split; by default those of the training corpora."""
         own = [f"{PREFIXES[split]}{side}_lang" for side in ("source", "target")]
         names = own if any(getattr(self, name) for name in own) else ["source_lang", "target_lang"]
@@ -160,10 +161,10 @@ class DataArguments:
         if (source is None) != (target is None):
             raise ValueError(f"{names[0]} and {names[1]} must be given together, got one of them.")
         if source is None or target is None:
-            return [None] * count
+            return [LanguageTags()] * count
         if not self.source_lang:
             raise ValueError(f"{names[0]} must be unset without source_lang, got {source}.")
-        return list(zip(source, target, strict=True))
+        return list(map(LanguageTags, source, target))
 
     def _codes(self, name: str, count: int, split: str, inherited: bool) -> list[str] | None:
         """The language codes of this argument, one for each of `count` corpora."""

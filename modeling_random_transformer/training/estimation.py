@@ -21,7 +21,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from ..data.mixing import CorpusSpec
 from ..data.sources import DatasetText, ParallelLine
 from ..data.tokenization import lengths_of
-from ..data.validation import ValidationReport, raise_if_empty, raise_if_invalid
+from ..data.validation import ValidationReport
 from ..jobs import Job
 from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
@@ -187,9 +187,8 @@ def first_pairs(corpus: CorpusSpec, on_invalid: str) -> DatasetText:
             rows.append({"source": line.source, "target": line.target})
         else:
             report.add(line.reason, line.number)
-    raise_if_invalid(report, on_invalid)
-    raise_if_empty(report)
-    return DatasetText(Dataset.from_list(rows), name=str(corpus))
+    report.check(on_invalid)
+    return DatasetText(Dataset.from_list(rows), name=str(corpus), languages=corpus.languages)
 
 
 def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:

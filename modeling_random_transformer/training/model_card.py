@@ -15,7 +15,6 @@ from ..utils.atomic_files import write_atomically
 from ..utils.text import markdown_table
 from .arguments import PRESET, ModelArguments
 from .manifest import Run, RunResult, changed_arguments, determining
-from .preparation import distinct_languages
 from .recipe import TranslationTrainingArguments
 
 CARD = "README.md"
@@ -147,7 +146,7 @@ def _corpora(result: RunResult) -> str:
 
 
 def _languages(result: RunResult) -> list[str]:
-    return distinct_languages(corpus["languages"] for corpus in result.corpora)
+    return list(dict.fromkeys(code for corpus in result.corpora for code in corpus["languages"] or ()))
 
 
 def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:

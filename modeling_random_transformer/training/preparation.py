@@ -12,13 +12,12 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
 from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
-from ..data.sources import Corpus, ParallelText
+from ..data.sources import ParallelText
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
-from ..data.validation import ValidationReport, load_pairs, raise_if_empty, raise_if_invalid, validate
+from ..data.validation import ValidationReport, load_pairs, validate
 from ..inputs_random_transformer import tokenizer_languages
 from ..jobs import Job
 from ..tokenization_random_transformer import RandomTransformerTokenizer
-from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
@@ -84,17 +83,6 @@ class PreparedData:
         } or None
 
 
-def with_digests(sets: dict[str, list[CorpusSpec]]) -> dict[str, list[CorpusSpec]]:
-    """The sets with the digests of their files, which one process reads once, for the record and for the cache."""
-    texts = [corpus.text for corpora in sets.values() for corpus in corpora if isinstance(corpus.text, ParallelText)]
-    digests = call_on_main_process(lambda: [text.fingerprint() for text in texts])
-    known = {id(text): replace(text, digest=digest) for text, digest in zip(texts, digests, strict=True)}
-    return {
-        name: [replace(corpus, text=known.get(id(corpus.text), corpus.text)) for corpus in corpora]
-        for name, corpora in sets.items()
-    }
-
-
 def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     """Validate and tokenize the sets with these names. A streamed training set is only validated.
 
@@ -110,13 +98,18 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     reports: dict[str, list[ValidationReport]] = {}
     for name in names:
         if streamed and name == "train":
-            reports[name] = [_check_stream(corpus.text, on_invalid) for corpus in train]
+            # Files are validated before training. The stream of a dataset is not read: its report has no lines.
+            reports[name] = [
+                validate(corpus.text, on_invalid)
+                if isinstance(corpus.text, ParallelText)
+                else ValidationReport(str(corpus))
+                for corpus in train
+            ]
             continue
         logger.info("reading the %s set, %s", name, ", ".join(map(str, run.corpora[name])))
-        loaded = [load_pairs(corpus.text, on_invalid, languages=corpus.languages) for corpus in run.corpora[name]]
+        loaded = [load_pairs(corpus.text, on_invalid) for corpus in run.corpora[name]]
         texts[name], reports[name] = ([pair[i] for pair in loaded] for i in (0, 1))
-    sources = texts.get("train") or [corpus.text for corpus in train]
-    tokenizer = prepare_tokenizer(run, sources, sum(report.lines for report in reports.get("train", ())))
+    tokenizer = prepare_tokenizer(run, sum(report.lines for report in reports.get("train", ())))
     # The report of a stream itself counts the lines of all corpora together.
     shown = [report for name in names if name in texts or len(train) > 1 for report in reports[name]]
     sets = {name: _tokenize(run, name, texts[name], tokenizer, shown) for name in texts}
@@ -129,16 +122,6 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         for report in shown:
             logger.warning("%s", report)
     return PreparedData(tokenizer, sets, shown, train, sizes, stream)
-
-
-def _check_stream(corpus: Corpus, on_invalid: str) -> ValidationReport:
-    """Validate files before training. The report on the stream of a dataset, which is not read, has no lines."""
-    if not isinstance(corpus, ParallelText):
-        return ValidationReport(str(corpus))
-    report = validate(corpus)
-    raise_if_invalid(report, on_invalid)
-    raise_if_empty(report)
-    return report
 
 
 def _tokenize(
@@ -180,10 +163,9 @@ def _stream(
     from ..data.bpe_dropout import BPEDropout
     from ..data.streaming import TokenBudgetStream
 
-    plain = len(corpora) == 1 and corpora[0] == CorpusSpec(corpora[0].text)  # without weight and languages
     mixture = CorpusMixture(corpora, [max(1, report.lines) for report in reports])
     return TokenBudgetStream(
-        corpora[0].text if plain else mixture,
+        corpora[0].text if len(corpora) == 1 and corpora[0].weight == 1 else mixture,
         tokenizer,
         run.args.max_tokens_per_batch,
         buffer_pairs=run.data.buffer_pairs,
@@ -199,24 +181,23 @@ def _stream(
 # The tokenizer and its languages
 
 
-def prepare_tokenizer(run: Run, texts: Sequence[Dataset | Corpus], lines: int) -> PreTrainedTokenizerBase:
+def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a run, which is trained first if the arguments name no saved one.
 
     Its `src_lang` and `tgt_lang` become the languages of the training corpora, if they are the same for all.
 
     Args:
         run: the run.
-        texts: the training corpora, read only if the tokenizer is trained.
-        lines: their number of lines; 0 if it is unknown.
+        lines: number of lines of the training corpora, which are read if the tokenizer is trained; 0 if unknown.
     """
     saved = run.model.model_name_or_path or run.model.tokenizer
     defaults = _default_languages(run.corpora["train"])
     if saved is None:
-        sample = chain.from_iterable(vocabulary_sample(text, lines or None) for text in texts)
+        sample = chain.from_iterable(vocabulary_sample(corpus.text, lines or None) for corpus in run.corpora["train"])
         options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE}
         if run.model.special_tokens:
             options["special_tokens"] = run.model.special_tokens
-        if languages := distinct_languages(corpus.languages for corpus in run.corpora["train"]):
+        if languages := distinct_languages(run.corpora["train"]):
             options |= {"languages": languages, **defaults}
         digest = fingerprint(run.corpora["train"])
         run.record(lambda job: train_tokenizer(job, sample, digest, options))
@@ -251,14 +232,14 @@ def train_tokenizer(job: Job, texts: Iterable[str], digest: Any, options: dict[s
     stage.finish([path])
 
 
-def distinct_languages(directions: Iterable[Sequence[str] | None]) -> list[str]:
-    """The codes of all languages of pairs of languages, in the order of their first use."""
-    return list(dict.fromkeys(chain.from_iterable(direction or () for direction in directions)))
+def distinct_languages(corpora: Iterable[CorpusSpec]) -> list[str]:
+    """The codes of all languages of corpora, in the order of their first use."""
+    return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))
 
 
 def _default_languages(corpora: Iterable[CorpusSpec]) -> dict[str, str]:
     """The `src_lang` and the `tgt_lang` of the tokenizer, if it is the same for all corpora."""
-    pairs = [corpus.languages for corpus in corpora if corpus.languages is not None]
+    pairs = [corpus.languages.codes for corpus in corpora if corpus.languages.codes]
     sides = zip(("src_lang", "tgt_lang"), zip(*pairs, strict=True), strict=False)
     return {name: codes[0] for name, codes in sides if len({*codes}) == 1}
 
@@ -269,8 +250,8 @@ def check_languages(sets: Mapping[str, Sequence[CorpusSpec]], model_args: ModelA
     Raises:
         ValueError: it does not.
     """
-    used = distinct_languages(corpus.languages for corpora in sets.values() for corpus in corpora)
-    available, origin = distinct_languages(corpus.languages for corpus in sets["train"]), "the training corpora"
+    used = distinct_languages(chain.from_iterable(sets.values()))
+    available, origin = distinct_languages(sets["train"]), "the training corpora"
     if (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
         tokenizer = load_tokenizer(saved)
         available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"

@@ -30,7 +30,7 @@ from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_c
 from .manifest import MANIFEST, TRAIN, Run, RunResult, check_shared, fingerprint, locked, open_job
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
-from .preparation import PreparedData, TokenizedSet, check_languages, check_lengths, prepare_data, with_digests
+from .preparation import PreparedData, TokenizedSet, check_languages, check_lengths, prepare_data
 from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
 
@@ -65,7 +65,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     check_languages(corpora, model)
     folder = Path(args.output_dir)
     with locked(folder):
-        run = Run(data, model, args, with_digests(corpora), Job(folder / MANIFEST))
+        run = Run(data, model, args, corpora, Job(folder / MANIFEST))
         run.job = call_on_main_process(lambda: open_job(run))
         check_shared(folder)
         is_trained = run.trained.is_finished
@@ -202,7 +202,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
     corpora = [
         {
             "name": str(corpus),
-            "languages": corpus.languages,
+            "languages": corpus.languages.codes or None,
             "pairs": size,
             "weight": corpus.weight,
             "tag": _tag_of(corpus, tags),

@@ -52,7 +52,7 @@ def exact_distribution(symbols, merges, dropout):
     return found
 
 
-@pytest.mark.parametrize(("dropout", "word"), [(0.1, "abcab"), (0.5, "abcab"), (0.3, "aaaa")])
+@pytest.mark.parametrize(("dropout", "word"), [(0.5, "abcab"), (0.3, "aaaa")])
 def test_segmentations_have_the_probabilities_of_the_algorithm(dropout, word):
     merges = [("b", "c"), ("a", "b"), ("a", "bc"), ("ab", "c"), ("abc", "ab"), ("a", "a"), ("aa", "aa")]
     tokens = sorted({*"abc", *map("".join, merges)})
@@ -60,12 +60,12 @@ def test_segmentations_have_the_probabilities_of_the_algorithm(dropout, word):
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     bpe_dropout, random = BPEDropout(tokenizer, dropout), np.random.default_rng(0)
-    ids, words, draws = tokenizer(word)["input_ids"], word_ids(tokenizer, word), 20_000
+    ids, words, draws = tokenizer(word)["input_ids"], word_ids(tokenizer, word), 10_000
     counts = Counter(tuple(tokenizer.convert_ids_to_tokens(bpe_dropout(ids, words, random))) for _ in range(draws))
     expected = exact_distribution(tuple(word), merges, dropout)
     assert sum(expected.values()) == pytest.approx(1)
     for symbols, probability in expected.items():
-        assert counts[symbols] / draws == pytest.approx(probability, abs=0.015)
+        assert counts[symbols] / draws == pytest.approx(probability, abs=0.02)
 
 
 def test_the_cache_is_bounded_and_does_not_change_the_result(monkeypatch):
@@ -76,7 +76,7 @@ def test_the_cache_is_bounded_and_does_not_change_the_result(monkeypatch):
     assert len(bpe_dropout._words) <= 3
 
 
-@pytest.mark.parametrize(("model_max_length", "max_length"), [(5, None), (5, 100), (1024, 5)])
+@pytest.mark.parametrize(("model_max_length", "max_length"), [(5, None), (1024, 5)])
 def test_a_text_exceeds_neither_the_limit_of_the_tokenizer_nor_that_of_the_model(model_max_length, max_length):
     tokenizer = RandomTransformerTokenizer(
         tokenizer_object=TOKENIZER.backend_tokenizer, model_max_length=model_max_length
@@ -86,16 +86,16 @@ def test_a_text_exceeds_neither_the_limit_of_the_tokenizer_nor_that_of_the_model
     assert bpe_dropout(ids, word_ids(tokenizer, "the cat"), np.random.default_rng(0)) == ids
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1.0])
-def test_invalid_rates_raise_value_error(dropout):
-    with pytest.raises(ValueError, match=f"bpe_dropout must be at least 0 and below 1, got {dropout}"):
-        BPEDropout(TOKENIZER, dropout)
-
-
-def test_a_tokenizer_without_merges_raises_value_error():
+def test_invalid_arguments_raise_value_error():
+    with pytest.raises(ValueError, match=r"bpe_dropout must be at least 0 and below 1, got 1\.0"):
+        BPEDropout(TOKENIZER, 1.0)
     words = RandomTransformerTokenizer.from_words(["a", "S", "E"], bos_token="S", eos_token="E")
     with pytest.raises(ValueError, match="bpe_dropout must be 0 for a tokenizer without BPE merges, got a WordLevel"):
         BPEDropout(words, 0.1)
+    tokens = training_set().remove_columns("source_words")
+    for rows in (tokens, tokens.to_list()):
+        with pytest.raises(ValueError, match="must be a Dataset with the columns source_words and target_words"):
+            BPEDropoutPairs(rows, BPEDropout(TOKENIZER, 0.1), seed=0)
 
 
 # Batches
@@ -134,7 +134,7 @@ def test_batches_have_as_many_pairs_as_without_dropout_and_little_padding():
     assert padded < 1.1 * sum(sum(map(sum, sides)) for sides in shapes)
 
 
-@pytest.mark.parametrize("weight", [0.5, 1.5, 2.0])
+@pytest.mark.parametrize("weight", [0.5, 2.0])
 def test_weights_select_the_same_pairs_as_without_dropout(weight):
     tokens = training_set(size=60)
     weights = np.where(np.arange(60) < 20, weight, 1.0)
@@ -160,13 +160,6 @@ def test_language_tags_are_not_segmented():
         assert row["input_ids"][0] == tokenizer.get_lang_id(source)
         assert row["labels"][0] == tokenizer.get_lang_id(target)
         assert tokenizer.decode(row["labels"], skip_special_tokens=True) == "the mat"
-
-
-def test_pairs_without_words_raise_value_error():
-    tokens = training_set().remove_columns("source_words")
-    for rows in (tokens, tokens.to_list()):
-        with pytest.raises(ValueError, match="must be a Dataset with the columns source_words and target_words"):
-            BPEDropoutPairs(rows, BPEDropout(TOKENIZER, 0.1), seed=0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -38,15 +38,13 @@ def test_token_ids_decode_to_the_texts(num_proc, tokenizer, tmp_path):
         assert (row["source_length"], row["target_length"]) == (len(row["input_ids"]), len(row["labels"]))
 
 
-def test_long_pairs_are_skipped_or_raise_error(tokenizer, tmp_path):
+def test_long_pairs_are_skipped(tokenizer, tmp_path):
     pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
     lengths = tokenize_pairs(pairs, tokenizer)[0]["source_length"][:]
     limit = max(lengths) - 1
     kept, report = tokenize_pairs(pairs, tokenizer, LengthLimits(source=limit))
     assert report.first == {TOO_LONG: [i + 1 for i, length in enumerate(lengths) if length > limit]}
     assert len(kept) == len(PAIRS) - report.invalid
-    with pytest.raises(ValueError, match=TOO_LONG):
-        tokenize_pairs(pairs, tokenizer, LengthLimits(source=limit), on_invalid="error")
     with pytest.raises(ValueError, match="at least one valid pair"):
         tokenize_pairs(pairs, tokenizer, LengthLimits(target=1))
 
@@ -77,34 +75,22 @@ def test_concurrent_processes_share_one_cache(tokenizer, tmp_path):
     assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2  # the pairs and their tokens
 
 
-def test_lengths_are_counted_without_length_columns():
-    rows = [{"input_ids": [4, 5, 2], "labels": [4, 2]}, {"input_ids": [2]}]
-    assert lengths_of(rows).tolist() == [[3, 2], [1, 0]]
+def test_lengths_are_those_of_columns_or_counted():
+    assert lengths_of([{"input_ids": [4, 5, 2], "labels": [4, 2]}, {"input_ids": [2]}]).tolist() == [[3, 2], [1, 0]]
+    columns = Dataset.from_list([{"source_length": i, "target_length": 2 * i} for i in range(9)])
+    assert lengths_of(columns.select([7, 1, 4]).select([2, 0])).tolist() == [[4, 8], [7, 14]]
     with pytest.raises(ValueError, match="must have a length, got generator"):
-        lengths_of(row for row in rows)
+        lengths_of(row for row in columns)
 
 
-def test_lengths_of_selected_rows():
-    rows = Dataset.from_list([{"source_length": i, "target_length": 2 * i} for i in range(9)])
-    for kept in (rows, rows.select([7, 1, 4]), rows.select(range(3, 6)), rows.select([7, 1, 4]).select([2, 0])):
-        assert lengths_of(kept).tolist() == [[row["source_length"], row["target_length"]] for row in kept]
-
-
-def test_vocabulary_sample_is_taken_at_equal_distances(tmp_path, monkeypatch):
-    """The validated dataset and the corpus yield the same sample, even with invalid lines."""
+def test_vocabulary_sample_is_taken_at_equal_distances_or_from_the_start(monkeypatch):
     monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)
     rows = [{"source": "" if i % 5 == 2 else f"source {i}", "target": f"target {i}"} for i in range(100)]
     corpus = DatasetText(Dataset.from_list(rows))
-    pairs, report = load_pairs(corpus, on_invalid="skip", cache_dir=tmp_path / "cache")
-    expected = [text for row in rows[::4] if row["source"] for text in row.values()]
-    assert list(vocabulary_sample(pairs, report.lines)) == list(vocabulary_sample(corpus, report.lines)) == expected
-
-
-def test_vocabulary_sample_of_a_corpus_of_unknown_length_is_its_start(monkeypatch):
-    monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)
-    rows = [{"source": f"source {i}", "target": f"target {i}"} for i in range(100)]
-    expected = [text for row in rows[:30] for text in row.values()]
-    assert list(vocabulary_sample(DatasetText(Dataset.from_list(rows)), None)) == expected
+    for lines, sample in ((100, rows[::4]), (None, rows[:30])):
+        assert list(vocabulary_sample(corpus, lines)) == [
+            text for row in sample if row["source"] for text in row.values()
+        ]
 
 
 def test_tokens_are_shared_by_runs_in_different_folders(tokenizer, tmp_path):

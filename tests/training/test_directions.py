@@ -9,6 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
 from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.data import CorpusMixture, CorpusSpec, ParallelText, TokenBudgetStream
+from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
 from modeling_random_transformer.training.model_init import load_tokenizer
 from tests.helpers.training import STEPS, arguments, run, write_corpus
@@ -80,10 +81,11 @@ def test_tags_are_on_both_sides_of_each_row(tmp_path, monkeypatch):
         first = tokenizer.convert_ids_to_tokens([row["input_ids"][0], row["labels"][0]])
         assert first == [f"__{code}__" for code in DIRECTIONS[index // 120]]
         assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
-    texts = [ParallelText(tmp_path / f"train.{source}", tmp_path / f"train.{target}") for source, target in DIRECTIONS]
-    mixture = CorpusMixture(
-        [CorpusSpec(text, 1.0, pair) for text, pair in zip(texts, DIRECTIONS, strict=True)], [120] * 3
-    )
+    texts = [
+        ParallelText(*(tmp_path / f"train.{side}" for side in pair), languages=LanguageTags(*pair))
+        for pair in DIRECTIONS
+    ]
+    mixture = CorpusMixture([CorpusSpec(text) for text in texts], [120] * 3)
     streamed = [row for batch in TokenBudgetStream(mixture, tokenizer, 200).epoch(0) for row in batch]
     assert sorted(map(_ids, streamed)) == sorted(map(_ids, rows))
 
@@ -152,7 +154,7 @@ def test_invalid_languages_raise_error(options, message, tmp_path):
 
 def test_the_languages_of_evaluation_sets(tmp_path):
     data = write_directions(tmp_path)
-    assert [corpus.languages for corpus in DataArguments(**data).corpora("test")] == list(DIRECTIONS)
+    assert [corpus.languages.codes for corpus in DataArguments(**data).corpora("test")] == list(DIRECTIONS)
     files = {name: data[name][:2] for name in ("test_source_file", "test_target_file")}
     with pytest.raises(ValueError, match=r"test_source_lang \(by default source_lang\) must be 1 or 2 language codes"):
         DataArguments(**data | files).corpora("test")
