@@ -1,21 +1,23 @@
 """Comparison of a teacher and its student on a test set: scores, speed and size in several dtypes."""
 
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..export.compare import time_interleaved
+from ..export.compare import folder_size, time_interleaved
 from ..inference import translate
 from ..inference.evaluation import score
-from ..inference.loading import load_models
+from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
 from ..ops_random_transformer import supports_native_matmul
 from ..utils import DTYPES
@@ -38,7 +40,7 @@ class Row:
         bleu: BLEU, 0 to 100.
         chrf: chrF++, 0 to 100.
         sentences_per_second: throughput on the test set.
-        megabytes: size of the weights (10⁶ bytes).
+        megabytes: size of the saved weights (10⁶ bytes).
         signature: sacrebleu's signature of BLEU.
     """
 
@@ -65,6 +67,8 @@ def compare(
 ) -> list[Row]:
     """Translate a test set with saved models or ensembles in each dtype, in turns, because the load may change.
 
+    As in the evaluation of the training, sentences of any length are translated; learned positions truncate them.
+
     Args:
         models: the models.
         pairs: the test set.
@@ -73,6 +77,7 @@ def compare(
         options: the options of `translate`.
     """
     sources, references = map(list, zip(*pairs, strict=True))
+    options = {**options, "max_source_tokens": sys.maxsize}
     rows = []
     for dtype in DTYPES:
         if dtype == "bfloat16" and device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
@@ -80,16 +85,16 @@ def compare(
         names = [name for name, folders in models.items() if dtype != "int8" or all(map(can_quantize, folders))]
         loaded = [load_models(models[name], dtype, device, argument=name) for name in names]
         calls = [
-            partial(translate, sources, model, tokenizer, **options, **language_options(tokenizer, languages))
+            partial(translate, sources, model, tokenizer, **options | language_options(tokenizer, languages))
             for model, tokenizer in loaded
         ]
         start = time.perf_counter()
         translations = [call() for call in calls]
         times = time_interleaved(calls, ROUNDS if time.perf_counter() - start < LONG else 1)
-        for name, (model, _), texts, seconds in zip(names, loaded, translations, times, strict=True):
+        for name, texts, seconds in zip(names, translations, times, strict=True):
             scores, speed = score(texts, references), len(sources) / statistics.median(seconds)
-            bleu, chrf = scores["bleu"], scores["chrf"]
-            rows.append(Row(name, dtype, bleu["score"], chrf["score"], speed, megabytes(model), bleu["signature"]))
+            bleu, chrf, size = scores["bleu"], scores["chrf"], saved_size(models[name], dtype)
+            rows.append(Row(name, dtype, bleu["score"], chrf["score"], speed, size, bleu["signature"]))
     return sorted(rows, key=lambda row: [*models].index(row.model))
 
 
@@ -98,9 +103,12 @@ def can_quantize(folder: Path) -> bool:
     return AutoConfig.from_pretrained(folder).model_type == RandomTransformerConfig.model_type
 
 
-def megabytes(model: PreTrainedModel) -> float:
-    """The size of the weights, of which shared ones count once, in megabytes (10⁶ bytes)."""
-    return sum({tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}.values()) / 1e6
+def saved_size(folders: Sequence[Path], dtype: str) -> float:
+    """The size of the weights of models when they are saved in this dtype, in megabytes (10⁶ bytes)."""
+    with TemporaryDirectory() as temporary, silence_transformers():
+        for number, folder in enumerate(folders):
+            load_translator(folder, dtype)[0].save_pretrained(Path(temporary) / str(number))
+        return folder_size(temporary, "**/*.safetensors")
 
 
 def table(rows: Sequence[Row]) -> str:

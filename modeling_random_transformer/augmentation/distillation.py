@@ -5,7 +5,6 @@ teacher and student are compared. `distillation/job.json` in the output folder r
 """
 
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -103,9 +102,7 @@ def distill(
     models = {"teacher": teacher, "student": [folder]}
 
     def compare_models() -> dict[str, Any]:
-        # Sentences of any length, as in the evaluation of the training; learned positions truncate longer ones.
-        options = {**args.generation_kwargs, "max_source_tokens": sys.maxsize}
-        rows = compare(models, [*pairs_of([test])], test.languages, args.device, options)
+        rows = compare(models, [*pairs_of([test])], test.languages, args.device, args.generation_kwargs)
         return {"rows": [asdict(row) for row in rows]}
 
     facts = run_stage(record, "comparison", inputs, compare_models, may_change=True)
