@@ -80,9 +80,9 @@ def check_text(text: Any, index: int) -> None:
         raise TextError(index, f"texts must be Unicode, got {shown}: {error}.") from error
 
 
-def check_type(name: str, value: Any, expected: Any, allowed: str, reserved: Sequence[Any] = ()) -> None:
+def check_type(name: str, value: Any, expected: Any, allowed: str) -> None:
     """Check an optional argument."""
-    if value is not None and (not isinstance(value, expected) or value in reserved):
+    if value is not None and not isinstance(value, expected):
         raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 

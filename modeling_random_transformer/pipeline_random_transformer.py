@@ -168,14 +168,8 @@ class Seq2SeqPipeline(Pipeline):
         """The arguments of `preprocess`, `_forward` and `postprocess`."""
         check_type("prefix", prefix, str, "a string")
         check_type("target_prefix", target_prefix, str | list | tuple, "a string or a list of strings")
-        for name, flag in (
-            ("truncation", truncation),
-            ("return_scores", return_scores),
-            ("return_tokens", return_tokens),
-        ):
+        for name, flag in drop_none(truncation=truncation, return_scores=return_scores).items():
             check_type(name, flag, bool, "True or False")
-        reserved = ("", "score", "tokens")
-        check_type("return_key", return_key, str, "a string other than '', 'score' and 'tokens'", reserved)
         check_positive(or_none=True, max_source_tokens=max_source_tokens, max_batch_tokens=max_batch_tokens)
         earlier = vars(self).get("_preprocess_params", {}).get("languages", LanguageTags())
         languages = replace(earlier, **drop_none(**vars(LanguageTags.of(self.tokenizer, src_lang, tgt_lang))))

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import torch
@@ -33,7 +32,6 @@ from transformers import (
     RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
-    TextIteratorStreamer,
     TextStreamer,
     logging,
     pipeline,
@@ -181,13 +179,6 @@ class TestGeneration:
         config = GenerationConfig(max_new_tokens=3)
         assert texts_of(pipe(TEXTS, generation_config=config)) == one_by_one(*hand, generation_config=config)
 
-    def test_max_length_overrides_saved_max_new_tokens(self, model, tokenizer):
-        """generate() itself would prefer the saved `max_new_tokens`."""
-        model = copy.deepcopy(model)
-        model.generation_config.max_new_tokens = 9
-        answers = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")(TEXTS, max_length=4)
-        assert texts_of(answers) == one_by_one(model, tokenizer, TEXTS, max_new_tokens=3)
-
     @pytest.mark.parametrize(("first", "then"), [("max_new_tokens", "max_length"), ("max_length", "max_new_tokens")])
     def test_call_overrides_lengths_without_a_warning(self, model, tokenizer, first, then):
         """generate() warns if it gets both `max_length` and `max_new_tokens`."""
@@ -221,11 +212,6 @@ class TestGeneration:
         own_pipe.model.config.prefix = prefix
         assert texts_of(own_pipe(TEXTS, batch_size=4, **SHORT)) == expected
         assert texts_of(own_pipe(TEXTS, prefix="", **SHORT)) != expected
-
-    def test_dropout_is_disabled(self, tokenizer):
-        model = random_translator(dropout=0.5)
-        expected = one_by_one(model, tokenizer, TEXTS, **SHORT)
-        assert texts_of(Seq2SeqPipeline(model.train(), tokenizer)(TEXTS, **SHORT)) == expected
 
     def test_token_type_ids_are_not_passed_to_generate(self, own_pipe):
         """generate() of an encoder-decoder does not accept them."""
@@ -459,13 +445,6 @@ class TestStreamer:
         assert pipe(TEXTS[0], streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True), **SHORT) == expected
         assert capsys.readouterr().out.strip() == expected["generated_text"].strip()
 
-    def test_streams_from_a_thread(self, own_pipe):
-        streamer = TextIteratorStreamer(own_pipe.tokenizer, skip_special_tokens=True, timeout=1200)
-        thread = Thread(target=own_pipe, args=(TEXTS[0],), kwargs={"streamer": streamer, **SHORT})
-        thread.start()
-        assert "".join(streamer) == own_pipe(TEXTS[0], **SHORT)["generated_text"]
-        thread.join()
-
 
 class TestErrors:
     @pytest.mark.parametrize("inputs", [None, b"text", {"text": "text"}], ids=["None", "bytes", "dict"])
@@ -495,7 +474,6 @@ class TestErrors:
             {"truncation": "longest_first"},
             {"max_source_tokens": True},
             {"max_batch_tokens": 0},
-            {"return_key": "score"},
             {"prefix": 3},
             {"batch_size": 2.0},
         ],

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..inputs_random_transformer import longest_target
 from ..utils.text import encode_lines, one_line, read_lines
 from .alignments import alignments
-from .loading import check_finite, load_translator
+from .loading import load_translator
 from .scoring import PairScore, score_pairs
 from .translation import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
@@ -34,7 +34,6 @@ __all__ = [
     "TranslationOptions",
     "align_file",
     "alignments",
-    "check_finite",
     "encode_lines",
     "load_translator",
     "longest_target",

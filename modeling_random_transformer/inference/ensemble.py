@@ -23,7 +23,6 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..generation_random_transformer import RandomTransformerGenerationMixin
 from ..inputs_random_transformer import LanguageTags, tokenizer_languages
-from ..ops_random_transformer import token_loss
 
 __all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM"]
 
@@ -111,7 +110,6 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
-        labels: Tensor | None = None,
         member_inputs: Sequence[dict[str, Any]] | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
@@ -124,26 +122,22 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
             input_ids: source ids, `[batch, source_len]`.
             attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
             decoder_input_ids: target ids, shifted right, `[batch, target_len]`.
-            labels: target ids, `[batch, target_len]`, -100 for positions to ignore; see the members' `forward`.
             member_inputs: the arguments of each member, instead of the others, during `generate()`.
             **kwargs: other arguments of all members.
 
         Returns:
-            The logits, and with labels the mean cross-entropy of the averaged logits in nats per token.
+            The logits.
         """
         kwargs["return_dict"] = True
         if member_inputs is None:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-            member_inputs = [inputs | {"labels": labels, "use_cache": False}] * len(self.members)
+            member_inputs = [inputs | {"use_cache": False}] * len(self.members)
             kwargs.pop("use_cache", None)
         outputs = [member(**own, **kwargs) for member, own in zip(self.members, member_inputs, strict=True)]
         caches = [output.past_key_values for output in outputs]
-        logits = average([output.logits for output in outputs])
-        return Seq2SeqLMOutput(
-            loss=None if labels is None else token_loss(logits, labels, self.config.vocab_size),
-            logits=logits,
-            past_key_values=None if None in caches else EnsembleCache(caches),
-        )
+        dtype = torch.promote_types(outputs[0].logits.dtype, torch.float32)
+        logits = torch.stack([output.logits.to(dtype) for output in outputs]).mean(dim=0)
+        return Seq2SeqLMOutput(logits=logits, past_key_values=None if None in caches else EnsembleCache(caches))
 
     def prepare_inputs_for_generation(
         self,
@@ -203,17 +197,6 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
             else:
                 cache.reorder_cache(beam_idx)
         return past_key_values
-
-
-def average(logits: Sequence[Tensor]) -> Tensor:
-    """The average of several tensors, in float32 at least; a single one is returned unchanged."""
-    if len(logits) == 1:
-        return logits[0]
-    dtype = torch.promote_types(logits[0].dtype, torch.float32)
-    total = logits[0].to(dtype, copy=True)
-    for other in logits[1:]:
-        total += other
-    return total.div_(len(logits))
 
 
 def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:

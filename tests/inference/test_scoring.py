@@ -281,14 +281,10 @@ class TestCommand:
         score = json.loads(capsysbinary.readouterr().out)
         assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
 
-    @pytest.mark.parametrize(
-        ("line", "reason"),
-        [(b"one\n", "without exactly one source and one target"), (b"\xe9\tb\n", "not UTF-8")],
-    )
-    def test_invalid_line_of_standard_input(self, folder, monkeypatch, capsys, line, reason):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + line)))
+    def test_invalid_line_of_standard_input(self, folder, monkeypatch, capsys):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n\xe9\tb\n")))
         assert self.run(folder) == 2
-        assert f"stdin must contain valid pairs only, but line 2 is {reason}." in capsys.readouterr().err
+        assert "stdin must contain valid pairs only, but line 2 is not UTF-8." in capsys.readouterr().err
 
     def test_columns_are_selected_by_key(self, folder, tmp_path, monkeypatch, capsysbinary):
         (tmp_path / "plain.tsv").write_text("the boy\tel libro\n")

@@ -152,17 +152,6 @@ class TestLearnedPositions:
     def limited_model(self):
         return random_translator(position_embedding="learned", max_position_embeddings=20)
 
-    def test_error_names_the_index_of_a_long_text(self, limited_model, tokenizer):
-        with pytest.raises(
-            ValueError,
-            match=r"^index 2: texts must have at most 20 tokens.*got 41. To truncate it, set max_source_tokens",
-        ):
-            translate(["the", "", "the" * 40], limited_model, tokenizer)
-
-    def test_max_source_tokens_truncates(self, limited_model, tokenizer):
-        cut = translate(["the" * 40, "the" * 19], limited_model, tokenizer, max_source_tokens=20)
-        assert cut[0] == cut[1]
-
     def test_positions_limit_targets(self, limited_model, tokenizer):
         """A translation has at most as many tokens as there are positions."""
         assert longest_target(15, limited_model.config) == 20

@@ -2,9 +2,9 @@
 
 import pytest
 
-from modeling_random_transformer.inference import longest_target, translate, translate_file
+from modeling_random_transformer.inference import longest_target, translate_file
 from modeling_random_transformer.inference import translation_files as files
-from tests.helpers.translation import random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
 
@@ -83,15 +83,3 @@ class TestLimits:
         assert longest_target(300, translator.config, max_new_tokens=7) == 7
         learned = random_translator(position_embedding="learned", max_position_embeddings=60).config
         assert longest_target(16, learned) == longest_target(16, learned, max_new_tokens=99) == 60
-
-    def test_tokenizer_limits_sources(self, translator):
-        tokenizer = random_tokenizer()
-        tokenizer.model_max_length = 20
-        texts = ["the boy", "the" * 40]
-        limit = r"at most 20 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
-        with pytest.raises(
-            ValueError,
-            match=rf"^index 1: texts must have {limit}, got 41. To truncate it, set max_source_tokens or, in Python",
-        ):
-            translate(texts, translator, tokenizer, max_new_tokens=2)
-        assert len(translate(texts, translator, tokenizer, max_new_tokens=2, max_source_tokens=50)) == 2
