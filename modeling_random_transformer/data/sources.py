@@ -131,10 +131,10 @@ class ParallelText:
         Raises:
             ValueError: a side is standard input or another pipe.
         """
-        return self._fingerprint
+        return self._digests
 
     @cached_property
-    def _fingerprint(self) -> str:
+    def _digests(self) -> str:
         self.require_files()
         files = " ".join(file_digest(Path(path)) for path in (self.source, self.target) if path is not None)
         return files if self.target else " ".join([files, self.source_key, self.target_key, *self.languages.codes])

@@ -135,7 +135,7 @@ def check_generation_config(folder: Path) -> None:
     with name_file_in_errors(GENERATION):
         for name, value in GenerationConfig.from_pretrained(folder).to_dict().items():
             ids = value if isinstance(value, list) else [value]
-            if name.endswith("_token_id") and value is not None and {type(token) for token in ids} != {int}:
+            if name.endswith("token_id") and value is not None and {type(token) for token in ids} != {int}:
                 raise ValueError(f"{name} must be a token id or several, got {format_value(value)}.")
 
 
