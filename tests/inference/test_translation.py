@@ -322,6 +322,11 @@ class TestInterruption:
 @pytest.mark.usefixtures("_state_on_cpu")
 class TestResume:
     @pytest.fixture
+    def model(self):
+        """A model of its own: the record has a digest of its configuration, which other tests may have completed."""
+        return random_translator()
+
+    @pytest.fixture
     def resume(self, tmp_path, model, tokenizer):
         """A function that resumes a killed translation, with the same or with other arguments."""
         source, output = tmp_path / "source.txt", tmp_path / "output.txt"
