@@ -77,9 +77,7 @@ class Job:
         """
         current = json.loads(json.dumps(inputs))  # compared as they are read
         record = None if restart else self.stages.get(name)
-        if record is None:
-            record = self.stages[name] = StageRecord(current)
-        differences = changes(record.inputs, current)
+        differences = {} if record is None else changes(record.inputs, current)
         other = {key: pair for key, pair in differences.items() if not may_change(key, *pair)}
         if other:
             listed = "; ".join(f"{key} was {was}, now {now}" for key, (was, now) in other.items())
@@ -87,13 +85,14 @@ class Job:
                 f"{self.path.parent} must contain an earlier attempt with the same inputs and options, got one with "
                 f"other values ({listed}): {self.advice}."
             )
-        stage = Stage(self, record)
-        if differences:
-            record.inputs, record.is_finished = current, False
-        elif record.is_finished and stage.changed_files():
-            record.is_finished = False
+        if record is None:
+            record = StageRecord()
+        elif not differences and not (record.is_finished and Stage(self, record).changed_files()):
+            return Stage(self, record)
+        self.stages[name] = record
+        record.inputs, record.is_finished = current, False
         self.write()
-        return stage
+        return Stage(self, record)
 
     def write(self) -> None:
         """Write the record atomically."""

@@ -48,19 +48,9 @@ def new_model(**overrides):
 
 
 def new_trainer(model, tokenizer, folder, **overrides):
-    options = {
-        "learning_rate": 3e-3,
-        "warmup_steps": 20,
-        "per_device_train_batch_size": 32,
-        "per_device_eval_batch_size": 32,
-        "save_strategy": "no",
-        "logging_steps": 10,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "predict_with_generate": True,
-        "generation_max_length": 10,
-    }
+    options = {"learning_rate": 3e-3, "warmup_steps": 5, "save_strategy": "no", "logging_steps": 10, "use_cpu": True}
+    options |= {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 32, "generation_max_length": 10}
+    options |= {"report_to": "none", "disable_tqdm": True, "predict_with_generate": True}
     return Seq2SeqTrainer(
         model=model,
         args=Seq2SeqTrainingArguments(output_dir=str(folder), **options | overrides),
@@ -95,7 +85,7 @@ LEARNING = {
 
 @pytest.mark.parametrize("options", LEARNING)
 def test_the_loss_decreases(options, tokenizer, tmp_path):
-    trainer = new_trainer(new_model(), tokenizer, tmp_path, max_steps=30, **LEARNING[options])
+    trainer = new_trainer(new_model(), tokenizer, tmp_path, max_steps=12, logging_steps=3, **LEARNING[options])
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < 0.9 * losses[0]
@@ -105,15 +95,8 @@ def test_accumulated_batches_equal_one_large_batch(tokenizer, tmp_path):
     """The loss of a step is the mean over all of its tokens, regardless of how they are split."""
     losses = []
     for size, accumulated in ((32, 1), (8, 4)):
-        trainer = new_trainer(
-            new_model(),
-            tokenizer,
-            tmp_path,
-            max_steps=5,
-            logging_steps=1,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=accumulated,
-        )
+        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+        trainer = new_trainer(new_model(), tokenizer, tmp_path, max_steps=3, logging_steps=1, **options)
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -70,19 +70,18 @@ def parse_dataclasses(
     parser = Parser(program, description, classes)
     flags = list(argv)
     if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
-        recipe = read_recipe(Path(flags[0]), known={action.dest for action in parser._actions})
-        flags = [*to_flags(recipe), *flags[1:]]
+        flags = [*to_flags(read_recipe(Path(flags[0]))), *flags[1:]]
     *parsed, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
     if unknown:
         parser.error(f"arguments must be among those of --help, got {' '.join(unknown)}.")
     return tuple(parsed)
 
 
-def read_recipe(path: Path, known: set[str]) -> dict[str, Any]:
+def read_recipe(path: Path) -> dict[str, Any]:
     """The arguments in a YAML or JSON file (JSON is YAML).
 
     Raises:
-        ValueError: the file is missing or damaged, or contains a name that is not in `known`.
+        ValueError: the file is missing or damaged.
     """
     import yaml
 
@@ -94,9 +93,6 @@ def read_recipe(path: Path, known: set[str]) -> dict[str, Any]:
         raise ValueError(f"{path} must be YAML or JSON, got {type(error).__name__}: {error}") from error
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
-    unknown = sorted(str(name) for name in recipe if name not in known)
-    if unknown:
-        raise ValueError(f"{path} must contain only argument names, got {', '.join(unknown)}.")
     return recipe
 
 

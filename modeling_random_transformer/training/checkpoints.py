@@ -8,7 +8,6 @@ this run are removed. It is renamed last, after all other files are synced to di
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,53 +19,41 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel, TrainerState
 
 from ..utils.atomic_files import write_atomically
 from ..utils.errors import first_line
 
 MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.json"
-WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
-STREAM_REPORT = "stream_report.json"  # the report of a streamed training set, up to the step of the checkpoint
-_NAME = re.compile(r"checkpoint-(\d+)")
+WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 
 def all_checkpoints(run: str | os.PathLike) -> list[Path]:
     """The checkpoint folders of a run, complete or not, in the order of their steps."""
-    folders = [path for path in Path(run).glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(folders, key=step_of)
+    folders = [path for path in Path(run).glob("checkpoint-*") if path.is_dir()]
+    return sorted((path for path in folders if path.name.partition("-")[2].isdecimal()), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
     """The optimizer step of a checkpoint."""
-    match = _NAME.fullmatch(checkpoint.name)
-    if match is None:
-        raise ValueError(f"checkpoint must be a folder named checkpoint-STEP, got {checkpoint}.")
-    return int(match.group(1))
+    return int(checkpoint.name.partition("-")[2])
 
 
 def is_complete(checkpoint: Path) -> bool:
     """Whether every file listed in the marker exists with its full size."""
-    return (checkpoint / MARKER).is_file() and not _changed_files(checkpoint)
+    return not _changed_files(checkpoint)
 
 
 def _changed_files(checkpoint: Path) -> list[str]:
     """The names of the files that are missing or have another size than in the marker of a finished checkpoint."""
-    sizes = _sizes(checkpoint)
-    if not sizes:
-        return [MARKER]
-    files = {name: checkpoint / name for name in sizes}
-    return [name for name, path in files.items() if not path.is_file() or path.stat().st_size != sizes[name]]
+    files = {name: (checkpoint / name, size) for name, size in _marker(checkpoint).get("files", {MARKER: -1}).items()}
+    return [name for name, (path, size) in files.items() if not path.is_file() or path.stat().st_size != size]
 
 
-def _sizes(checkpoint: Path) -> dict[str, int]:
-    return _marker(checkpoint / MARKER).get("files", {})
-
-
-def _marker(path: Path) -> dict[str, Any]:
+def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
     """The content of a marker; empty if it is missing or damaged."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads((checkpoint / name).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
 
@@ -104,26 +91,21 @@ def is_last(checkpoint: Path, max_steps: int, epochs: float) -> bool:
         max_steps: number of steps of the run; -1 if `epochs` determines its length.
         epochs: number of epochs of the run if `max_steps` is -1.
     """
-    state = json.loads((checkpoint / STATE).read_text())
-    stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
-    if stopping is not None:
-        patience, counter = (
-            stopping[part][f"early_stopping_patience{suffix}"]
-            for part, suffix in (("args", ""), ("attributes", "_counter"))
-        )
-        if counter >= patience:
-            return True
-    return state["global_step"] >= max_steps if max_steps > 0 else (state["epoch"] or 0) >= epochs
+    state = TrainerState.load_from_json(str(checkpoint / STATE))
+    is_stopped = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
+    if is_stopped and state.global_step < state.max_steps:
+        return True
+    return state.global_step >= max_steps if max_steps > 0 else state.epoch >= epochs
 
 
 def best_of(checkpoint: Path) -> Path | None:
     """The best checkpoint of the run at the time of this one; `None` if none was selected."""
-    best = json.loads((checkpoint / STATE).read_text())["best_model_checkpoint"]
+    best = TrainerState.load_from_json(str(checkpoint / STATE)).best_model_checkpoint
     return None if best is None else checkpoint.parent / Path(best).name
 
 
 def _check_writer(checkpoint: Path, run_id: str) -> None:
-    writers = [_marker(checkpoint / name).get("run") for name in (MARKER, UNFINISHED)]
+    writers = [_marker(checkpoint, name).get("run") for name in (MARKER, UNFINISHED)]
     if run_id not in writers and any(checkpoint.iterdir()):
         raise ValueError(
             f"output_dir must contain only checkpoints that this run has written, got {checkpoint}, which it has not: "
@@ -151,7 +133,7 @@ def mark_complete(checkpoint: Path) -> None:
     for path in files:
         _sync(path)
     sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
-    write_atomically(marker, [json.dumps({**_marker(marker), "files": sizes}, indent=2).encode()])
+    write_atomically(marker, [json.dumps({**_marker(checkpoint, UNFINISHED), "files": sizes}, indent=2).encode()])
     os.replace(marker, checkpoint / MARKER)
     _sync(checkpoint)
 
@@ -165,16 +147,11 @@ def remove_unfinished(run: str | os.PathLike) -> list[Path]:
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint. An interruption leaves an unfinished one: its marker is removed last."""
-    if (checkpoint / MARKER).exists():
-        os.replace(checkpoint / MARKER, checkpoint / UNFINISHED)
-    for path in checkpoint.glob("*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != UNFINISHED:
-            path.unlink()
-    if checkpoint.exists():
-        shutil.rmtree(checkpoint)
+    """Remove a checkpoint. It is renamed first, so that an interruption leaves no part of it under its name."""
+    removed = checkpoint.with_name(".removed")
+    shutil.rmtree(removed, ignore_errors=True)  # of a killed process
+    os.replace(checkpoint, removed)
+    shutil.rmtree(removed)
 
 
 def keep_newest(run: str | os.PathLike, limit: int | None, protected: set[Path]) -> None:
@@ -184,7 +161,7 @@ def keep_newest(run: str | os.PathLike, limit: int | None, protected: set[Path])
     complete = [path for path in all_checkpoints(run) if is_complete(path)]
     for path in complete[:-limit]:
         files = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
-        if path.resolve() not in protected and files <= {MARKER, *_sizes(path)}:
+        if path.resolve() not in protected and files <= {MARKER, *_marker(path)["files"]}:
             remove_checkpoint(path)
 
 
@@ -225,7 +202,7 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, computed in float64 and returned in their dtype.
 
     Args:
-        checkpoints: folders with `model.safetensors`, with shards and their index, or with adapter weights.
+        checkpoints: folders with `model.safetensors` or with adapter weights.
 
     Raises:
         ValueError: there is no checkpoint, or names and shapes differ between checkpoints.
@@ -251,27 +228,21 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
     Raises:
         ValueError: the checkpoints do not match the model, its adapter or each other.
     """
-    if checkpoints and (Path(checkpoints[0]) / ADAPTER).exists():
-        return _load_adapter(model, average_weights(checkpoints), checkpoints[0])
-    missing, unexpected = model.load_state_dict(_to_shards(average_weights(checkpoints), model), strict=False)
-    tied = set(model.all_tied_weights_keys)
-    if unexpected or set(missing) - tied:
-        config = type(AutoConfig.from_pretrained(checkpoints[0])).__name__
+    weights, missing = average_weights(checkpoints), set()
+    if (Path(checkpoints[0]) / ADAPTER).exists():
+        from peft import set_peft_model_state_dict  # installed if the model has an adapter
+
+        adapted: Any = set_peft_model_state_dict(model, weights)
+        unexpected = adapted.unexpected_keys
+    else:
+        result = model.load_state_dict(_to_shards(weights, model), strict=False)
+        missing, unexpected = {*result.missing_keys} - {*model.all_tied_weights_keys}, result.unexpected_keys
+        model.tie_weights()
+    if unexpected or missing:
         raise ValueError(
-            f"checkpoints must match the model, {type(model).__name__}: {config} in {checkpoints[0]} has unexpected "
-            f"{sorted(unexpected)} and lacks {sorted(set(missing) - tied)}."
+            f"checkpoints must match the model, {type(model).__name__}, got {checkpoints[0]}, which has unexpected "
+            f"{sorted(unexpected)} and lacks {sorted(missing)}."
         )
-    model.tie_weights()
-    return model
-
-
-def _load_adapter(model: PreTrainedModel, weights: dict[str, Tensor], folder: str | Path) -> PreTrainedModel:
-    from peft import set_peft_model_state_dict  # installed if the model has an adapter
-
-    loaded: Any = set_peft_model_state_dict(model, weights)
-    unexpected = loaded.unexpected_keys
-    if unexpected:
-        raise ValueError(f"checkpoints must match the model's adapter: {folder} has unexpected {sorted(unexpected)}.")
     return model
 
 
@@ -287,8 +258,6 @@ def _to_shards(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, 
 
 
 def _load_weights(folder: Path) -> dict[str, Tensor]:
-    if (folder / INDEX).exists():
-        return {name: w for path in sorted(folder.glob("model-*.safetensors")) for name, w in load_file(path).items()}
     return load_file(folder / (ADAPTER if (folder / ADAPTER).exists() else WEIGHTS))
 
 

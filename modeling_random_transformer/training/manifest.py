@@ -1,4 +1,4 @@
-"""What determines a run, the record of its progress, its result, and the lock on its output folder.
+"""What determines a run, the record of its progress, and its result.
 
 The record (`jobs.Job`) has the stages `"tokenizer"`, `"train"` and `"score SET"`. A resumed run compares its arguments
 and data with it. Values that determine the result must be equal. Changes of some other values are recorded.
@@ -7,7 +7,6 @@ and data with it. Values that determine the result must be equal. Changes of som
 import hashlib
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ..data.mixing import CorpusSpec
 from ..data.validation import ValidationReport
 from ..jobs import Job, Stage, StageRecord, changes
 from ..utils.digests import file_digest
-from ..utils.distributed import call_on_main_process, exclusive
+from ..utils.distributed import call_on_main_process
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete, step_of
 from .recipe import TranslationTrainingArguments
@@ -42,33 +41,27 @@ RECORDED = (*SELECTION, *SAVING, "gradient_accumulation_steps", "logging_steps",
 # Arguments that `recorded` replaces with the contents of their files, or that concern evaluation only.
 OTHER_FORM = (*FILES, *LANGUAGES, "model_name_or_path", "resume_from_checkpoint", "test_split", "tokenizer",
     "validation_split")  # fmt: skip
-# Free arguments that are not recorded, by the reason.
-FREE = {
-    "where the result is saved or published; may be secret": (
-        "hub_always_push", "hub_model_id", "hub_private_repo", "hub_revision", "hub_strategy", "hub_token",
-        "output_dir", "project", "push_to_hub", "report_to", "run_name", "trackio_bucket_id", "trackio_space_id",
-        "trackio_static_space_id",
-    ),
-    "what is logged and shown": (
-        "debug", "disable_tqdm", "include_for_metrics", "include_num_input_tokens_seen", "log_level",
-        "log_level_replica", "log_on_each_node", "logging_first_step", "logging_nan_inf_filter", "logging_strategy",
-        "skip_memory_metrics",
-    ),
-    "what a checkpoint contains besides the weights": (
-        "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "save_on_each_node", "save_only_model",
-    ),
-    "speed, memory and communication; the results are equal up to rounding": (
-        "activation_checkpointing", "activation_checkpointing_kwargs",
-        "dataloader_multiprocessing_context", "dataloader_num_workers", "dataloader_persistent_workers",
-        "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_broadcast_buffers",
-        "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout",
-        "eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "gradient_checkpointing",
-        "gradient_checkpointing_kwargs", "per_device_eval_batch_size", "preprocessing_num_workers",
-        "torch_empty_cache_steps", "use_cache", "use_cpu",
-    ),
-    "set by the launcher or by the recipe": ("do_eval", "do_predict", "do_train", "even_batches", "local_rank"),
-}  # fmt: skip
-_FREE = {name for names in FREE.values() for name in names}
+# Free arguments that are not recorded.
+FREE = (
+    # Where the result is saved or published; may be secret.
+    "hub_always_push", "hub_model_id", "hub_private_repo", "hub_revision", "hub_strategy", "hub_token", "output_dir",
+    "project", "push_to_hub", "report_to", "run_name", "trackio_bucket_id", "trackio_space_id",
+    "trackio_static_space_id",
+    # What is logged and shown.
+    "debug", "disable_tqdm", "include_for_metrics", "include_num_input_tokens_seen", "log_level", "log_level_replica",
+    "log_on_each_node", "logging_first_step", "logging_nan_inf_filter", "logging_strategy", "skip_memory_metrics",
+    # What a checkpoint contains besides the weights.
+    "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "save_on_each_node", "save_only_model",
+    # Speed, memory and communication; the results are equal up to rounding.
+    "activation_checkpointing", "activation_checkpointing_kwargs", "dataloader_multiprocessing_context",
+    "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory", "dataloader_prefetch_factor",
+    "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
+    "ddp_timeout", "eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object",
+    "gradient_checkpointing", "gradient_checkpointing_kwargs", "per_device_eval_batch_size",
+    "preprocessing_num_workers", "torch_empty_cache_steps", "use_cache", "use_cpu",
+    # Set by the launcher or by the recipe.
+    "do_eval", "do_predict", "do_train", "even_batches", "local_rank",
+)  # fmt: skip
 
 
 @dataclass
@@ -117,7 +110,7 @@ class RunResult:
         pairs: number of training pairs.
         learning_rate: peak learning rate.
         world_size: number of processes that finished the run.
-        corpora: name, languages (such as `["en", "de"]`), number of pairs, weight and tag of each training corpus.
+        corpora: name, languages (such as `["en", "de"]`), number of pairs and weight of each training corpus.
         reports: validation reports of the corpora.
         scores: metrics of the validation and test sets, by set and name of the metric.
     """
@@ -133,11 +126,6 @@ class RunResult:
     corpora: list[dict[str, Any]] = field(default_factory=list)
     reports: list[ValidationReport] = field(default_factory=list)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def locked(folder: Path) -> AbstractContextManager[None]:
-    """Lock an output folder: see `exclusive`."""
-    return exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress.")
 
 
 def check_folder(folder: Path) -> None:
@@ -173,7 +161,7 @@ def open_job(run: Run) -> Job:
     folder, inputs, newest = run.folder, recorded(run), newest_complete(run.folder)
     job = Job(folder / MANIFEST, advice="use another output_dir")
     earlier = job.stages.get(TRAIN)
-    facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []} if earlier is None else earlier.facts
+    facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []} if earlier is None else dict(earlier.facts)
     is_finished = earlier is not None and earlier.is_finished and not Stage(job, earlier).changed_files()
     is_extended = earlier is not None and is_finished and bool(changes(earlier.inputs, inputs))
     if is_extended or not is_finished:
@@ -185,10 +173,13 @@ def open_job(run: Run) -> Job:
         )
     resumes = is_finished or newest is not None  # otherwise, nothing has been trained
     stage = job.begin(TRAIN, inputs, restart=not resumes, may_change=_is_longer)
-    free = json.loads(json.dumps(_free_values(run.args), default=str))
-    if resumes and (changed := changes(facts["free"], free)):
+    values = {name: getattr(run.args, name, None) for name in (*RECORDED, *LENGTHS, "world_size")}
+    free = json.loads(json.dumps(values | {"random-transformer": __version__}, default=str))
+    changed = changes(facts.get("free", free), free)
+    if resumes and changed:
         facts["history"].append({"step": 0 if newest is None else step_of(newest), "changes": changed})
-    stage.note(**facts | {"free": free})
+    if changed or not resumes:
+        stage.note(**facts | {"free": free})
     return job
 
 
@@ -214,7 +205,7 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
         # The changed fields of a dataclass, the value of an enumeration member, or the argument itself.
         value = changed_arguments(value) or None if is_dataclass(value) else getattr(value, "value", value)
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        if entry.name not in _FREE and value != default:
+        if entry.name not in FREE and value != default:
             changed[entry.name] = value
     return changed
 
@@ -252,13 +243,6 @@ def recorded(run: Run) -> dict[str, Any]:
         values["resume_from_checkpoint"] = str(Path(start).resolve())
     # What is missing in the record, and compared as None, is the default.
     return json.loads(json.dumps({name: "None" if value is None else value for name, value in values.items()}))
-
-
-def _free_values(args: TranslationTrainingArguments) -> dict[str, Any]:
-    """The values that may change when a run is resumed."""
-    values = {name: getattr(args, name, None) for name in (*RECORDED, *LENGTHS, "world_size")}
-    values = {name: getattr(value, "value", value) for name, value in values.items()}
-    return {**values, "random-transformer": __version__}
 
 
 def selects(args: TranslationTrainingArguments) -> bool:

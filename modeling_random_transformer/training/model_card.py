@@ -14,7 +14,7 @@ from .. import __version__
 from ..utils.atomic_files import write_atomically
 from ..utils.text import markdown_table
 from .arguments import PRESET, ModelArguments
-from .manifest import Run, RunResult, changed_arguments, determining
+from .manifest import Run, RunResult, changed_arguments
 from .recipe import TranslationTrainingArguments
 
 CARD = "README.md"
@@ -130,19 +130,13 @@ def _summary(result: RunResult, model_args: ModelArguments) -> str:
 
 def _corpora(result: RunResult) -> str:
     """The training corpora with their languages and weights, if there are several corpora or languages."""
-    tagged = {corpus["tag"] for corpus in result.corpora if corpus.get("tag")}
-    if len(result.corpora) < 2 and not _languages(result) and not tagged:
+    if len(result.corpora) < 2 and not _languages(result):
         return ""
     rows = [
         (f"`{corpus['name']}`", "→".join(corpus["languages"] or ()), f"{corpus['pairs']:,}", f"{corpus['weight']:.3g}")
         for corpus in result.corpora
     ]
-    table = f"{markdown_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
-    seen = sum(corpus["pairs"] * corpus["weight"] for corpus in result.corpora)
-    for tag in sorted(tagged):
-        share = sum(corpus["pairs"] * corpus["weight"] for corpus in result.corpora if corpus.get("tag") == tag) / seen
-        table += f"The sources of {share:.0%} of the pairs of an epoch begin with the tag `{tag}`.\n\n"
-    return table
+    return f"{markdown_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
 
 
 def _languages(result: RunResult) -> list[str]:
@@ -155,9 +149,6 @@ def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> I
         if name != unused:
             value = getattr(args, name)
             yield f"`{name}`", getattr(value, "value", value)
-    for name, value in determining(args).items():
-        if name not in (*HYPERPARAMETERS, "learning_rate"):
-            yield f"`{name}`", value
     yield "`learning_rate`", result.learning_rate
     yield "`world_size`", result.world_size
 

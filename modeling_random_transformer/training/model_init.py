@@ -1,6 +1,5 @@
 """The initial model of a run: new, saved, or saved and frozen with a LoRA adapter; and its shards."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,14 @@ from transformers.distributed import DistributedConfig
 from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..jobs import changes
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import MIN_VOCAB_SIZE, added_tokens
 from ..utils.distributed import call_on_main_process
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .arguments import DROPOUTS, VOCAB_SIZE, ModelArguments, parse_overrides
-from .checkpoints import MARKER, all_checkpoints, is_complete, newest_complete
+from .checkpoints import MARKER, STATE, is_complete, newest_complete
 from .manifest import check_folder
 from .recipe import TranslationTrainingArguments
 
@@ -56,8 +56,9 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
                 f"vocab_size must be an integer of at least {least} (the special tokens and the 256 bytes), got "
                 f"{config.vocab_size}."
             )
-    if args.tp_size > 1:
-        _check_tensor_parallelism(config, args.tp_size)
+    for name in ("num_heads", "d_ff"):  # with shards of different sizes, dropout would differ between the processes
+        if (size := getattr(config, name)) % args.tp_size:
+            raise ValueError(f"{name} must be a multiple of tp_size={args.tp_size}, got {size}.")
     has_dropout = args.word_dropout or model_args.lora_rank is not None or any(getattr(config, x) for x in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
@@ -65,16 +66,6 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
         from ..data.bpe_dropout import bpe_merges
 
         bpe_merges(load_tokenizer(saved))
-
-
-def _check_tensor_parallelism(config: RandomTransformerConfig, tp_size: int) -> None:
-    """Check the sizes that must be divided evenly; those of the vocabulary and of weights without dropout need not."""
-    # With shards of different sizes, dropout would draw more random numbers in one process than in another, and the
-    # dropout masks of replicated activations would differ from then on.
-    for name in ("num_heads", "d_ff") if config.activation_dropout else ("num_heads",):
-        if (size := getattr(config, name)) % tp_size:
-            reason = " with activation_dropout" if name == "d_ff" else ""
-            raise ValueError(f"{name} must be a multiple of tp_size={tp_size}{reason}, got {size}.")
 
 
 def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
@@ -111,48 +102,30 @@ def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:
 
 
 def _check_folders(model_args: ModelArguments, output: Path, start: str | bool | None) -> None:
-    """Check that the output overwrites neither the initial model nor a different kind of result.
-
-    A folder with both an adapter and full weights would be ambiguous.
-    """
+    """Check that the output does not overwrite the initial model, and a checkpoint to start from."""
     initial = model_args.model_name_or_path
     if initial is not None and Path(initial).resolve().is_relative_to(output.resolve()):
         raise ValueError(
             f"output_dir must differ from model_name_or_path and not contain it, got {output} and {initial}."
         )
-    for folder in (output, *filter(is_complete, all_checkpoints(output))):
-        adapter = folder / "adapter_config.json"
-        rank = json.loads(adapter.read_bytes()).get("r") if adapter.is_file() else None
-        if rank != model_args.lora_rank and (adapter.is_file() or any(folder.glob("*.safetensors"))):
-            found = "the full weights of a model" if rank is None else f"an adapter of rank {rank}"
-            raise ValueError(
-                f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {found}."
-            )
     check_folder(output)
-    if isinstance(start, str):
-        _check_resume_from_checkpoint(start, output)
-
-
-def _check_resume_from_checkpoint(name: str, output: Path) -> None:
-    checkpoint = Path(name)
-    missing = [file for file in _training_state(checkpoint) if not (checkpoint / file).exists()]
-    if missing or ((checkpoint / MARKER).exists() and not is_complete(checkpoint)):
-        found = f"without {', '.join(missing)}" if missing else "with incomplete files"
-        raise ValueError(f"resume_from_checkpoint must be the folder of a complete checkpoint, got {name!r} {found}.")
-    newest = newest_complete(output)
-    if checkpoint.resolve().parent == output.resolve() and newest is not None and newest.name != checkpoint.name:
+    if not isinstance(start, str):
+        return
+    checkpoint, newest = Path(start), newest_complete(output)
+    files = {path.name for path in checkpoint.glob("*")}
+    states = ({"optimizer.pt", "scheduler.pt"}, {"optimizer.bin", "scheduler.pt"}, {"latest"})  # of FSDP2, DeepSpeed
+    is_partial = MARKER in files and not is_complete(checkpoint)
+    if is_partial or STATE not in files or not any(state <= files for state in states):
+        raise ValueError(f"resume_from_checkpoint must be the folder of a complete checkpoint, got {start!r}.")
+    if (
+        newest is not None
+        and checkpoint.resolve() != newest.resolve()
+        and checkpoint.resolve().parent == output.resolve()
+    ):
         raise ValueError(
             f"resume_from_checkpoint must be the newest checkpoint of output_dir, {newest.name}, or one of another "
-            f"run, got {name!r}."
+            f"run, got {start!r}."
         )
-
-
-def _training_state(checkpoint: Path) -> tuple[str, ...]:
-    """The names of the files and folders that a run resumes from."""
-    if (latest := checkpoint / "latest").is_file():  # DeepSpeed: names a folder with optimizer and scheduler
-        return "trainer_state.json", latest.read_text().strip()
-    optimizer = "optimizer.bin" if (checkpoint / "optimizer.bin").exists() else "optimizer.pt"  # of FSDP2
-    return "trainer_state.json", optimizer, "scheduler.pt"
 
 
 def _check_saved_model(folder: str, overrides: dict[str, Any]) -> RandomTransformerConfig:
@@ -189,12 +162,11 @@ def check_checkpoint(checkpoint: Path, model: TrainableModel) -> None:
     with reraise_as_value_error(f"resume_from_checkpoint must contain a model, got {checkpoint}"):
         saved = AutoConfig.from_pretrained(checkpoint)
     fields = vars(RandomTransformerConfig)["__annotations__"]
-    values = {name: (getattr(saved, name, None), getattr(model.config, name, None)) for name in fields}
-    different = [f"{name}: was {was}, now {now}" for name, (was, now) in values.items() if was != now]
+    different = changes(*({name: getattr(config, name, None) for name in fields} for config in (saved, model.config)))
     if different:
+        listed = "; ".join(f"{name}: was {was}, now {now}" for name, (was, now) in different.items())
         raise ValueError(
-            f"resume_from_checkpoint must be of the same architecture, got {checkpoint} of another "
-            f"({'; '.join(different)})."
+            f"resume_from_checkpoint must be of the same architecture, got {checkpoint} of another ({listed})."
         )
 
 
@@ -316,8 +288,6 @@ def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
         if type(module).__name__ in layers:
             fully_shard(module, reshard_after_forward=plugin.reshard_after_forward, **options)
     fully_shard(model, **options)
-    # Accelerate gathers the shards of a tied weight under each of its names; the copies are not saved.
-    model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))  # type: ignore[assignment]
     plugin.auto_wrap_policy = None  # Accelerate would look for the classes of the layers, which are replaced
 
 

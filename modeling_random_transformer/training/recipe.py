@@ -104,7 +104,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False
         self.accelerator_config.non_blocking = self.dataloader_pin_memory  # other copies wait for the device
-        for name, valid, allowed in (*self._values(), *self._combinations(), *self._devices()):
+        for name, valid, allowed in self._checks():
             if not valid:
                 value = getattr(self, name)
                 raise ValueError(f"{name} must be {allowed}, got {getattr(value, 'value', value)!r}.")
@@ -134,8 +134,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         # At least one step: the paper's formula is undefined without warm-up.
         return paper_peak_rate(d_model, max(1, self.get_warmup_steps(self.max_steps)))
 
-    def _values(self) -> Iterable[Check]:
-        """Checks of single arguments."""
+    def _checks(self) -> Iterable[Check]:
+        """Checks of single arguments, of combinations, and of what the hardware supports."""
         yield "max_tokens_per_batch", self.max_tokens_per_batch >= 2, "at least 2"
         for name in ("average_last", "num_beams", "tp_size", "fsdp_size"):
             yield name, getattr(self, name) >= 1, "at least 1"
@@ -150,10 +150,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         yield "max_steps", steps == -1 or (steps >= 1 and steps == int(steps)), "a positive integer, or -1 for epochs"
         for name, instead in UNSUPPORTED.items():
             yield name, getattr(self, name, _default(name)) == _default(name), f"unset, because {instead}"
-
-    def _combinations(self) -> Iterable[Check]:
-        """Checks of arguments that depend on others."""
-        epochs, steps = self.num_train_epochs, self.max_steps
+        epochs = self.num_train_epochs
         yield "num_train_epochs", steps == -1 or epochs == _default("num_train_epochs"), "unset unless max_steps is -1"
         yield "num_train_epochs", steps != -1 or epochs > 0, "positive"
         fraction = steps == -1 and self.learning_rate is None and 0 < self.warmup_steps < 1
@@ -172,9 +169,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 self.metric_for_best_model,
                 "set with early_stopping_patience, such as 'bleu'",
             )
-
-    def _devices(self) -> Iterable[Check]:
-        """Checks of what the hardware and the distribution of the weights support."""
         yield "save_on_each_node", not self.save_on_each_node, "False, since all nodes share output_dir"
         yield "fp16", not (self.fp16 and self.device.type == "cpu"), "False on a CPU, which supports bf16"
         for name in ("tp_size", "fsdp_size"):

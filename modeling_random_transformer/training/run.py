@@ -5,7 +5,6 @@ The record in the output folder (`jobs.Job`) contains the progress, so that the 
 """
 
 import copy
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -14,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy
 
-from ..data.mixing import CorpusSpec
-from ..data.sources import ParallelLine
 from ..data.validation import ValidationReport
 from ..inference.loading import limit_sources
-from ..inputs_random_transformer import language_id, tokenizer_languages
+from ..inputs_random_transformer import language_id
 from ..jobs import Job, Stage
 from ..ops_random_transformer import supports_native_matmul
-from ..utils.distributed import call_on_main_process
+from ..utils.distributed import call_on_main_process, exclusive
 from .arguments import DataArguments, ModelArguments
-from .checkpoints import STREAM_REPORT, best_of, is_last, load_average, newest_complete, save_atomically, step_of
-from .manifest import MANIFEST, TRAIN, Run, RunResult, check_shared, fingerprint, locked, open_job
+from .checkpoints import best_of, is_last, load_average, newest_complete, save_atomically, step_of
+from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, check_shared, fingerprint, open_job
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
 from .preparation import PreparedData, TokenizedSet, check_languages, check_lengths, prepare_data
@@ -64,7 +61,8 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
     check_languages(corpora, model)
     folder = Path(args.output_dir)
-    with locked(folder):
+    in_use = f"output_dir must not be in use, got {folder} with another run in progress."
+    with exclusive(folder / LOCK, in_use):
         run = Run(data, model, args, corpora, Job(folder / MANIFEST))
         run.job = call_on_main_process(lambda: open_job(run))
         check_shared(folder)
@@ -193,20 +191,15 @@ def _save_model(run: Run, trainer: TranslationTrainer) -> None:
 
 def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **facts: Any) -> None:
     """Record that the final model is saved, and the facts of a `RunResult`."""
-    sizes, reports, tags = data.corpus_sizes, data.reports, _tags(data.tokenizer)
+    sizes, reports = data.corpus_sizes, data.reports
     if data.stream is not None:
-        report = _stream_report(run, data.stream.report)
-        reports = [*reports, report]
-        if len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
+        report = data.stream.report
+        if report.lines:  # of a process that has trained
+            reports = [*reports, report]
+        if report.lines and len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
             sizes = [report.lines - report.invalid]
     corpora = [
-        {
-            "name": str(corpus),
-            "languages": corpus.languages.codes or None,
-            "pairs": size,
-            "weight": corpus.weight,
-            "tag": _tag_of(corpus, tags),
-        }
+        {"name": str(corpus), "languages": corpus.languages.codes or None, "pairs": size, "weight": corpus.weight}
         for corpus, size in zip(data.corpora, sizes, strict=True)
     ]
     facts |= {
@@ -219,28 +212,6 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
         "reports": [asdict(report) for report in reports],
     }
     run.record(lambda job: Stage(job, job.stages[TRAIN]).finish(sorted(run.folder.glob("*.safetensors")), **facts))
-
-
-def _tags(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The extra special tokens of a tokenizer, such as `<bt>`, except the tags of languages."""
-    languages = {language_id(tokenizer, code) for code in tokenizer_languages(tokenizer)}
-    tokens = map(str, tokenizer.extra_special_tokens)
-    return [token for token in tokens if tokenizer.convert_tokens_to_ids(token) not in languages]
-
-
-def _tag_of(corpus: CorpusSpec, tags: Sequence[str]) -> str | None:
-    """The tag that begins the first source, such as that of a back-translated corpus; `None` for none."""
-    first = next(corpus.text.lines(), None)
-    source = first.source if isinstance(first, ParallelLine) else ""
-    return next((tag for tag in tags if source.startswith(tag)), None)
-
-
-def _stream_report(run: Run, report: ValidationReport) -> ValidationReport:
-    """The report of a streamed training set. If this process trained no step, the newest checkpoint contains it."""
-    newest = newest_complete(run.folder)
-    if report.lines or newest is None or not (newest / STREAM_REPORT).is_file():
-        return report
-    return ValidationReport(**json.loads((newest / STREAM_REPORT).read_bytes()))
 
 
 # Scores

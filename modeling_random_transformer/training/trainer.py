@@ -1,12 +1,11 @@
 """`Seq2SeqTrainer` with the paper's recipe, token-budget batches and atomic checkpoints."""
 
 import copy
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,6 @@ from ..data.tokenization import lengths_of
 from ..inputs_random_transformer import longest_target, source_positions, target_positions
 from ..utils.distributed import call_on_main_process
 from .checkpoints import (
-    STREAM_REPORT,
     all_checkpoints,
     begin_checkpoint,
     check_checkpoints,
@@ -110,6 +108,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         if kwargs.get("compute_metrics") is not None:
             kwargs["compute_metrics"] = self._in_dataset_order(kwargs["compute_metrics"])
+        # A checkpoint contains a tied weight once. Otherwise transformers warns, and FSDP2 of Accelerate saves copies.
+        model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
         super().__init__(model=model, args=args, compute_loss_func=loss_function, **kwargs)
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
@@ -219,15 +219,12 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _loader(self, dataset: Dataset, sampler: Sampler, **options: Any) -> DataLoader:
         """Batches of the sampler, distributed over the processes."""
-        collator = self.data_collator
-        if self.args.remove_unused_columns:
-            collator = partial(_collate, collator)
-            if isinstance(dataset, Dataset):  # does not read the other columns
-                dataset = dataset.select_columns([name for name in COLUMNS if name in dataset.column_names])
+        if isinstance(dataset, Dataset):  # does not read the other columns
+            dataset = dataset.select_columns([name for name in COLUMNS if name in dataset.column_names])
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
-            collate_fn=collator,
+            collate_fn=partial(_collate, self.data_collator),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             **options,
@@ -464,8 +461,6 @@ class TranslationTrainer(Seq2SeqTrainer):
                 self.ema.save(self.model, folder, is_writer=self.args.should_save)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                if hasattr(self.train_dataset, "report"):  # of a stream
-                    (folder / STREAM_REPORT).write_text(json.dumps(asdict(self.train_dataset.report)))
                 mark_complete(folder)
         except Exception as error:
             if self.args.should_save:  # another process must not remove what this one still writes
@@ -481,12 +476,6 @@ class TranslationTrainer(Seq2SeqTrainer):
                 self.args.output_dir, self.checkpoint_limit, protected=set() if best is None else {Path(best).resolve()}
             )
         self.accelerator.wait_for_everyone()
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn about missing weights, except tied ones, which a checkpoint contains once."""
-        tied = getattr(self.model, "all_tied_weights_keys", {})
-        missing = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_best_model(self) -> None:
         super()._load_best_model()

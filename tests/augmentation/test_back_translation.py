@@ -15,7 +15,6 @@ from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.utils.compressed_files import open_binary, write_binary
 from tests.helpers.interruption import killed_after
-from tests.helpers.training import run, write_corpus
 from tests.helpers.translation import random_tokenizer, some_texts
 
 SHORT = {"max_new_tokens": 6, "progress": False}
@@ -221,22 +220,6 @@ def test_invalid_files(paths, translator, limited, tmp_path):
     with pytest.raises(ValueError, match=r"that can be translated, got .* 1 of 1 lines are invalid: 1 blank"):
         back_translate(*paths, translator, limited)
     assert not work.exists()
-
-
-@pytest.mark.usefixtures("_reset_accelerate")
-def test_model_card_states_the_synthetic_share(tmp_path):
-    write_corpus(tmp_path)
-    for name, tag in (("a", "<bt> "), ("b", "")):
-        synthetic = [f"{tag}{line}\n" for line in lines(tmp_path / f"train.{name}")[:40]]
-        (tmp_path / f"synthetic.{name}").write_text("".join(synthetic))
-    files = {
-        f"{side}_file": [str(tmp_path / f"{corpus}.{name}") for corpus in ("train", "synthetic")]
-        for side, name in (("source", "a"), ("target", "b"))
-    }
-    tests = dict.fromkeys(("test_source_file", "test_target_file"))
-    result = run(tmp_path, "out", **files, **tests, special_tokens=["<bt>"], max_steps=1, average_last=1)
-    card = (result.folder / "README.md").read_text()
-    assert "The sources of 25% of the pairs of an epoch begin with the tag `<bt>`." in card
 
 
 @pytest.mark.usefixtures("_reset_accelerate")

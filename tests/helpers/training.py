@@ -1,12 +1,13 @@
 """A small corpus, and training runs on it."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
+    RunResult,
     TranslationTrainingArguments,
     train_translation,
 )
@@ -24,7 +25,20 @@ def write_corpus(folder: Path) -> None:
         (folder / f"{name}.b").write_text("\n".join(word[::-1] for word in words) + "\n")
 
 
-def arguments(folder: Path, output: str, **options) -> dict:
+def write_corpora(folder: Path) -> dict[str, list[str]]:
+    """The corpus of `write_corpus` in two parts of 90 and 30 pairs, as arguments."""
+    write_corpus(folder)
+    for side in "ab":
+        lines = (folder / f"train.{side}").read_text().splitlines(keepends=True)
+        (folder / f"large.{side}").write_text("".join(lines[:90]))
+        (folder / f"small.{side}").write_text("".join(lines[90:]))
+    return {
+        f"{side}_file": [str(folder / f"{name}.{suffix}") for name in ("large", "small")]
+        for side, suffix in (("source", "a"), ("target", "b"))
+    }
+
+
+def arguments(folder: Path, output: str | Path, **options: Any) -> dict[str, Any]:
     return {
         "source_file": str(folder / "train.a"),
         "target_file": str(folder / "train.b"),
@@ -45,11 +59,10 @@ def arguments(folder: Path, output: str, **options) -> dict:
     }
 
 
-KINDS = (DataArguments, ModelArguments, TranslationTrainingArguments)
-
-
-def run(folder: Path, output: str, kinds: Sequence[type] = KINDS, **options):
+def run(folder: Path, output: str | Path, **options: Any) -> RunResult:
+    """Train with these arguments of all kinds."""
     given = arguments(folder, output, **options)
+    kinds: tuple[Any, ...] = (DataArguments, ModelArguments, TranslationTrainingArguments)
     return train_translation(
         *(kind(**{name: given[name] for name in given if name in kind.__dataclass_fields__}) for kind in kinds)
     )

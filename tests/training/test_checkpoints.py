@@ -22,7 +22,7 @@ from modeling_random_transformer.training.checkpoints import (
 )
 from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers.interruption import StoppedError, killed_after, stop
-from tests.helpers.trainer_worker import new_trainer
+from tests.helpers.trainer_worker import new_trainer, pairs
 from tests.helpers.training import STEPS, run, write_corpus
 
 
@@ -90,9 +90,7 @@ def test_a_finished_run_without_checkpoints_is_not_trained_from_step_0(copied):
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "adapter_model.safetensors", "tokenizer.json", "README.md", "pytorch_model.bin"]
-)
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json"])
 def test_a_model_without_a_manifest_is_an_error(name, tmp_path, monkeypatch):
     write_corpus(tmp_path)
     monkeypatch.setattr(run_module, "set_seed", None)  # raises before anything is read
@@ -122,44 +120,32 @@ def test_a_process_killed_while_saving_leaves_a_marked_checkpoint(tmp_path, monk
     def kill(*_args, **_kwargs):
         raise KeyboardInterrupt  # not an `Exception`, so that nothing is removed
 
+    short = {"max_steps": 2, "average_last": 1, "test_source_file": None, "test_target_file": None}
+
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "save_model", kill)
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, "out")
+            run(tmp_path, "out", **short)
     [killed] = all_checkpoints(tmp_path / "out")
     assert [path.name for path in killed.iterdir()] == [UNFINISHED]
     identity = json.loads((tmp_path / "out" / MANIFEST).read_text())["train"]["facts"]["run_id"]
     assert json.loads((killed / UNFINISHED).read_text())["run"] == identity != ""
-    assert run(tmp_path, "out").steps == STEPS
+    assert run(tmp_path, "out", **short).steps == 2
 
 
-def test_an_interrupted_removal_leaves_an_unfinished_checkpoint(tmp_path):
-    steps = 0
-    while True:
-        folder = tmp_path / str(steps)
-        path = checkpoint(folder, 2)
-        mark_complete(path)
-        assert is_complete(path)
-        if not killed_after(steps, lambda path=path: remove_checkpoint(path), folder):
-            break
-        check_checkpoints(folder, "run")
+@pytest.mark.parametrize("work", [mark_complete, remove_checkpoint])
+def test_an_interrupted_save_or_removal_leaves_no_part_that_looks_complete(work, tmp_path):
+    steps, is_killed = 0, True
+    while is_killed:
+        path = checkpoint(tmp_path / str(steps), 2)
+        if work is remove_checkpoint:
+            mark_complete(path)
+        is_killed = killed_after(steps, lambda path=path: work(path), path.parent)
+        check_checkpoints(path.parent, "run")  # raises an error for a complete one with missing files
         steps += 1
-    assert not path.exists()
-    assert steps > 4
-
-
-def test_an_interrupted_save_leaves_an_unfinished_checkpoint(tmp_path):
-    steps = 0
-    while True:
-        folder = tmp_path / str(steps)
-        folder.mkdir()
-        if not killed_after(steps, lambda folder=folder: mark_complete(checkpoint(folder, 2)), folder):
-            break
-        check_checkpoints(folder, "run")
-        assert steps == 0 or not any(map(is_complete, all_checkpoints(folder)[:-1]))
-        steps += 1
-    assert is_complete(folder / "checkpoint-2")
-    assert steps > 4
+    assert is_complete(path) == (work is mark_complete)
+    assert path.exists() == (work is mark_complete)
+    assert steps > 2
 
 
 def test_only_checkpoints_without_other_files_are_removed(tmp_path):
@@ -225,25 +211,11 @@ def test_a_tensor_parallel_group_counts_its_batch_once(tp_size, expected, monkey
 
 def test_intervals_of_a_resumed_run_are_those_of_its_arguments(tmp_path):
     """transformers restores those of the earlier run from the checkpoint."""
-    options = {"eval_strategy": "steps", "logging_steps": 4, "num_beams": 1, "save_total_limit": 9}
-    write_corpus(tmp_path)
-    files = {
-        f"validation_{side}_file": str(tmp_path / f"test.{name}") for side, name in (("source", "a"), ("target", "b"))
-    }
-    run(tmp_path, "out", **files, **options, average_last=1, save_steps=4, eval_steps=4, max_steps=4)
-    options["logging_steps"] = 1
-    run(tmp_path, "out", **files, **options, average_last=1, save_steps=3, eval_steps=2, max_steps=10)
-    assert [path.name for path in all_checkpoints(tmp_path / "out")] == [f"checkpoint-{n}" for n in (4, 6, 9, 10)]
-    history = json.loads((tmp_path / "out" / "checkpoint-10" / "trainer_state.json").read_text())["log_history"]
+    options = {"eval_dataset": pairs(4), "eval_strategy": "steps", "predict_with_generate": False}
+    new_trainer(tmp_path, **options, save_steps=4, eval_steps=4, logging_steps=4, max_steps=4).train()
+    resumed = new_trainer(tmp_path, **options, save_steps=3, eval_steps=2, logging_steps=1, max_steps=10)
+    resumed.train(resume_from_checkpoint=True)
+    assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (4, 6, 9, 10)]
+    history = resumed.state.log_history
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [4, 6, 8, 10]
     assert [entry["step"] for entry in history if "loss" in entry] == [4, 5, 6, 7, 8, 9, 10]
-    free = json.loads((tmp_path / "out" / MANIFEST).read_text())["train"]["facts"]["free"]
-    assert (free["save_steps"], free["eval_steps"], free["logging_steps"]) == (3, 2, 1)
-
-
-def test_a_deleted_model_is_saved_again(copied):
-    path = copied / "out" / "model.safetensors"
-    before = path.read_bytes()
-    path.unlink()
-    assert run(copied, "out").steps == STEPS
-    assert path.read_bytes() == before

@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
@@ -12,7 +11,7 @@ from modeling_random_transformer.data import CorpusMixture, CorpusSpec, Parallel
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
 from modeling_random_transformer.training.model_init import load_tokenizer
-from tests.helpers.training import STEPS, arguments, run, write_corpus
+from tests.helpers.training import arguments, run, write_corpus
 
 SIZES = "d_model=64,d_ff=128,encoder_layers=1,decoder_layers=1,num_heads=4,dropout=0,norm_order=pre"
 DIRECTIONS = (("a", "b"), ("a", "c"), ("b", "a"))
@@ -29,8 +28,7 @@ def write_directions(folder):
     return options | {f"{side}_lang": [pair[i] for pair in DIRECTIONS] for i, side in enumerate(("source", "target"))}
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch, capsys):
+def test_a_run_in_several_directions(tmp_path, monkeypatch, capsys):
     forced = []
     options = TranslationTrainer._generation_options
 
@@ -39,8 +37,8 @@ def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch, capsys):
         return options(self, inputs)
 
     monkeypatch.setattr(TranslationTrainer, "_generation_options", recorded)
-    data = write_directions(tmp_path) | {"streaming": streaming, "num_beams": 1}
-    result = run(tmp_path, "out", **data, eval_strategy="steps", eval_steps=6, metric_for_best_model="bleu")
+    data = write_directions(tmp_path) | {"num_beams": 1, "max_steps": 2, "average_last": 1}
+    result = run(tmp_path, "out", **data, eval_strategy="steps", eval_steps=2, metric_for_best_model="bleu")
     directions = ("a-b", "a-c", "b-a")
     sets = {f"{split} {name}" for split in ("validation", "test") for name in (*directions, "mean")}
     assert set(result.scores) == sets
@@ -52,7 +50,7 @@ def test_a_run_in_several_directions(streaming, tmp_path, monkeypatch, capsys):
     assert "train.c` | a→c | 120 | 1 |" in card
     assert "| test b-a | bleu |" in card
     assert "language:\n- a\n- b\n- c\n" in card
-    state = json.loads((result.folder / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
+    state = json.loads((result.folder / "checkpoint-2" / "trainer_state.json").read_text())
     assert {f"eval_{name}_bleu" for name in directions} < set(state["log_history"][-1])
     assert AutoModelForSeq2SeqLM.from_pretrained(result.folder).generation_config.forced_bos_token_id is None
     monkeypatch.setattr(Trainer, "train", None)  # not to be called
@@ -164,22 +162,6 @@ def test_the_languages_of_evaluation_sets(tmp_path):
         run(tmp_path, "out", **data | files, test_source_lang="a", test_target_lang="d")
     with pytest.raises(ValueError, match="test_source_lang must be unset without source_lang, got"):
         DataArguments(**data | files | own | {"source_lang": None, "target_lang": None}).corpora("test")
-
-
-def test_the_recipe_of_four_directions(tmp_path, monkeypatch, capsys):
-    """On tiny files with the layout of Multi30k."""
-    recipe = Path(__file__).parents[2] / "examples" / "recipes" / "multi30k_four_directions.yaml"
-    folder = tmp_path / "data" / "multi30k"
-    folder.mkdir(parents=True)
-    for name, size in (("train", 12), ("val", 2), ("test2016", 2)):
-        for code, text in (("en", "a dog"), ("de", "ein Hund"), ("fr", "un chien")):
-            (folder / f"{name}.{code}").write_text("".join(f"{text} {i}\n" for i in range(size)))
-    monkeypatch.chdir(tmp_path)
-    small = ["--max_steps=2", "--save_steps=1", "--average_last=1", "--eval_steps=2", "--bf16=false", "--num_beams=1"]
-    sizes = "--config_overrides=d_model=16,d_ff=16,encoder_layers=1,decoder_layers=1"
-    assert command.main([str(recipe), *small, sizes, "--warmup_steps=1", "--vocab_size=300"]) == 0
-    sets = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("test")}
-    assert sets == {"en-de", "en-fr", "de-en", "fr-en", "mean"}
 
 
 @pytest.mark.long

@@ -36,21 +36,20 @@ def test_units_of_the_estimate():
     assert estimate().hours == pytest.approx(100_000 * 0.4 / 3600)
 
 
-@pytest.mark.parametrize(
-    ("devices", "expected"), [(1, (8, 6250)), (3, (3, 5555)), (4, (2, 6250)), (8, (1, 6250)), (16, (1, 3125))]
-)
+@pytest.mark.parametrize(("devices", "expected"), [(1, (8, 6250)), (3, (3, 5555)), (16, (1, 3125))])
 def test_accumulation_keeps_the_tokens_of_a_step(devices, expected):
     assert estimate().accumulation(devices) == expected
 
 
-@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 3}, {"train_weights": [2.0], "num_beams": 1}])
-def test_the_command_prints_the_estimate_and_saves_nothing(options, tmp_path, monkeypatch, capsys):
+def flags(folder, **options):
+    return [f"--{name}={value}" for name, value in arguments(folder, "out", **options).items()]
+
+
+def test_the_command_prints_the_estimate_and_saves_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 2)
     transformers.logging.set_verbosity_warning()  # commands of other tests raise the level, which hides the progress
     write_corpus(tmp_path)
-    given = arguments(tmp_path, "out", max_steps=5000, vocab_size=3000, **options)
-    flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in given.items()]
-    assert command.main([*flags, "--dry_run"]) == 0
+    assert command.main([*flags(tmp_path, max_steps=5000, vocab_size=3000), "--dry_run"]) == 0
     output, progress = capsys.readouterr()
     assert output.startswith("measured ")
     assert "5/5" in progress
@@ -64,18 +63,16 @@ def test_the_command_prints_the_estimate_and_saves_nothing(options, tmp_path, mo
 def test_bf16_warns_on_a_cpu_without_support_before_the_run(supported, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_module, "supports_native_matmul", lambda _: supported)
     write_corpus(tmp_path)
-    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", bf16=True).items()]
-    run_module.check_run(*command.parse_arguments(flags)[:3])
+    run_module.check_run(*command.parse_arguments(flags(tmp_path, bf16=True))[:3])
     assert ("no instructions for bf16" in caplog.text) == (not supported)
 
 
-@pytest.mark.parametrize("options", [{}, {"train_weights": 0.02}, {"train_weights": 2.5}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"train_weights": 2.5}], ids=str)
 def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, tmp_path, monkeypatch):
     monkeypatch.setattr(estimation, "STEPS", 2)
     write_corpus(tmp_path)
-    given = arguments(tmp_path, "out", vocab_size=3000, gradient_accumulation_steps=3, **options)
-    flags = [f"--{name}={value}" for name, value in given.items()]
-    result = estimation.dry_run(*command.parse_arguments(flags)[:3])
+    given = flags(tmp_path, vocab_size=3000, gradient_accumulation_steps=3, **options)
+    result = estimation.dry_run(*command.parse_arguments(given)[:3])
     assert result.parameters > 3000 * 16
     assert result.batch_tokens == 600
     assert 0.5 * 600 < result.step_tokens <= 600
@@ -86,14 +83,12 @@ def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options,
     ("options", "message"),
     [
         ({"max_steps": -1}, r"max_steps must be a positive integer for a dry run, got -1\."),
-        ({"max_tokens_per_batch": 4}, r"max_tokens_per_batch\) must be at least \d+, .*, got 4\."),
         ({"eval_strategy": "steps"}, r"eval_strategy must be 'no' without a validation set, got 'steps'\."),
     ],
 )
 def test_arguments_that_are_invalid_for_the_run(options, message, tmp_path, capsys):
     write_corpus(tmp_path)
-    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out", **options).items()]
-    assert command.main([*flags, "--dry_run"]) == 2
+    assert command.main([*flags(tmp_path, **options), "--dry_run"]) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -101,7 +96,6 @@ def test_invalid_lines_raise_or_are_skipped(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 1)
     write_corpus(tmp_path)
     (tmp_path / "train.a").write_text("\n" + "ab\n" * 119)
-    flags = [f"--{name}={value}" for name, value in arguments(tmp_path, "out").items()]
-    assert command.main([*flags, "--dry_run"]) == 2
+    assert command.main([*flags(tmp_path), "--dry_run"]) == 2
     assert "with an empty source or target (line 1)" in capsys.readouterr().err
-    assert command.main([*flags, "--dry_run", "--on_invalid=skip"]) == 0
+    assert command.main([*flags(tmp_path), "--dry_run", "--on_invalid=skip"]) == 0

@@ -8,7 +8,7 @@ from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.training import SmoothedCrossEntropy
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_loss_equals_the_formula(smoothing):
     logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
     log_probabilities = logits.log_softmax(-1)
@@ -22,7 +22,7 @@ def test_loss_equals_the_formula(smoothing):
     torch.testing.assert_close(loss({"logits": logits}, labels, num_items_in_batch=12), by_hand / 12)
 
 
-@pytest.mark.parametrize("rows_at_a_time", [1, 5, 1000])
+@pytest.mark.parametrize("rows_at_a_time", [5, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, overwrite, monkeypatch):
@@ -57,11 +57,9 @@ def test_logits_are_unchanged():
     torch.testing.assert_close(logits.detach(), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize(
-    ("label", "count"), [(-100, None), (-100, 0), (-100, torch.tensor(0)), (1, 0), (1, torch.tensor(0))], ids=str
-)
+@pytest.mark.parametrize(("label", "count"), [(-100, None), (-100, 0), (1, torch.tensor(0))], ids=str)
 def test_batch_of_ignored_labels_has_loss_and_gradient_0(label, count, overwrite, dtype):
     leaf = torch.randn(2, 3, 7, dtype=dtype, requires_grad=True)
     loss = SmoothedCrossEntropy(0.1, overwrite)({"logits": leaf * 1}, torch.full((2, 3), label), count)

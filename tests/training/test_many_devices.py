@@ -19,6 +19,7 @@ from tests.helpers.models import assert_near
 from tests.helpers.processes import run_on_two_processes
 from tests.helpers.training import run, write_corpus
 
+SHARDED = [pytest.param(kind, marks=pytest.mark.long) for kind in ("fsdp", "fsdp2", "tp")]
 WORKER = Path(many_devices_worker.__file__)
 
 

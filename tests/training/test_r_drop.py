@@ -19,7 +19,7 @@ def reference(logits, labels, smoothing, alpha, count):
     return (entropy + alpha * sum(divergences) / 2) / 2 / count
 
 
-@pytest.mark.parametrize("rows_at_a_time", [1, 4, 100])
+@pytest.mark.parametrize("rows_at_a_time", [4, 100])
 @pytest.mark.parametrize(("smoothing", "alpha"), [(0.0, 5.0), (0.1, 1.0)])
 def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, alpha, monkeypatch):
     monkeypatch.setattr(r_drop, "LOSS_CHUNK_CPU", rows_at_a_time * 11)
@@ -53,14 +53,8 @@ def test_equal_passes_have_no_divergence_and_one_pass_has_the_cross_entropy():
 
 
 def test_training_has_two_passes_and_evaluation_one(tmp_path, monkeypatch):
-    trainer = new_trainer(
-        tmp_path,
-        r_drop_alpha=5.0,
-        max_steps=1,
-        eval_dataset=pairs(6),
-        save_strategy="no",
-        gradient_accumulation_steps=2,
-    )
+    options = {"max_steps": 1, "save_strategy": "no", "gradient_accumulation_steps": 2}
+    trainer = new_trainer(tmp_path, r_drop_alpha=5.0, eval_dataset=pairs(6), **options)
     trainer.model.config.dropout = 0.1
     shapes = []
 

