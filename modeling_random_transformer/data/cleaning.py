@@ -11,6 +11,7 @@ from typing import Any
 from transformers.utils.logging import tqdm
 
 from ..utils.compressed_files import STANDARD_STREAM, create_binaries, file_format, is_standard_stream
+from ..utils.errors import printable
 from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
 from .readers import quoted
@@ -19,7 +20,6 @@ from .validation import ValidationReport
 
 EXAMPLES = 3  # for each reason
 SHOWN_CHARACTERS = 40  # of each text of the example in a table
-CONTROL_CHARACTERS = dict.fromkeys(range(32), " ")
 OUTPUTS = ("output", "output_target")
 SAMPLE_PAIRS = 10_000  # that determine the scripts
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
@@ -62,9 +62,8 @@ class CleaningReport(ValidationReport):
 
 
 def _shown(example: dict[str, Any]) -> str:
-    texts = (text.translate(CONTROL_CHARACTERS) for text in (example["source"], example["target"]) if text)
-    shown = [f"{text[:SHOWN_CHARACTERS]}…" if len(text) > SHOWN_CHARACTERS else text for text in texts]
-    return f"line {example['line']}" + (f": {' ||| '.join(shown)}" if shown else "")
+    texts = [printable(text, SHOWN_CHARACTERS) for text in (example["source"], example["target"]) if text]
+    return f"line {example['line']}" + (f": {' ||| '.join(texts)}" if texts else "")
 
 
 def clean_pairs(

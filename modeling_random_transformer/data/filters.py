@@ -113,10 +113,10 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         yield _length_filter(options)
     for side, names in scripts.items():
         if names and options.min_script_share:
-            yield _one_side(side, ScriptFilter(names, options.min_script_share), SCRIPT)
+            yield _one_side(side, script_filter(names, options.min_script_share), SCRIPT)
     for side in SIDES:
         if (language := getattr(options, f"{side}_lang")) is not None:
-            accepts = LanguageFilter(language, options.min_language_probability, argument=f"{side}_lang")
+            accepts = language_filter(language, options.min_language_probability, argument=f"{side}_lang")
             yield _one_side(side, accepts, LANGUAGE)
     if options.duplicates != "off":
         yield _duplicate_filter(options.duplicates)
@@ -190,30 +190,29 @@ def scripts_of(texts: Iterable[str]) -> list[str]:
     return [name for name, count in counts.most_common() if count >= SAMPLE_SHARE * counts.total()]
 
 
-class ScriptFilter:
-    """Accepts texts with at least a share of their letters in these scripts, and texts without letters.
+def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], bool]:
+    """A function that accepts texts with at least a share of their letters in these scripts, or without letters.
 
     Args:
         scripts: names of Unicode scripts.
         min_share: the least share of letters, 0 to 1.
     """
+    expected = "".join(rf"\p{{Script={name}}}" for name in scripts)
+    foreign_letter = regex.compile(rf"[{LETTER}--[{expected}]]", regex.V1)
+    accepted: set[str] = set()  # characters that are not foreign letters, as far as they have occurred
 
-    def __init__(self, scripts: Sequence[str], min_share: float):
-        expected = "".join(rf"\p{{Script={name}}}" for name in scripts)
-        self._foreign = regex.compile(rf"[{LETTER}--[{expected}]]", regex.V1)
-        self._min_share = min_share
-        self._accepted: set[str] = set()  # characters that are not foreign letters, as far as they have occurred
-
-    def __call__(self, text: str) -> bool:
-        if self._accepted.issuperset(text):
+    def accepts(text: str) -> bool:
+        if accepted.issuperset(text):
             return True
-        self._accepted.update(character for character in {*text} if not self._foreign.match(character))
-        foreign = sum(character not in self._accepted for character in text)
-        return not foreign or 1 - foreign / len(_LETTERS.findall(text)) >= self._min_share
+        accepted.update(character for character in {*text} if not foreign_letter.match(character))
+        foreign = sum(character not in accepted for character in text)
+        return not foreign or 1 - foreign / len(_LETTERS.findall(text)) >= min_share
+
+    return accepts
 
 
-class LanguageFilter:
-    """Accepts texts unless py3langid identifies them as another language with a sufficient probability.
+def language_filter(language: str, min_probability: float, argument: str) -> Callable[[str], bool]:
+    """A function that accepts texts unless py3langid identifies them as another language with this probability.
 
     py3langid (BSD license, a model of 139 languages in 5 MB, no download) is a naive Bayes classifier of byte
     sequences (Lui and Baldwin 2012). docs/how_to/clean.md has measurements. Short texts are accepted: their
@@ -227,22 +226,20 @@ class LanguageFilter:
     Raises:
         ValueError: py3langid is not installed or does not know the language.
     """
+    try:
+        identifier = _identifier()
+    except ImportError as error:
+        raise ValueError(
+            f"{argument} requires py3langid: pip install 'random-transformer[langid]', got {language!r} without it."
+        ) from error
+    if language not in identifier.labels:
+        raise ValueError(f"{argument} must be one of {', '.join(sorted(identifier.labels))}, got {language!r}.")
 
-    def __init__(self, language: str, min_probability: float, argument: str = "language"):
-        try:
-            identifier = _identifier()
-        except ImportError as error:
-            raise ValueError(
-                f"{argument} requires py3langid: pip install 'random-transformer[langid]', got {language!r} without it."
-            ) from error
-        if language not in identifier.labels:
-            raise ValueError(f"{argument} must be one of {', '.join(sorted(identifier.labels))}, got {language!r}.")
-        self._classify = identifier.classify
-        self._language, self._min_probability = language, min_probability
+    def accepts(text: str) -> bool:
+        found, probability = identifier.classify(text)
+        return found == language or probability < min_probability
 
-    def __call__(self, text: str) -> bool:
-        language, probability = self._classify(text)
-        return language == self._language or probability < self._min_probability
+    return accepts
 
 
 @lru_cache(maxsize=1)  # loading takes seconds

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count, islice
 from typing import Any
 
@@ -24,6 +24,7 @@ Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive li
 LINES_PER_CHUNK = 1000
 
 
+@dataclass(eq=False)
 class TokenBudgetStream(IterableDataset):
     """An infinite stream of batches over all epochs; each batch is a list of tokenized rows.
 
@@ -52,28 +53,24 @@ class TokenBudgetStream(IterableDataset):
             `max_tokens`, or an epoch has fewer pairs than there are processes.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus | CorpusMixture,
-        tokenizer: PreTrainedTokenizerBase,
-        max_tokens: int,
-        *,
-        buffer_pairs: int = 100_000,
-        limits: LengthLimits = LengthLimits(),  # noqa: B008 (immutable)
-        on_invalid: str = "error",
-        seed: int = 0,
-        pad_to_multiple_of: int = 1,
-        num_workers: int = 0,
-        bpe_dropout: BPEDropout | None = None,
-    ):
-        check_on_invalid(on_invalid)
-        self.corpus, self.tokenizer, self.max_tokens = corpus, tokenizer, max_tokens
-        self.buffer_pairs, self.limits, self.on_invalid, self.seed = buffer_pairs, limits, on_invalid, seed
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self.bpe_dropout = bpe_dropout
+    corpus: Corpus | CorpusMixture
+    tokenizer: PreTrainedTokenizerBase
+    max_tokens: int
+    _: KW_ONLY
+    buffer_pairs: int = 100_000
+    limits: LengthLimits = LengthLimits()  # noqa: RUF009 (immutable)
+    on_invalid: str = "error"
+    seed: int = 0
+    pad_to_multiple_of: int = 1
+    num_workers: int = 0
+    bpe_dropout: BPEDropout | None = None
+
+    def __post_init__(self) -> None:
+        check_on_invalid(self.on_invalid)
+        corpus = self.corpus
         texts = [part.text for part in corpus.corpora] if isinstance(corpus, CorpusMixture) else [corpus]
-        downloads = any(isinstance(text, DatasetText) and text.is_stream for text in texts)
-        self.num_workers = min(num_workers, 1) if downloads else num_workers
+        if any(isinstance(text, DatasetText) and text.is_stream for text in texts):
+            self.num_workers = min(self.num_workers, 1)
         self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
         self.set_share(0, 1, 1)
 
@@ -147,35 +144,28 @@ class TokenBudgetStream(IterableDataset):
                 else:  # skipped for any value of on_invalid
                     self.report.add(reason, row["line"])
 
-    def _chunks(self, epoch: int) -> Iterable["Chunk"]:
+    def _chunks(self, epoch: int) -> Iterable[Chunk]:
         corpus = replace(self.corpus, epoch=epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus
-        options: dict[str, Any] = {}
-        if self.num_workers:
-            # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
-            chunks = -(-self.buffer_pairs // (LINES_PER_CHUNK * self.num_workers))
-            options = {"prefetch_factor": max(2, chunks)}
+        # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
+        ahead = max(2, -(-self.buffer_pairs // (LINES_PER_CHUNK * max(1, self.num_workers))))
         return DataLoader(
             _Chunks(corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
             collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
+            prefetch_factor=ahead if self.num_workers else None,
             generator=torch.Generator(),  # the default generator would change the random state of dropout
-            **options,
         )
 
 
+@dataclass(eq=False)
 class _Chunks(IterableDataset):
     """The chunks of a corpus in order; worker w of n in a `DataLoader` tokenizes chunks w, w + n, w + 2n, …"""
 
-    def __init__(
-        self,
-        corpus: Corpus | CorpusMixture,
-        tokenizer: PreTrainedTokenizerBase,
-        bpe_dropout: BPEDropout | None,
-        seed: tuple[int, int],
-    ):
-        self.corpus, self.tokenizer = corpus, tokenizer
-        self.bpe_dropout, self.seed = bpe_dropout, seed
+    corpus: Corpus | CorpusMixture
+    tokenizer: PreTrainedTokenizerBase
+    bpe_dropout: BPEDropout | None
+    seed: tuple[int, int]
 
     def __iter__(self) -> Iterator[Chunk]:
         first, step = 0, 1

@@ -76,7 +76,7 @@ def test_table_is_sorted_and_shortened():
     lines = str(report).splitlines()
     assert [line.split()[0] for line in lines] == ["x:", "frequent", "rare", "not"]
     assert lines[1].endswith(f"line 1: {'s' * 40}… ||| t")
-    assert lines[3].endswith("line 6:  [2J a")
+    assert lines[3].endswith(r"line 6: \x1b[2J\ta")
     assert len(report.examples["frequent"]) == 3
     assert str(CleaningReport("empty")) == "empty: kept 0 of 0 pairs (0.00%)"
 

@@ -63,22 +63,6 @@ def test_a_pair_occurs_as_often_as_its_weight(rows, epoch):
     assert total.tolist() == (20 * weight).round().astype(int).tolist()
 
 
-@pytest.mark.parametrize(("pairs", "weight"), [(37, 0.1), (37, 1.75), (1, 0.6)])
-def test_all_pairs_of_a_corpus_occur_equally_often(pairs, weight):
-    lengths = np.random.default_rng(0).integers(1, 30, (pairs, 2))
-    selection = WeightedPairs(lengths, np.full(pairs, weight), seed=1)
-    occurrences = np.zeros(pairs, dtype=int)
-    for number in range(100):
-        epoch = selection.epoch(number)
-        epoch = epoch[epoch >= 0]
-        assert abs(len(epoch) - weight * pairs) < 1
-        occurrences += np.bincount(epoch, minlength=pairs)
-        assert occurrences.max() - occurrences.min() <= 1
-    assert occurrences == pytest.approx(100 * weight)
-    others = [WeightedPairs(lengths, np.full(pairs, weight), seed).epoch(0).tolist() for seed in range(2, 40)]
-    assert any(other != selection.epoch(0).tolist() for other in others)
-
-
 def test_the_selection_of_an_epoch_does_not_change():
     """A run resumes with the same pairs."""
     lengths = np.arange(24).reshape(12, 2)
@@ -89,6 +73,8 @@ def test_the_selection_of_an_epoch_does_not_change():
         [0, 5, 3, 6, 7, 8, 9, 10, 11, 9, 10, 11],
     ]
     assert selection.lengths[:3].tolist() == [[4, 5], [10, 11], [6, 7]]
+    others = [WeightedPairs(lengths, np.full(12, 1 / 3), seed).epoch(0).tolist() for seed in range(20)]
+    assert any(other != others[0] for other in others)
 
 
 @pytest.mark.parametrize(("pairs", "weight", "longest"), [(1, 0.1, 30), (3, 0.4, 5), (2, 0.01, 30)])

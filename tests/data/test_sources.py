@@ -35,11 +35,16 @@ def compress(path, suffix):
     return copy
 
 
-@pytest.mark.parametrize(("file_format", "suffix"), [("aligned", ".gz"), ("tsv", ".zst"), ("jsonl", ".gz")])
-def test_compressed_files_yield_the_same_lines(file_format, suffix, tmp_path):
-    corpus = write_pairs(tmp_path, file_format, [*PAIRS, (" ", "x")])
-    target = None if corpus.target is None else compress(corpus.target, suffix)
-    assert list(ParallelText(compress(corpus.source, suffix), target).lines()) == list(corpus.lines())
+@pytest.mark.parametrize(
+    ("file_format", "suffix"), [("aligned", ".gz"), ("tsv", ".zst"), ("jsonl", ".gz"), ("aligned", ""), ("tsv", "")]
+)
+def test_all_file_formats_yield_the_same_pairs(file_format, suffix, tmp_path):
+    corpus = write_pairs(tmp_path, file_format)
+    paths = [path for path in (corpus.source, corpus.target) if path is not None]
+    for path in paths:
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    read = ParallelText(*(compress(path, suffix) if suffix else path for path in paths))
+    assert list(read.lines()) == [ParallelLine(number, *pair) for number, pair in enumerate(PAIRS, start=1)]
 
 
 def test_truncated_file_raises_value_error(tmp_path):
@@ -72,14 +77,6 @@ def test_columns_of_tsv(keys, expected, tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("\ufeff" + TABLE)
     assert list(ParallelText(path, None, *keys).lines()) == expected
-
-
-@pytest.mark.parametrize("keys", [("en", "fr"), ("0", "1")])
-def test_unknown_column_of_tsv_raises_value_error(keys, tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text(TABLE)
-    with pytest.raises(ValueError, match=r"keys must be columns of .*a\.tsv, id, en, es, or their numbers, got '"):
-        list(ParallelText(path, None, *keys).lines())
 
 
 def test_columns_of_parquet(tmp_path):
@@ -135,14 +132,6 @@ def test_line_without_text_raises_value_error(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         list(read_texts(tmp_path / name))
-
-
-@pytest.mark.parametrize("file_format", ["aligned", "tsv", "jsonl"])
-def test_all_file_formats_yield_the_same_pairs(file_format, tmp_path):
-    corpus = write_pairs(tmp_path, file_format)
-    for path in filter(None, (corpus.source, corpus.target)):
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert list(corpus.lines()) == [ParallelLine(number, *pair) for number, pair in enumerate(PAIRS, start=1)]
 
 
 TEXTS = [('He said "hi"', "x"), ('"quoted"', "a\tb"), ("two\nlines", ' "'), ('"', 'a, "b"'), ('""a""', "\u2028")]
@@ -211,14 +200,21 @@ def test_columns_named_by_languages(name, content, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "names"), [('{"en": "dog", "id": 1}\n', "en, id"), (TRANSLATIONS, "translation, en, es")]
+    ("name", "content", "keys", "names"),
+    [
+        ("a.tsv", TABLE, ("en", "fr"), "id, en, es"),
+        ("a.tsv", TABLE, ("0", "1"), "id, en, es"),
+        ("a.jsonl", '{"en": "dog", "id": 1}\n', ("source", "target"), "en, id"),
+        ("a.jsonl", TRANSLATIONS, ("source", "target"), "translation, en, es"),
+    ],
 )
-def test_unknown_keys_of_json_objects_raise_value_error(content, names, tmp_path):
-    (tmp_path / "a.jsonl").write_text(content)
+def test_unknown_columns_raise_value_error(name, content, keys, names, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
     with pytest.raises(
-        ValueError, match=rf"keys must be columns of .*a\.jsonl, {names}, or their numbers, got 'source'"
+        ValueError, match=rf"keys must be columns of .*{name}, {names}, or their numbers, got '{keys[0]}"
     ):
-        list(ParallelText(tmp_path / "a.jsonl").lines())
+        list(ParallelText(path, None, *keys).lines())
 
 
 def test_invalid_lines_of_aligned_files(tmp_path):
