@@ -1,7 +1,7 @@
 """Training translation models from scratch: the paper's recipe on transformers' Trainer and Accelerate."""
 
 from .arguments import DataArguments, ModelArguments
-from .checkpoints import average_weights, is_complete, load_average, newest_complete
+from .checkpoints import average_weights, load_average, newest_complete
 from .estimation import DryRun, dry_run
 from .loss import SmoothedCrossEntropy
 from .manifest import RunResult
@@ -19,7 +19,6 @@ __all__ = [
     "TranslationTrainingArguments",
     "average_weights",
     "dry_run",
-    "is_complete",
     "load_average",
     "newest_complete",
     "paper_peak_rate",

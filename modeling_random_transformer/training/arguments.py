@@ -1,5 +1,6 @@
 """Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
+import ast
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,7 @@ from ..data.mixing import CorpusSpec, set_names
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import LANGUAGE_CODE
-from ..utils.compressed_files import check_readable
+from ..utils.errors import reraise_as_value_error
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 FILES = (
@@ -37,44 +38,26 @@ class DataArguments:
     of one file. In Python, a single file may also be given as a string.
     """
 
-    source_file: list[str] | None = HfArg(
-        default=None, help="Training sources: UTF-8 text, one per line; one or several files."
-    )
+    source_file: list[str] | None = HfArg(default=None, help="Training sources: one or several UTF-8 text files.")
     target_file: list[str] | None = HfArg(default=None, help="Training targets, aligned with source_file by line.")
-    train_file: list[str] | None = HfArg(
-        default=None, help="Training pairs in .tsv, .csv, .jsonl or .parquet files, also beside source_file."
-    )
-    train_weights: list[float] | None = HfArg(
-        default=None, help="How often each pair is seen per epoch, one number per training corpus: 2 for twice."
-    )
-    train_temperature: float | None = HfArg(
-        default=None, help="Weights of (size / largest size)^(1 / temperature - 1); 5 favors small corpora."
-    )
+    train_file: list[str] | None = HfArg(default=None, help="Training pairs: .tsv, .csv, .jsonl or .parquet files.")
+    train_weights: list[float] | None = HfArg(default=None, help="One per training corpus: 2 to see its pairs twice.")
+    train_temperature: float | None = HfArg(default=None, help="Weights by size; 5 favors small corpora.")
     validation_source_file: list[str] | None = HfArg(default=None, help="Validation sources.")
     validation_target_file: list[str] | None = HfArg(default=None, help="Validation targets.")
-    validation_file: list[str] | None = HfArg(
-        default=None, help="Validation pairs in .tsv, .csv, .jsonl or .parquet files."
-    )
+    validation_file: list[str] | None = HfArg(default=None, help="Validation pairs, in the formats of train_file.")
     test_source_file: list[str] | None = HfArg(default=None, help="Test sources.")
     test_target_file: list[str] | None = HfArg(default=None, help="Test targets.")
-    test_file: list[str] | None = HfArg(default=None, help="Test pairs in .tsv, .csv, .jsonl or .parquet files.")
-    source_lang: list[str] | None = HfArg(
-        default=None, help="Languages of the training sources, one for all corpora or one each: adds language tags."
-    )
+    test_file: list[str] | None = HfArg(default=None, help="Test pairs, in the formats of train_file.")
+    source_lang: list[str] | None = HfArg(default=None, help="Languages of the training sources, one or one each.")
     target_lang: list[str] | None = HfArg(default=None, help="Languages of the training targets.")
-    validation_source_lang: list[str] | None = HfArg(
-        default=None, help="Languages of the validation sources; default: those of the training corpora."
-    )
+    validation_source_lang: list[str] | None = HfArg(default=None, help="Validation sources; default: source_lang.")
     validation_target_lang: list[str] | None = HfArg(default=None, help="Languages of the validation targets.")
-    test_source_lang: list[str] | None = HfArg(
-        default=None, help="Languages of the test sources; default: those of the training corpora."
-    )
+    test_source_lang: list[str] | None = HfArg(default=None, help="Languages of test sources; default: source_lang.")
     test_target_lang: list[str] | None = HfArg(default=None, help="Languages of the test targets.")
     dataset_name: str | None = HfArg(default=None, help="Dataset name or folder for `datasets.load_dataset`.")
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of the dataset.")
-    dataset_revision: str | None = HfArg(
-        default=None, help="Branch, tag or commit of the dataset, such as 'refs/convert/parquet'."
-    )
+    dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of the dataset.")
     train_split: str | None = HfArg(default="train", help="Split of the dataset to train on.")
     validation_split: str | None = HfArg(default=None, help="Split of the dataset to validate on.")
     test_split: str | None = HfArg(default=None, help="Split of the dataset to test on.")
@@ -85,9 +68,7 @@ class DataArguments:
     on_invalid: str = HfArg(default="error", help="Treatment of invalid lines: 'error' or 'skip'.")
     max_source_length: int = HfArg(default=256, help="Skip training pairs with a longer source, in tokens.")
     max_target_length: int = HfArg(default=256, help="Skip training pairs with a longer target, in tokens.")
-    max_length_ratio: float | None = HfArg(
-        default=None, help="Skip training pairs whose longer side has more than this many times the other's tokens."
-    )
+    max_length_ratio: float | None = HfArg(default=None, help="Skip training pairs with a larger ratio of lengths.")
     preprocessing_num_workers: int | None = HfArg(default=None, help="Number of tokenization processes.")
 
     requires_train: ClassVar[bool] = True
@@ -97,27 +78,17 @@ class DataArguments:
             value = getattr(self, name)
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
-        for name in ("max_source_length", "max_target_length"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name} must be at least 2 (one token and the end token), got {getattr(self, name)}.")
-        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
-            raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
         texts = self._file_texts("train")
         if self.requires_train and not texts and self._dataset_split("train") is None:
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )
-        self._check_weights(max(1, len(texts)))
-        self._languages("train", max(1, len(texts)))
-
-    def _check_weights(self, count: int) -> None:
-        weights, temperature = self.train_weights, self.train_temperature
+        count, weights, temperature = max(1, len(texts)), self.train_weights, self.train_temperature
         if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
             raise ValueError(f"train_weights must be {count} positive numbers, one per training corpus, got {weights}.")
-        if temperature is not None and not 0 < temperature < float("inf"):
-            raise ValueError(f"train_temperature must be a positive number, got {temperature}.")
-        if temperature is not None and weights is not None:
-            raise ValueError(f"train_weights must be unset with train_temperature, got {weights}.")
+        if temperature is not None and (weights is not None or not 0 < temperature < float("inf")):
+            raise ValueError(f"train_temperature must be a positive number without train_weights, got {temperature}.")
+        self._languages("train", count)
 
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
@@ -155,44 +126,29 @@ class DataArguments:
 
     def _languages(self, split: str, count: int) -> Sequence[LanguageTags]:
         """The languages of each of `count` corpora of a split; by default those of the training corpora."""
-        own = [f"{PREFIXES[split]}{side}_lang" for side in ("source", "target")]
-        names = own if any(getattr(self, name) for name in own) else ["source_lang", "target_lang"]
-        source, target = (self._codes(name, count, split, inherited=names != own) for name in names)
-        if (source is None) != (target is None):
-            raise ValueError(f"{names[0]} and {names[1]} must be given together, got one of them.")
-        if source is None or target is None:
+        names = [f"{PREFIXES[split]}{side}_lang" for side in ("source", "target")]
+        if not any(getattr(self, name) for name in names):
+            names = ["source_lang", "target_lang"]
+        by_side = [getattr(self, name) for name in names]
+        if by_side == [None, None]:
             return [LanguageTags()] * count
-        if not self.source_lang:
-            raise ValueError(f"{names[0]} must be unset without source_lang, got {source}.")
-        return list(map(LanguageTags, source, target))
-
-    def _codes(self, name: str, count: int, split: str, inherited: bool) -> list[str] | None:
-        """The language codes of this argument, one for each of `count` corpora."""
-        codes: list[str] | None = getattr(self, name)
-        if codes is None:
-            return None
-        for code in codes:
-            if LANGUAGE_CODE.fullmatch(code) is None:
-                raise ValueError(f"{name} must be language codes such as 'en' and 'zh-Hans', got {code!r}.")
-        if len(codes) == 1 or (inherited and len(set(codes)) == 1):
-            return [codes[0]] * count
-        if len(codes) != count:
-            name = f"{split}_{name} (by default {name})" if inherited else name
-            raise ValueError(f"{name} must be 1 or {count} language codes, one per {split} corpus, got {codes}.")
-        return codes
+        if not all(by_side) or not self.source_lang:
+            raise ValueError(f"{names[0]} and {names[1]} must be given together, and with source_lang, got {by_side}.")
+        for name, codes in zip(names, by_side, strict=True):
+            for code in codes:
+                if LANGUAGE_CODE.fullmatch(code) is None:
+                    raise ValueError(f"{name} must be language codes such as 'en' and 'zh-Hans', got {code!r}.")
+            if len({*codes}) > 1 and len(codes) != count:
+                raise ValueError(f"{name} must be 1 or {count} language codes, one per {split} corpus, got {codes}.")
+        return list(map(LanguageTags, *((codes * count)[:count] for codes in by_side)))
 
     def _file_texts(self, split: str) -> list[ParallelText]:
         names = [f"{PREFIXES[split]}{side}_file" for side in ("source", "target")]
         sources, targets, single = (getattr(self, name) or [] for name in (*names, f"{split}_file"))
-        if bool(sources) != bool(targets):
-            raise ValueError(f"{names[0]} and {names[1]} must be given together, got one of them.")
         if len(sources) != len(targets):
             raise ValueError(
                 f"{names[0]} and {names[1]} must have the same number of files, got {len(sources)} and {len(targets)}."
             )
-        for name in (*names, f"{split}_file"):
-            for path in getattr(self, name) or ():
-                check_readable(name, path)
         files = [*zip(map(Path, sources), map(Path, targets), strict=True), *((Path(path), None) for path in single)]
         return [ParallelText(source, target, self.source_key, self.target_key) for source, target in files]
 
@@ -204,11 +160,9 @@ class DataArguments:
         if name is None:
             return []
         options = {"split": name, "revision": self.dataset_revision, "streaming": self.streaming and split == "train"}
-        try:
+        requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
+        with reraise_as_value_error(f"{requested} and {split}_split={name!r} must name a dataset"):
             dataset, version = load_split(str(self.dataset_name), self.dataset_config_name, **options)
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loading script, no longer supported
-            requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
-            raise ValueError(f"{requested} and {split}_split={name!r} must name a dataset: {error}") from error
         return [DatasetText(dataset, self.source_key, self.target_key, f"{self.dataset_name} {name}", version)]
 
 
@@ -216,26 +170,16 @@ class DataArguments:
 class ModelArguments:
     """The tokenizer and the architecture for training from scratch, or the model to fine-tune."""
 
-    tokenizer: str | None = HfArg(
-        default=None, help="Saved tokenizer or SentencePiece model (.model, .spm); default: train one."
-    )
-    vocab_size: int | None = HfArg(
-        default=None, help=f"Vocabulary size of a tokenizer that is trained; default: {VOCAB_SIZE}."
-    )
+    tokenizer: str | None = HfArg(default=None, help="Saved tokenizer or SentencePiece model; default: train one.")
+    vocab_size: int | None = HfArg(default=None, help=f"Size of a vocabulary that is trained; default: {VOCAB_SIZE}.")
     special_tokens: list[str] | None = HfArg(default=None, help="More special tokens of the tokenizer, such as '<bt>'.")
     preset: str | None = HfArg(default=None, help=f"Preset of RandomTransformerConfig; default: {PRESET}.")
-    config_overrides: str = HfArg(
-        default="", help='Configuration fields that override the preset: "d_model=256,dropout=0.2".'
-    )
+    config_overrides: str = HfArg(default="", help='Fields that override the preset: "d_model=256,dropout=0.2".')
     model_name_or_path: str | None = HfArg(default=None, help="Saved model to fine-tune.")
     lora_rank: int | None = HfArg(default=None, help="LoRA rank; the base model is frozen.")
-    lora_alpha: int | None = HfArg(
-        default=None, help="LoRA scaling: the update is multiplied by alpha / rank; default: 2 · rank."
-    )
+    lora_alpha: int | None = HfArg(default=None, help="LoRA scaling: alpha / rank; default: alpha of 2 · rank.")
     lora_dropout: float = HfArg(default=0.0, help="Dropout rate on the input of the LoRA layers.")
-    lora_target_modules: str = HfArg(
-        default="", help='Modules to adapt, such as "q_proj,v_proj,fc1"; default: those of peft.'
-    )
+    lora_target_modules: str = HfArg(default="", help='Modules to adapt, such as "q_proj,fc1"; default: those of peft.')
 
     def __post_init__(self) -> None:
         if self.model_name_or_path is not None:
@@ -251,9 +195,8 @@ class ModelArguments:
             )
         if self.lora_rank is None:
             self._check_unset("without lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
-        for name in ("lora_rank", "lora_alpha"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
+        for name in ("vocab_size", "lora_rank", "lora_alpha"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
 
     def _check_unset(self, reason: str, *names: str) -> None:
@@ -261,11 +204,6 @@ class ModelArguments:
             value = getattr(self, name)
             if value != getattr(type(self), name):
                 raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
-
-    @property
-    def lora_targets(self) -> list[str] | None:
-        """The modules to adapt; `None` selects peft's default."""
-        return [name.strip() for name in self.lora_target_modules.split(",") if name.strip()] or None
 
     def config(self, vocab_size: int, **special_ids: int) -> RandomTransformerConfig:
         """The model's configuration.
@@ -297,10 +235,6 @@ def parse_overrides(text: str) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for number in (int, float):
-        with suppress(ValueError):
-            return number(text)
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false", "none") else text)
     return text

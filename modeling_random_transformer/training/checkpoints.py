@@ -7,6 +7,7 @@ this run are removed. It is renamed last, after all other files are synced to di
 
 import errno
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ from transformers import PreTrainedModel, TrainerState
 
 from ..utils.atomic_files import write_atomically
 from ..utils.errors import first_line
+
+logger = logging.getLogger(__name__)
 
 MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.json"
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
@@ -46,8 +49,9 @@ def is_complete(checkpoint: Path) -> bool:
 
 def _changed_files(checkpoint: Path) -> list[str]:
     """The names of the files that are missing or have another size than in the marker of a finished checkpoint."""
-    files = {name: (checkpoint / name, size) for name, size in _marker(checkpoint).get("files", {MARKER: -1}).items()}
-    return [name for name, (path, size) in files.items() if not path.is_file() or path.stat().st_size != size]
+    sizes = _marker(checkpoint).get("files", {MARKER: -1})
+    present = {name: (checkpoint / name).stat().st_size for name in sizes if (checkpoint / name).is_file()}
+    return [name for name, size in sizes.items() if present.get(name) != size]
 
 
 def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
@@ -77,31 +81,29 @@ def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
             )
 
 
+def last_resumable(folder: str | os.PathLike, run_id: str, remove_others: bool) -> Path | None:
+    """`newest_complete` after `check_checkpoints`; optionally removes incomplete checkpoints of killed processes."""
+    check_checkpoints(folder, run_id)
+    for checkpoint in all_checkpoints(folder) if remove_others else ():
+        if not is_complete(checkpoint):
+            remove_checkpoint(checkpoint)
+            logger.warning("%s was incomplete and has been removed.", checkpoint)
+    return newest_complete(folder)
+
+
+def complete_checkpoints(run: str | os.PathLike) -> list[Path]:
+    """The complete checkpoints of a run, in the order of their steps."""
+    return [path for path in all_checkpoints(run) if is_complete(path)]
+
+
 def newest_complete(run: str | os.PathLike) -> Path | None:
     """The newest complete checkpoint of a run; `None` if there is none."""
-    complete = [path for path in all_checkpoints(run) if is_complete(path)]
-    return complete[-1] if complete else None
+    return next(reversed(complete_checkpoints(run)), None)
 
 
-def is_last(checkpoint: Path, max_steps: int, epochs: float) -> bool:
-    """Whether training ended with this checkpoint, at the last step or by early stopping.
-
-    Args:
-        checkpoint: a complete checkpoint.
-        max_steps: number of steps of the run; -1 if `epochs` determines its length.
-        epochs: number of epochs of the run if `max_steps` is -1.
-    """
-    state = TrainerState.load_from_json(str(checkpoint / STATE))
-    is_stopped = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
-    if is_stopped and state.global_step < state.max_steps:
-        return True
-    return state.global_step >= max_steps if max_steps > 0 else state.epoch >= epochs
-
-
-def best_of(checkpoint: Path) -> Path | None:
-    """The best checkpoint of the run at the time of this one; `None` if none was selected."""
-    best = TrainerState.load_from_json(str(checkpoint / STATE)).best_model_checkpoint
-    return None if best is None else checkpoint.parent / Path(best).name
+def state_of(checkpoint: Path) -> TrainerState:
+    """The state of the trainer in a complete checkpoint."""
+    return TrainerState.load_from_json(str(checkpoint / STATE))
 
 
 def _check_writer(checkpoint: Path, run_id: str) -> None:
@@ -131,19 +133,11 @@ def mark_complete(checkpoint: Path) -> None:
     marker = checkpoint / UNFINISHED
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path != marker]
     for path in files:
-        _sync(path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
     sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
     write_atomically(marker, [json.dumps({**_marker(checkpoint, UNFINISHED), "files": sizes}, indent=2).encode()])
     os.replace(marker, checkpoint / MARKER)
-    _sync(checkpoint)
-
-
-def remove_unfinished(run: str | os.PathLike) -> list[Path]:
-    """Remove the checkpoints of killed processes, after `check_checkpoints`, and return their folders."""
-    unfinished = [path for path in all_checkpoints(run) if not is_complete(path)]
-    for path in unfinished:
-        remove_checkpoint(path)
-    return unfinished
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
@@ -156,10 +150,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 def keep_newest(run: str | os.PathLike, limit: int | None, protected: set[Path]) -> None:
     """Keep the newest `limit` complete checkpoints, those in `protected` and those with other files."""
-    if limit is None or limit <= 0:
-        return
-    complete = [path for path in all_checkpoints(run) if is_complete(path)]
-    for path in complete[:-limit]:
+    for path in complete_checkpoints(run)[: -limit if limit else 0]:
         files = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
         if path.resolve() not in protected and files <= {MARKER, *_marker(path)["files"]}:
             remove_checkpoint(path)
@@ -209,10 +200,11 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
     """
     if not checkpoints:
         raise ValueError("checkpoints must name at least one folder, got none.")
-    first = _load_weights(Path(checkpoints[0]))
+    file = ADAPTER if (Path(checkpoints[0]) / ADAPTER).exists() else WEIGHTS
+    first = load_file(Path(checkpoints[0]) / file)
     total = {name: weight.to(torch.float64) for name, weight in first.items()}
     for folder in checkpoints[1:]:
-        weights = _load_weights(Path(folder))
+        weights = load_file(Path(folder) / file)
         if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in total.items()}:
             raise ValueError(f"checkpoints must have the same names and shapes, but those of {folder} differ.")
         for name, weight in weights.items():
@@ -255,20 +247,3 @@ def _to_shards(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, 
             weight = weight.to(parameter.device)
             weights[name] = distribute_tensor(weight, parameter.device_mesh, parameter.placements)
     return weights
-
-
-def _load_weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / (ADAPTER if (folder / ADAPTER).exists() else WEIGHTS))
-
-
-def to_local(weight: Tensor) -> Tensor:
-    """The shard of this process of a sharded weight; any other weight unchanged."""
-    return weight.to_local() if isinstance(weight, DTensor) else weight
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

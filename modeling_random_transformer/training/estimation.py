@@ -2,11 +2,9 @@
 
 import copy
 import math
-import shutil
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -15,13 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import PretrainedConfig, TrainerCallback, set_seed
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..data.mixing import CorpusSpec
-from ..data.sources import DatasetText, ParallelLine
+from ..data.sources import DatasetText
 from ..data.tokenization import lengths_of
-from ..data.validation import ValidationReport
 from ..jobs import Job
 from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
@@ -34,6 +31,7 @@ from .trainer import TranslationTrainer
 
 PAIRS, STEPS = 1000, 20
 WARM_UP_STEPS = 3  # not measured: memory is allocated and kernels are selected
+COUNTED_STEPS = 2  # whose operations are counted; a model is compiled in the next one
 DEVICES = (1, 2, 4, 8, 16)
 # The paper's estimates: training time × number of GPUs × their sustained single-precision speed (Table 2, footnote 5).
 PAPER_FLOPS = {"base": 3.3e18, "big": 2.3e19}
@@ -114,17 +112,19 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
-    with _temporary_folder() as folder:
+    with tempfile.TemporaryDirectory() as own:
+        folder = call_on_main_process(lambda: own)  # shared by all processes
         trainer = _trainer(data, model, _shortened(args, folder))
         trainer.train()
-    timer, devices = trainer.timer, args.world_size
+        seconds = _synchronized_time(args.device) - trainer.start
+    devices = args.world_size
     groups = devices // args.tp_size  # of devices with the same batch
-    share = args.max_steps / STEPS
+    step_tokens = float(trainer.tokens) * groups / STEPS
     return DryRun(
         steps=args.max_steps,
-        step_seconds=timer.seconds / STEPS,
-        step_tokens=float(trainer.tokens) * groups / STEPS,
-        flops=share * groups * trainer.measured_flops(),
+        step_seconds=seconds / STEPS,
+        step_tokens=step_tokens,
+        flops=args.max_steps * step_tokens * trainer.flops / trainer.counted_tokens,
         memory=peak_memory(args.device),
         parameters=trainer.model.num_parameters(),
         device=args.device.type,
@@ -132,16 +132,6 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
         batch_tokens=args.max_tokens_per_batch * args.gradient_accumulation_steps * groups,
         max_tokens_per_batch=args.max_tokens_per_batch,
     )
-
-
-@contextmanager
-def _temporary_folder() -> Any:
-    """A temporary folder that all processes share."""
-    folder = call_on_main_process(tempfile.mkdtemp)
-    try:
-        yield folder
-    finally:
-        call_on_main_process(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTrainingArguments:
@@ -158,10 +148,11 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
 def _trainer(
     data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> "MeasuredTrainer":
-    corpora = [
-        replace(corpus, text=first_pairs(corpus, data_args.on_invalid))
-        for corpus in replace(data_args, streaming=True).corpora("train")
-    ]
+    corpora = []
+    for corpus in replace(data_args, streaming=True).corpora("train"):
+        rows = [{"source": line.source, "target": line.target} for line in islice(corpus.text.lines(), PAIRS)]
+        text = DatasetText(Dataset.from_list(rows), name=str(corpus), languages=corpus.languages)
+        corpora.append(replace(corpus, text=text))
     check_languages({"train": corpora}, model_args)
     job = Job(Path(args.output_dir) / MANIFEST)
     data = prepare_data(Run(replace(data_args, streaming=False), model_args, args, {"train": corpora}, job), ["train"])
@@ -177,20 +168,6 @@ def _trainer(
     )
 
 
-def first_pairs(corpus: CorpusSpec, on_invalid: str) -> DatasetText:
-    """The valid pairs among the first `PAIRS` lines of a corpus."""
-    lines = list(islice(corpus.text.lines(), PAIRS))
-    report = ValidationReport(str(corpus), lines=len(lines))
-    rows = []
-    for line in lines:
-        if isinstance(line, ParallelLine):
-            rows.append({"source": line.source, "target": line.target})
-        else:
-            report.add(line.reason, line.number)
-    report.check(on_invalid)
-    return DatasetText(Dataset.from_list(rows), name=str(corpus), languages=corpus.languages)
-
-
 def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:
     """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
@@ -201,74 +178,33 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
 
 
 class MeasuredTrainer(TranslationTrainer):
-    """A trainer that records the duration and the shapes of the batches of each measured step."""
+    """A trainer that counts the operations of the first steps, and measures those after the warm-up."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.timer = Timer(self)
-        self.add_callback(self.timer)
-        self.shapes: list[tuple[int, int, int]] = []  # pairs, source_len and target_len of each batch
+    start, flops, counted_tokens = 0.0, 0, 0.0
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
-        batches, num_items = super().get_batch_samples(*args, **kwargs)
-        self.shapes += [(*batch["input_ids"].shape, batch["labels"].shape[1]) for batch in batches]
-        return batches, num_items
+        if self.state.global_step == COUNTED_STEPS:
+            self.counted_tokens = float(self.tokens)
+        if self.state.global_step == WARM_UP_STEPS:
+            self.tokens, self.start = 0, _synchronized_time(self.args.device)
+        return super().get_batch_samples(*args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.state.global_step >= COUNTED_STEPS:
+            return super().training_step(*args, **kwargs)
+        with FlopCounterMode(display=False) as counter:
+            loss = super().training_step(*args, **kwargs)
+        self.flops += counter.get_total_flops()
+        return loss
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Print nothing: the estimate follows."""
-
-    def measured_flops(self) -> float:
-        """Floating-point operations of the measured steps in this process."""
-        passes = 2 if self.args.r_drop_alpha else 1
-        return passes * sum(pairs * training_flops(self.model.config, *lengths) for pairs, *lengths in self.shapes)
-
-
-class Timer(TrainerCallback):
-    """Measures the time from the last warm-up step to the end of training."""
-
-    def __init__(self, trainer: MeasuredTrainer):
-        self.trainer = trainer
-        self.seconds = 0.0
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        if state.global_step == WARM_UP_STEPS:
-            self.seconds = -_synchronized_time(args.device)
-            self.trainer.tokens, self.trainer.shapes = 0, []  # without those of the warm-up steps
-        elif state.global_step == state.max_steps:
-            self.seconds += _synchronized_time(args.device)
 
 
 def _synchronized_time(device: torch.device) -> float:
     if device.type != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter()
-
-
-def training_flops(config: PretrainedConfig, source_len: int, target_len: int) -> int:
-    """Floating-point operations of the matrix products in training on one pair, with its padding.
-
-    A product of `[m, k]` and `[k, n]` has 2·m·k·n operations. The backward pass has twice those of the forward pass.
-
-    Args:
-        config: the model's configuration.
-        source_len: tokens of the source.
-        target_len: tokens of the target.
-    """
-    d_model = config.d_model
-    keys = config.num_heads * config.d_k
-    values = config.num_heads * config.d_v
-
-    def attention(queries: int, length: int) -> int:
-        """Projections of queries and outputs, projections of keys and values, and the attention itself."""
-        return (queries + length) * d_model * (keys + values) + queries * length * (keys + values)
-
-    def feed_forward(length: int) -> int:
-        return 2 * length * d_model * config.d_ff
-
-    encoder_layer = attention(source_len, source_len) + feed_forward(source_len)
-    decoder_layer = attention(target_len, target_len) + attention(target_len, source_len) + feed_forward(target_len)
-    logits = target_len * d_model * config.vocab_size
-    return 3 * 2 * (config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + logits)
 
 
 def peak_memory(device: torch.device) -> int:

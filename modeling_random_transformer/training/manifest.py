@@ -26,41 +26,36 @@ MANIFEST, LOCK, TRAIN = "training_manifest.json", ".training.lock", "train"
 # Files that a run saves. In a folder without a record, they are those of another program.
 MODEL_FILES = ("*.safetensors", "*.bin", "*.index.json", "config.json", "adapter_config.json", "generation_config.json",
     "tokenizer.json", "tokenizer_config.json", "README.md")  # fmt: skip
-TOKENIZER_FILES = ("tokenizer*", "*.spm", "vocab*", "*merges*")
+# Files of a saved model or tokenizer that determine a run. Not all files: the record in the folder, for one, changes
+# when the model is scored on another set.
+INITIAL_FILES = ("*.safetensors*", "pytorch_model*", "config.json", "generation_config.json", "tokenizer*", "*.spm",
+    "vocab*", "*merges*")  # fmt: skip
 # Every argument that differs from its default is compared when a run is resumed, except the following ones.
 # Arguments that may only increase, to extend the run.
 LENGTHS = ("max_steps", "num_train_epochs")
 # Arguments of evaluation, which determine the best checkpoint and early stopping; free if neither is used.
-SELECTION = ("batch_eval_metrics", "bf16_full_eval", "eval_delay", "eval_on_start", "eval_steps", "eval_strategy",
+SELECTION = ("bf16_full_eval", "eval_delay", "eval_on_start", "eval_steps", "eval_strategy",
     "fp16_full_eval", "generation_max_length", "greater_is_better", "length_penalty", "metric_for_best_model",
     "num_beams", "predict_with_generate", "prediction_loss_only")  # fmt: skip
-# Which checkpoints exist; free if the final model depends on the last one only.
-SAVING = ("save_steps", "save_strategy")
 # Free arguments whose changes the record contains.
-RECORDED = (*SELECTION, *SAVING, "gradient_accumulation_steps", "logging_steps", "save_total_limit")
+RECORDED = (*SELECTION, "gradient_accumulation_steps", "logging_steps", "save_total_limit")
 # Arguments that `recorded` replaces with the contents of their files, or that concern evaluation only.
 OTHER_FORM = (*FILES, *LANGUAGES, "model_name_or_path", "resume_from_checkpoint", "test_split", "tokenizer",
     "validation_split")  # fmt: skip
-# Free arguments that are not recorded.
+# The beginnings of the names of free arguments that are not recorded.
 FREE = (
     # Where the result is saved or published; may be secret.
-    "hub_always_push", "hub_model_id", "hub_private_repo", "hub_revision", "hub_strategy", "hub_token", "output_dir",
-    "project", "push_to_hub", "report_to", "run_name", "trackio_bucket_id", "trackio_space_id",
-    "trackio_static_space_id",
+    "hub_", "output_dir", "project", "push_to_hub", "report_to", "run_name", "trackio_",
     # What is logged and shown.
-    "debug", "disable_tqdm", "include_for_metrics", "include_num_input_tokens_seen", "log_level", "log_level_replica",
-    "log_on_each_node", "logging_first_step", "logging_nan_inf_filter", "logging_strategy", "skip_memory_metrics",
+    "debug", "disable_tqdm", "include_", "log_", "logging_", "skip_memory_metrics",
     # What a checkpoint contains besides the weights.
     "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "save_on_each_node", "save_only_model",
     # Speed, memory and communication; the results are equal up to rounding.
-    "activation_checkpointing", "activation_checkpointing_kwargs", "dataloader_multiprocessing_context",
-    "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory", "dataloader_prefetch_factor",
-    "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
-    "ddp_timeout", "eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object",
-    "gradient_checkpointing", "gradient_checkpointing_kwargs", "per_device_eval_batch_size",
-    "preprocessing_num_workers", "torch_empty_cache_steps", "use_cache", "use_cpu",
+    "activation_checkpointing", "dataloader_", "ddp_", "eval_accumulation_steps", "eval_use_gather_object",
+    "gradient_checkpointing", "per_device_eval_batch_size", "preprocessing_num_workers",
+    "torch_empty_cache_steps", "use_cache", "use_cpu",
     # Set by the launcher or by the recipe.
-    "do_eval", "do_predict", "do_train", "even_batches", "local_rank",
+    "do_", "even_batches", "local_rank",
 )  # fmt: skip
 
 
@@ -172,7 +167,11 @@ def open_job(run: Run) -> Job:
             f"output_dir with model_name_or_path={folder} to train its model further."
         )
     resumes = is_finished or newest is not None  # otherwise, nothing has been trained
-    stage = job.begin(TRAIN, inputs, restart=not resumes, may_change=_is_longer)
+
+    def is_longer(name: str, earlier: Any, current: Any) -> bool:
+        return name in LENGTHS and None not in (earlier, current) and 0 < earlier < current
+
+    stage = job.begin(TRAIN, inputs, restart=not resumes, may_change=is_longer)
     values = {name: getattr(run.args, name, None) for name in (*RECORDED, *LENGTHS, "world_size")}
     free = json.loads(json.dumps(values | {"random-transformer": __version__}, default=str))
     changed = changes(facts.get("free", free), free)
@@ -183,20 +182,6 @@ def open_job(run: Run) -> Job:
     return job
 
 
-def _is_longer(name: str, earlier: Any, current: Any) -> bool:
-    return name in LENGTHS and None not in (earlier, current) and 0 < earlier < current
-
-
-def check_shared(folder: Path) -> None:
-    """Check that this process has the record that the first process has written.
-
-    Raises:
-        ValueError: the output folder is on a file system of another node.
-    """
-    if not (folder / MANIFEST).is_file():
-        raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder} without {MANIFEST}.")
-
-
 def changed_arguments(arguments: Any) -> dict[str, Any]:
     """The arguments of a dataclass that differ from their defaults, as values for JSON, without those of `FREE`."""
     changed = {}
@@ -205,18 +190,14 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
         # The changed fields of a dataclass, the value of an enumeration member, or the argument itself.
         value = changed_arguments(value) or None if is_dataclass(value) else getattr(value, "value", value)
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        if entry.name not in FREE and value != default:
+        if value != default and not entry.name.startswith(FREE):
             changed[entry.name] = value
     return changed
 
 
 def determining(args: TranslationTrainingArguments) -> dict[str, Any]:
     """The training arguments that differ from their defaults and determine the weights."""
-    free = {*RECORDED, *LENGTHS, *OTHER_FORM}
-    if selects(args):
-        free -= {*SELECTION, *SAVING}
-    if args.average_last > 1:
-        free -= {*SAVING}
+    free = {*RECORDED, *LENGTHS, *OTHER_FORM}.difference(SELECTION if selects(args) else ())
     return {name: value for name, value in changed_arguments(args).items() if name not in free}
 
 
@@ -229,18 +210,13 @@ def recorded(run: Run) -> dict[str, Any]:
     # More devices with fewer accumulation steps have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values["training set"] = fingerprint(run.corpora["train"])
-    validation = [corpus for name in run.corpora if name.startswith("validation") for corpus in run.corpora[name]]
-    if selects(args) and validation:
-        values["validation set"] = fingerprint(validation)
-    if model.tokenizer is not None:
-        values["tokenizer"] = _folder_digest(model.tokenizer, *TOKENIZER_FILES)
-    if model.model_name_or_path is not None:
-        # Not all files: the record in the folder, for one, changes when the model is scored on another set.
-        files = ("*.safetensors*", "pytorch_model*", "config.json", "generation_config.json", *TOKENIZER_FILES)
-        values["model_name_or_path"] = _folder_digest(model.model_name_or_path, *files)
-    start = args.resume_from_checkpoint
-    if isinstance(start, str) and not Path(start).resolve().is_relative_to(run.folder.resolve()):
-        values["resume_from_checkpoint"] = str(Path(start).resolve())
+    if selects(args):
+        values |= {name: fingerprint(run.corpora[name]) for name in run.corpora if name.startswith("validation")}
+    for name in ("tokenizer", "model_name_or_path"):
+        if (saved := getattr(model, name)) is not None:
+            values[name] = _folder_digest(saved)
+    if isinstance(args.resume_from_checkpoint, str):
+        values["resume_from_checkpoint"] = str(Path(args.resume_from_checkpoint).resolve())
     # What is missing in the record, and compared as None, is the default.
     return json.loads(json.dumps({name: "None" if value is None else value for name, value in values.items()}))
 
@@ -260,11 +236,11 @@ def _files(folder: Path, *patterns: str) -> list[Path]:
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
-def _folder_digest(name: str, *patterns: str) -> str:
+def _folder_digest(name: str) -> str:
     """A digest of files in a folder, or of a file; the name of a model on the Hub is returned unchanged."""
     if Path(name).is_file():
         return file_digest(Path(name))
     if not Path(name).is_dir():
         return name
-    files = {path.name: file_digest(path) for path in _files(Path(name), *patterns)}
+    files = {path.name: file_digest(path) for path in _files(Path(name), *INITIAL_FILES)}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()

@@ -3,7 +3,6 @@
 import json
 import platform
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ CARD = "README.md"
 HYPERPARAMETERS = ("seed", "max_steps", "num_train_epochs", "max_tokens_per_batch", "gradient_accumulation_steps",
     "lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
     "label_smoothing_factor", "average_last", "num_beams", "length_penalty", "bf16", "fp16")  # fmt: skip
-ADVICE = "On a CPU, `--dtype int8` quantizes weights and activations, which is faster for large models."
-ADAPTER_ADVICE = "To use `--dtype int8`, merge the adapter into the base model first."
 BODY = """\
 # {name}
 
@@ -35,13 +32,13 @@ with random-transformer {version}.
 random-transformer translate --model {name}{languages} --input FILE --output FILE
 ```
 
-{advice}
-
 ## Data
 
 {reports}
 
-{corpora}## Training
+{corpora}
+
+## Training
 
 ```sh
 {command}
@@ -75,26 +72,31 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         pipeline_tag="translation",
         tags=["translation", "random_transformer"],
     )
+    values = {name: getattr(args, name) for name in HYPERPARAMETERS}
+    values |= {"learning_rate": result.learning_rate, "world_size": result.world_size}
+    values.pop("max_steps" if args.max_steps < 0 else "num_train_epochs")
+    hyperparameters = [(f"`{name}`", getattr(value, "value", value)) for name, value in values.items()]
     body = BODY.format(
         name=path.parent.name,
         languages=" --src_lang CODE --tgt_lang CODE" if _languages(result) else "",
         summary=_summary(result, model_args),
         pairs=result.pairs,
         version=__version__,
-        advice=ADVICE if model_args.lora_rank is None else ADAPTER_ADVICE,
         reports="\n".join(f"- {report}" for report in result.reports),
         corpora=_corpora(result),
         command=_command(given),
         steps=result.steps,
         minutes=result.seconds / 60,
         hardware=_hardware(args, result.world_size),
-        hyperparameters=markdown_table(("argument", "value"), _hyperparameters(result, args)),
+        hyperparameters=markdown_table(("argument", "value"), hyperparameters),
         history=_history(run.trained.facts["history"]),
         scores=_scores(result),
     )
     texts = [str(part) for value in given.values() for part in (value if isinstance(value, list) else [value])]
     for text in sorted(texts, key=len, reverse=True):  # files before their folder
-        body = body.replace(text, _portable(text)) if Path(text).is_absolute() else body
+        if (file := Path(text)).is_absolute():  # relative to the working directory, or its name if it is elsewhere
+            portable = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file.name
+            body = body.replace(text, str(portable))
     card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{body}")
     write_atomically(path, [str(card).encode()])
 
@@ -104,16 +106,8 @@ def _command(given: dict[str, Any]) -> str:
     options = []
     for name, value in given.items():
         values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-        options.append(" ".join([f"--{name}", *(shlex.quote(_portable(str(part))) for part in values)]))
+        options.append(" ".join([f"--{name}", *(shlex.quote(str(part)) for part in values)]))
     return " \\\n    ".join(["random-transformer train", *options])
-
-
-def _portable(text: str) -> str:
-    """An absolute path as a relative one, or as a name if it is outside of the working directory; other texts as is."""
-    path = Path(text)
-    if not path.is_absolute():
-        return text
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def _summary(result: RunResult, model_args: ModelArguments) -> str:
@@ -129,39 +123,25 @@ def _summary(result: RunResult, model_args: ModelArguments) -> str:
 
 
 def _corpora(result: RunResult) -> str:
-    """The training corpora with their languages and weights, if there are several corpora or languages."""
-    if len(result.corpora) < 2 and not _languages(result):
-        return ""
+    """The training corpora with their languages and weights."""
     rows = [
         (f"`{corpus['name']}`", "→".join(corpus["languages"] or ()), f"{corpus['pairs']:,}", f"{corpus['weight']:.3g}")
         for corpus in result.corpora
     ]
-    return f"{markdown_table(('training corpus', 'direction', 'pairs', 'weight'), rows)}\n\n"
+    return markdown_table(("training corpus", "direction", "pairs", "weight"), rows)
 
 
 def _languages(result: RunResult) -> list[str]:
     return list(dict.fromkeys(code for corpus in result.corpora for code in corpus["languages"] or ()))
 
 
-def _hyperparameters(result: RunResult, args: TranslationTrainingArguments) -> Iterable[tuple[str, Any]]:
-    unused = "max_steps" if args.max_steps < 0 else "num_train_epochs"
-    for name in HYPERPARAMETERS:
-        if name != unused:
-            value = getattr(args, name)
-            yield f"`{name}`", getattr(value, "value", value)
-    yield "`learning_rate`", result.learning_rate
-    yield "`world_size`", result.world_size
-
-
 def _history(history: list[dict[str, Any]]) -> str:
-    if not history:
-        return ""
     items = [
         f"- from step {entry['step']:,}: "
         + ", ".join(f"`{name}` {now} (was {before})" for name, (before, now) in entry["changes"].items())
         for entry in history
     ]
-    return "\n".join(["Changed when the run was resumed:", "", *items, "", ""])
+    return "\n".join(["Changed when the run was resumed:", "", *items, "", ""]) if items else ""
 
 
 def _scores(result: RunResult) -> str:

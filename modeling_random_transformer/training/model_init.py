@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -15,20 +15,14 @@ from transformers.utils import is_peft_available
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..jobs import changes
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..tokenization_random_transformer import MIN_VOCAB_SIZE, added_tokens
+from ..tokenization_random_transformer import added_tokens
 from ..utils.distributed import call_on_main_process
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .arguments import DROPOUTS, VOCAB_SIZE, ModelArguments, parse_overrides
-from .checkpoints import MARKER, STATE, is_complete, newest_complete
+from .checkpoints import MARKER, STATE, is_complete
 from .manifest import check_folder
 from .recipe import TranslationTrainingArguments
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-
-SENTENCEPIECE = (".model", ".spm")
-TrainableModel = Union[RandomTransformerForConditionalGeneration, "PeftModel"]
 
 
 def check_arguments(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
@@ -39,33 +33,27 @@ def check_arguments(model_args: ModelArguments, args: TranslationTrainingArgumen
             or the folder has no model, a model of another architecture or a tokenizer that does not match the model or
             the regularization.
     """
-    if model_args.lora_rank is not None:
-        _check_lora(model_args.lora_rank, args)
+    if (rank := model_args.lora_rank) is not None:
+        if args.tp_size * args.fsdp_size > 1:
+            raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
+        if not is_peft_available():
+            raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
     call_on_main_process(lambda: _check_folders(model_args, Path(args.output_dir), args.resume_from_checkpoint))
-    if model_args.model_name_or_path is not None:
-        config = _check_saved_model(model_args.model_name_or_path, parse_overrides(model_args.config_overrides))
-    elif model_args.tokenizer is not None:
-        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {model_args.tokenizer!r}"):
-            config = model_args.config(len(load_tokenizer(model_args.tokenizer, model_args.special_tokens or ())))
-    else:
-        config = model_args.config(VOCAB_SIZE if model_args.vocab_size is None else model_args.vocab_size)
-        # Otherwise, this would only raise after the corpus has been read and the record has been written.
-        least = MIN_VOCAB_SIZE + len(added_tokens((), model_args.special_tokens or ()))
-        if config.vocab_size < least:
-            raise ValueError(
-                f"vocab_size must be an integer of at least {least} (the special tokens and the 256 bytes), got "
-                f"{config.vocab_size}."
-            )
+    config = None if model_args.model_name_or_path is None else _saved_config(model_args)
+    tokenizer, saved = None, model_args.model_name_or_path or model_args.tokenizer
+    if saved is not None:
+        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
+            tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
+    if config is None:
+        config = model_args.config((model_args.vocab_size or VOCAB_SIZE) if tokenizer is None else len(tokenizer))
+    elif tokenizer is not None:
+        check_tokenizer(tokenizer, config)
     for name in ("num_heads", "d_ff"):  # with shards of different sizes, dropout would differ between the processes
         if (size := getattr(config, name)) % args.tp_size:
             raise ValueError(f"{name} must be a multiple of tp_size={args.tp_size}, got {size}.")
-    has_dropout = args.word_dropout or model_args.lora_rank is not None or any(getattr(config, x) for x in DROPOUTS)
+    has_dropout = args.word_dropout or rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
-    if args.bpe_dropout and (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
-        from ..data.bpe_dropout import bpe_merges
-
-        bpe_merges(load_tokenizer(saved))
 
 
 def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
@@ -78,7 +66,7 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
     Raises:
         ValueError: the SentencePiece model cannot be imported, or a special token is invalid.
     """
-    if Path(name).suffix in SENTENCEPIECE:
+    if Path(name).suffix in (".model", ".spm"):
         from ..conversion.sentencepiece import from_sentencepiece
 
         tokenizer = from_sentencepiece(name)
@@ -90,17 +78,6 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
     return tokenizer
 
 
-def _check_lora(rank: int, args: TranslationTrainingArguments) -> None:
-    if args.tp_size * args.fsdp_size > 1:
-        sizes = f"tp_size={args.tp_size} and fsdp_size={args.fsdp_size}"
-        raise ValueError(
-            f"lora_rank must be unset with tp_size or fsdp_size above 1, got {rank} with {sizes}. Accelerate's FSDP2 "
-            "supports LoRA (examples/accelerate/fsdp2.yaml)."
-        )
-    if not is_peft_available():
-        raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
-
-
 def _check_folders(model_args: ModelArguments, output: Path, start: str | bool | None) -> None:
     """Check that the output does not overwrite the initial model, and a checkpoint to start from."""
     initial = model_args.model_name_or_path
@@ -109,49 +86,33 @@ def _check_folders(model_args: ModelArguments, output: Path, start: str | bool |
             f"output_dir must differ from model_name_or_path and not contain it, got {output} and {initial}."
         )
     check_folder(output)
-    if not isinstance(start, str):
-        return
-    checkpoint, newest = Path(start), newest_complete(output)
-    files = {path.name for path in checkpoint.glob("*")}
-    states = ({"optimizer.pt", "scheduler.pt"}, {"optimizer.bin", "scheduler.pt"}, {"latest"})  # of FSDP2, DeepSpeed
-    is_partial = MARKER in files and not is_complete(checkpoint)
-    if is_partial or STATE not in files or not any(state <= files for state in states):
-        raise ValueError(f"resume_from_checkpoint must be the folder of a complete checkpoint, got {start!r}.")
-    if (
-        newest is not None
-        and checkpoint.resolve() != newest.resolve()
-        and checkpoint.resolve().parent == output.resolve()
-    ):
-        raise ValueError(
-            f"resume_from_checkpoint must be the newest checkpoint of output_dir, {newest.name}, or one of another "
-            f"run, got {start!r}."
-        )
+    if isinstance(start, str):
+        checkpoint, files = Path(start), {path.name for path in Path(start).glob("*")}
+        has_optimizer = not files.isdisjoint({"optimizer.pt", "optimizer.bin", "latest"})  # of FSDP2, DeepSpeed
+        is_partial = STATE not in files or (MARKER in files and not is_complete(checkpoint))
+        if is_partial or not has_optimizer or checkpoint.resolve().parent == output.resolve():
+            raise ValueError(
+                "resume_from_checkpoint must be the folder of a complete checkpoint of another run, since the same "
+                f"command resumes a run, got {start!r}."
+            )
 
 
-def _check_saved_model(folder: str, overrides: dict[str, Any]) -> RandomTransformerConfig:
-    """Check a model to fine-tune, and return its configuration with the overrides."""
-    if Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file():
-        raise ValueError(
-            f"model_name_or_path must contain a full model, got {folder!r} with an adapter: merge it first "
-            "(docs/how_to/fine_tune.md)."
-        )
-    with reraise_as_value_error(f"model_name_or_path must contain a saved model, got {folder!r}"):
+def _saved_config(model_args: ModelArguments) -> RandomTransformerConfig:
+    """The configuration of a model to fine-tune, with the overrides."""
+    folder = str(model_args.model_name_or_path)
+    with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
         config = AutoConfig.from_pretrained(folder)
     if not isinstance(config, RandomTransformerConfig):
         raise ValueError(
             f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
             f"got {folder!r} of type {config.model_type!r}."
         )
-    overridden = RandomTransformerConfig.from_dict({**config.to_dict(), **overrides})
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
-    with reraise_as_value_error(f"model_name_or_path must contain the model's tokenizer, got {folder!r}"):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    check_tokenizer(tokenizer, config)
-    return overridden
+    return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(model_args.config_overrides)})
 
 
-def check_checkpoint(checkpoint: Path, model: TrainableModel) -> None:
+def check_checkpoint(checkpoint: Path, model: Any) -> None:
     """Check that a checkpoint has the architecture of the model.
 
     Raises:
@@ -159,20 +120,16 @@ def check_checkpoint(checkpoint: Path, model: TrainableModel) -> None:
     """
     if not (checkpoint / "config.json").is_file():
         return  # an adapter, or weights that are partitioned over processes
-    with reraise_as_value_error(f"resume_from_checkpoint must contain a model, got {checkpoint}"):
-        saved = AutoConfig.from_pretrained(checkpoint)
-    fields = vars(RandomTransformerConfig)["__annotations__"]
+    saved, fields = AutoConfig.from_pretrained(checkpoint), vars(RandomTransformerConfig)["__annotations__"]
     different = changes(*({name: getattr(config, name, None) for name in fields} for config in (saved, model.config)))
     if different:
         listed = "; ".join(f"{name}: was {was}, now {now}" for name, (was, now) in different.items())
-        raise ValueError(
-            f"resume_from_checkpoint must be of the same architecture, got {checkpoint} of another ({listed})."
-        )
+        raise ValueError(f"resume_from_checkpoint must be of the same architecture, got {checkpoint} with {listed}.")
 
 
 def build_model(
     model_args: ModelArguments, args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
-) -> TrainableModel:
+) -> Any:
     """The model to train, with the generation settings of evaluation.
 
     Raises:
@@ -183,7 +140,7 @@ def build_model(
     model.generation_config.update(max_length=model.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         model = _sharded(model, args)
-    return model if model_args.lora_rank is None else _with_adapter(model, model_args.lora_rank, model_args)
+    return model if model_args.lora_rank is None else _with_adapter(model, model_args)
 
 
 def _new_model(
@@ -209,18 +166,17 @@ def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalG
     return model
 
 
-def _with_adapter(
-    model: RandomTransformerForConditionalGeneration, rank: int, model_args: ModelArguments
-) -> "PeftModel":
+def _with_adapter(model: RandomTransformerForConditionalGeneration, model_args: ModelArguments) -> Any:
     """The frozen model with a trainable adapter (LoRA, Hu et al. 2021)."""
     from peft import LoraConfig, TaskType, get_peft_model
 
+    rank: Any = model_args.lora_rank
     config = LoraConfig(
         task_type=TaskType.SEQ_2_SEQ_LM,
         r=rank,
-        lora_alpha=2 * rank if model_args.lora_alpha is None else model_args.lora_alpha,
+        lora_alpha=model_args.lora_alpha or 2 * rank,
         lora_dropout=model_args.lora_dropout,
-        target_modules=model_args.lora_targets,
+        target_modules=[name.strip() for name in model_args.lora_target_modules.split(",") if name.strip()] or None,
     )
     if Path(model.name_or_path).is_dir():  # the saved adapter refers to its base model from any working directory
         model.name_or_path = str(Path(model.name_or_path).resolve())
@@ -253,13 +209,6 @@ def _sharded(
     return sharded
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP2 has sharded the model."""
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(model, FSDPModule)
-
-
 def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
     """Shard each layer as one unit, and the remaining weights as the root unit, with Accelerate's options.
 
@@ -269,9 +218,9 @@ def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
     Raises:
         ValueError: an option is not supported.
     """
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    if is_sharded(model):
+    if isinstance(model, FSDPModule):
         return
     plugin: Any = accelerator.state.fsdp_plugin
     for name in ("cpu_ram_efficient_loading", "activation_checkpointing"):
@@ -289,9 +238,3 @@ def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
             fully_shard(module, reshard_after_forward=plugin.reshard_after_forward, **options)
     fully_shard(model, **options)
     plugin.auto_wrap_policy = None  # Accelerate would look for the classes of the layers, which are replaced
-
-
-def prepare_for_evaluation(trainer: Any) -> None:
-    """Shard the model of a trainer that has not trained. Accelerate requires an optimizer, which remains unused."""
-    trainer.create_optimizer()
-    trainer.model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
@@ -22,9 +22,6 @@ from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
 from .model_init import load_tokenizer
-
-if TYPE_CHECKING:
-    from ..data.streaming import TokenBudgetStream
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +59,7 @@ class PreparedData:
     reports: list[ValidationReport]
     corpora: list[CorpusSpec]
     corpus_sizes: list[int]
-    stream: "TokenBudgetStream | None" = None
+    stream: Any = None
 
     @property
     def train_weights(self) -> np.ndarray | None:
@@ -75,12 +72,9 @@ class PreparedData:
     @property
     def validation(self) -> Dataset | dict[str, Dataset] | None:
         """The validation set; if there are several, by the part of their names after `"validation "`."""
-        if "validation" in self.sets:
-            return self.sets["validation"].tokens
-        prefix = "validation "
-        return {
-            name.removeprefix(prefix): self.sets[name].tokens for name in self.sets if name.startswith(prefix)
-        } or None
+        names = [name for name in self.sets if name.startswith("validation")]
+        sets = {name.removeprefix("validation "): self.sets[name].tokens for name in names}
+        return sets.get("validation", sets or None)
 
 
 def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
@@ -93,23 +87,22 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         ValueError: a corpus is invalid.
     """
     train, on_invalid = run.corpora["train"], run.data.on_invalid
-    streamed = run.data.streaming and "train" in names
     texts: dict[str, list[Dataset]] = {}
     reports: dict[str, list[ValidationReport]] = {}
     for name in names:
-        if streamed and name == "train":
+        corpora = run.corpora[name]
+        if name == "train" and run.data.streaming:
             # Files are validated before training. The stream of a dataset is not read: its report has no lines.
+            files = [isinstance(corpus.text, ParallelText) for corpus in corpora]
             reports[name] = [
-                validate(corpus.text, on_invalid)
-                if isinstance(corpus.text, ParallelText)
-                else ValidationReport(str(corpus))
-                for corpus in train
+                validate(corpus.text, on_invalid) if is_file else ValidationReport(str(corpus))
+                for corpus, is_file in zip(corpora, files, strict=True)
             ]
-            continue
-        logger.info("reading the %s set, %s", name, ", ".join(map(str, run.corpora[name])))
-        loaded = [load_pairs(corpus.text, on_invalid) for corpus in run.corpora[name]]
-        texts[name], reports[name] = ([pair[i] for pair in loaded] for i in (0, 1))
-    tokenizer = prepare_tokenizer(run, sum(report.lines for report in reports.get("train", ())))
+        else:
+            loaded = [load_pairs(corpus.text, on_invalid) for corpus in corpora]
+            texts[name], reports[name] = ([pair[i] for pair in loaded] for i in (0, 1))
+    lines = [report.lines for report in reports.get("train", ())]
+    tokenizer = prepare_tokenizer(run, sum(lines))
     # The report of a stream itself counts the lines of all corpora together.
     shown = [report for name in names if name in texts or len(train) > 1 for report in reports[name]]
     sets = {name: _tokenize(run, name, texts[name], tokenizer, shown) for name in texts}
@@ -117,7 +110,8 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     if run.data.train_temperature is not None and len(sizes) > 1:
         weights = temperature_weights(sizes, run.data.train_temperature)
         train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
-    stream = _stream(run, train, reports["train"], tokenizer) if streamed else None
+    is_stream = "train" in reports and "train" not in texts
+    stream = _stream(run, train, lines, tokenizer) if is_stream else None
     if run.args.process_index == 0:
         for report in shown:
             logger.warning("%s", report)
@@ -125,15 +119,11 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
 
 
 def _tokenize(
-    run: Run,
-    name: str,
-    texts: list[Dataset],
-    tokenizer: PreTrainedTokenizerBase,
-    reports: list[ValidationReport],
+    run: Run, name: str, texts: list[Dataset], tokenizer: PreTrainedTokenizerBase, reports: list[ValidationReport]
 ) -> TokenizedSet:
     """Tokenize a set, and add a report for each corpus with skipped pairs."""
-    is_train, corpora, tokenized = name == "train", run.corpora[name], []
-    for pairs, corpus in zip(texts, corpora, strict=True):
+    is_train, tokenized = name == "train", []
+    for pairs, corpus in zip(texts, run.corpora[name], strict=True):
         tokens, report = tokenize_pairs(
             pairs,
             tokenizer,
@@ -141,15 +131,12 @@ def _tokenize(
             _limits(run.data) if is_train else LengthLimits(),
             num_proc=run.data.preprocessing_num_workers,
             words=is_train and bool(run.args.bpe_dropout),
-            name=f"{name} pairs" if len(corpora) == 1 else f"{name} pairs of {corpus}",
+            name=f"{name} pairs of {corpus}",
         )
         tokenized.append(tokens)
         if report.invalid:
             reports.append(report)
-    sizes = [len(tokens) for tokens in tokenized]
-    if len(tokenized) == 1:
-        return TokenizedSet(texts[0], tokenized[0], sizes)
-    return TokenizedSet(concatenate_datasets(texts), concatenate_datasets(tokenized), sizes)
+    return TokenizedSet(concatenate_datasets(texts), concatenate_datasets(tokenized), [*map(len, tokenized)])
 
 
 def _limits(data_args: DataArguments) -> LengthLimits:
@@ -157,13 +144,11 @@ def _limits(data_args: DataArguments) -> LengthLimits:
     return LengthLimits(data_args.max_source_length, data_args.max_target_length, data_args.max_length_ratio)
 
 
-def _stream(
-    run: Run, corpora: list[CorpusSpec], reports: list[ValidationReport], tokenizer: PreTrainedTokenizerBase
-) -> "TokenBudgetStream":
+def _stream(run: Run, corpora: list[CorpusSpec], lines: list[int], tokenizer: PreTrainedTokenizerBase) -> Any:
     from ..data.bpe_dropout import BPEDropout
     from ..data.streaming import TokenBudgetStream
 
-    mixture = CorpusMixture(corpora, [max(1, report.lines) for report in reports])
+    mixture = CorpusMixture(corpora, [max(1, count) for count in lines])
     return TokenBudgetStream(
         corpora[0].text if len(corpora) == 1 and corpora[0].weight == 1 else mixture,
         tokenizer,
@@ -189,45 +174,38 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     Args:
         run: the run.
         lines: number of lines of the training corpora, which are read if the tokenizer is trained; 0 if unknown.
+
+    Raises:
+        ValueError: the folder has a tokenizer that differs from the recorded one.
     """
     saved = run.model.model_name_or_path or run.model.tokenizer
     defaults = _default_languages(run.corpora["train"])
     if saved is None:
-        sample = chain.from_iterable(vocabulary_sample(corpus.text, lines or None) for corpus in run.corpora["train"])
-        options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE}
-        if run.model.special_tokens:
-            options["special_tokens"] = run.model.special_tokens
-        if languages := distinct_languages(run.corpora["train"]):
-            options |= {"languages": languages, **defaults}
-        digest = fingerprint(run.corpora["train"])
-        run.record(lambda job: train_tokenizer(job, sample, digest, options))
+        run.record(lambda job: _train_tokenizer(run, job, lines, defaults))
     tokenizer = load_tokenizer(str(run.folder) if saved is None else saved, run.model.special_tokens or ())
     for name, code in defaults.items():
         setattr(tokenizer, name, code)
     return tokenizer
 
 
-def train_tokenizer(job: Job, texts: Iterable[str], digest: Any, options: dict[str, Any]) -> None:
-    """Train a tokenizer and save it in the folder of the job, unless an earlier call has.
-
-    Args:
-        job: the record; its stage `"tokenizer"` is finished afterwards.
-        texts: the corpus, read only if the tokenizer is trained by this call.
-        digest: identifies the corpus.
-        options: other arguments of `RandomTransformerTokenizer.train`.
-
-    Raises:
-        ValueError: the folder has a tokenizer that differs from the recorded one.
-    """
-    path = job.path.parent / "tokenizer.json"
+def _train_tokenizer(run: Run, job: Job, lines: int, defaults: dict[str, str]) -> None:
+    """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
+    corpora, path = run.corpora["train"], run.folder / "tokenizer.json"
+    options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE}
+    if run.model.special_tokens:
+        options["special_tokens"] = run.model.special_tokens
+    if languages := distinct_languages(corpora):
+        options |= {"languages": languages, **defaults}
     # Inputs change only if nothing has been trained with the tokenizer.
-    stage = job.begin("tokenizer", {"training set": digest, **options}, may_change=lambda *_: True)
+    inputs = {"training set": fingerprint(corpora), **options}
+    stage = job.begin("tokenizer", inputs, may_change=lambda *_: True)
     if stage.is_finished:
         return
     if path.is_file() and stage.changed_files():
         raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
-    tokenizer = RandomTransformerTokenizer.train(texts, **options)
-    with save_atomically(path.parent) as temporary:
+    sample = chain.from_iterable(vocabulary_sample(corpus.text, lines or None) for corpus in corpora)
+    tokenizer = RandomTransformerTokenizer.train(sample, **options)
+    with save_atomically(run.folder) as temporary:
         tokenizer.save_pretrained(temporary)
     stage.finish([path])
 
@@ -265,9 +243,6 @@ def check_languages(sets: Mapping[str, Sequence[CorpusSpec]], model_args: ModelA
         )
 
 
-# The positions of the model
-
-
 def check_lengths(sets: dict[str, TokenizedSet], config: PretrainedConfig) -> None:
     """Check before training that learned positions cover the longest text of every set.
 
@@ -275,12 +250,8 @@ def check_lengths(sets: dict[str, TokenizedSet], config: PretrainedConfig) -> No
         ValueError: a text is longer.
     """
     for split, tokenized in sets.items() if config.position_embedding == "learned" else ():
-        check_longest(int(lengths_of(tokenized.tokens).max()), f"the longest text of the {split} set", config)
-
-
-def check_longest(longest: int, name: str, config: PretrainedConfig) -> None:
-    """Raise a `ValueError` unless the positions cover a text of this many tokens; `name` says which text it is."""
-    if longest > config.max_position_embeddings:
-        raise ValueError(
-            f"max_position_embeddings must be at least {longest}, {name}, got {config.max_position_embeddings}."
-        )
+        if (longest := int(lengths_of(tokenized.tokens).max())) > config.max_position_embeddings:
+            raise ValueError(
+                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, got "
+                f"{config.max_position_embeddings}."
+            )

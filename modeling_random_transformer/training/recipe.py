@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
+from accelerate.utils import parse_flag_from_env
 from packaging import version
 from transformers import Seq2SeqTrainingArguments
 from transformers.hf_argparser import HfArg
@@ -23,59 +25,32 @@ UNSUPPORTED = {
     "train_sampling_strategy": "batches are always grouped by length",
     "sortish_sampler": "batches are always grouped by length",
     "dataloader_drop_last": "an epoch always contains every pair",
+    "batch_eval_metrics": "metrics get all rows in the order of the data set",
+    "eval_do_concat_batches": "metrics get all rows in the order of the data set",
     "generation_num_beams": "num_beams sets the number of beams",
     "generation_config": "num_beams and length_penalty configure beam search",
 }
-Check = tuple[str, Any, str]  # an argument, whether it is valid, and what is allowed
 
 
 @dataclass
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with the paper's hyperparameters as defaults, and with additional arguments."""
 
-    learning_rate: float | None = HfArg(
-        default=None, help="Peak learning rate; default: the paper's d_model^-0.5 · warmup_steps^-0.5 (5.3)."
-    )
-    lr_scheduler_type: str = HfArg(
-        default="inverse_sqrt", help="Learning rate schedule; default: linear warm-up, then step^-0.5 (paper 5.3)."
-    )
-    warmup_steps: float = HfArg(
-        default=4000, help="Warm-up steps (paper 5.3); a value below 1 is a fraction of max_steps."
-    )
+    learning_rate: float | None = HfArg(default=None, help="Peak learning rate; default: the paper's (5.3).")
+    lr_scheduler_type: str = HfArg(default="inverse_sqrt", help="Learning rate schedule (paper 5.3).")
+    warmup_steps: float = HfArg(default=4000, help="Warm-up steps (paper 5.3); below 1, a fraction of max_steps.")
     optim: str = HfArg(default="adamw_torch_fused", help="Optimizer; with weight_decay=0, AdamW is Adam (paper 5.3).")
     adam_beta2: float = HfArg(default=0.98, help="Adam's β2 (paper 5.3).")
     adam_epsilon: float = HfArg(default=1e-9, help="Adam's ε (paper 5.3).")
     label_smoothing_factor: float = HfArg(default=0.1, help="Label smoothing factor (paper 5.4).")
-    bpe_dropout: float = HfArg(
-        default=0.0,
-        help="BPE-dropout: probability to drop a merge of the tokenizer; training pairs are segmented anew "
-        "in every epoch.",
-    )
-    word_dropout: float = HfArg(
-        default=0.0, help="Probability to replace a token of the source or of the decoder's input by <unk>."
-    )
-    r_drop_alpha: float = HfArg(
-        default=0.0,
-        help="R-Drop: weight of the divergence between two dropout passes, such as 5; a step takes about twice "
-        "the time and memory.",
-    )
+    bpe_dropout: float = HfArg(default=0.0, help="BPE-dropout: probability to drop a merge of the tokenizer.")
+    word_dropout: float = HfArg(default=0.0, help="Probability to replace a token of the model's input by <unk>.")
+    r_drop_alpha: float = HfArg(default=0.0, help="R-Drop: weight of the divergence of two passes, such as 5.")
     max_steps: int = HfArg(default=100_000, help="Optimizer steps (paper 5.2); -1 to train for num_train_epochs.")
-    max_tokens_per_batch: int = HfArg(
-        default=4096, help="Token budget of a batch: padded source and target tokens per device and accumulation step."
-    )
-    average_last: int = HfArg(
-        default=5,
-        help="Number of last checkpoints to average into the final model (paper 6.1); 1 uses the "
-        "last one. With load_best_model_at_end, the final model is the best checkpoint.",
-    )
-    ema_decay: float | None = HfArg(
-        default=None,
-        help="Decay of the exponential moving average of the weights, such as 0.999, which is evaluated and "
-        "becomes the final model instead of an average of checkpoints.",
-    )
-    early_stopping_patience: int | None = HfArg(
-        default=None, help="Stop after this many consecutive evaluations without improvement of metric_for_best_model."
-    )
+    max_tokens_per_batch: int = HfArg(default=4096, help="Padded source and target tokens of a batch of one device.")
+    average_last: int = HfArg(default=5, help="Number of last checkpoints to average into the model (paper 6.1).")
+    ema_decay: float | None = HfArg(default=None, help="Decay of an average of the weights (EMA), such as 0.999.")
+    early_stopping_patience: int | None = HfArg(default=None, help="Evaluations without improvement before stopping.")
     num_beams: int = HfArg(default=4, help="Beam size in evaluation (paper 6.1).")
     length_penalty: float = HfArg(default=0.6, help="Length penalty in evaluation (paper 6.1).")
     per_device_eval_batch_size: int = HfArg(default=32, help="Maximum number of pairs in an evaluation batch.")
@@ -84,17 +59,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     save_steps: float = HfArg(default=1000, help="Steps between checkpoints.")
     save_total_limit: int | None = HfArg(default=None, help="Number of checkpoints to keep; default: average_last.")
     tp_size: int = HfArg(default=1, help="Tensor-parallel degree; see fsdp_size.")
-    fsdp_size: int = HfArg(
-        default=1,
-        help="Number of FSDP2 shards (transformers' implementation). tp_size x fsdp_size must be 1 or the "
-        "number of processes.",
-    )
-    ddp_find_unused_parameters: bool | None = HfArg(
-        default=False, help="Whether DDP searches for unused parameters; this model has none."
-    )
-    logging_nan_inf_filter: bool = HfArg(
-        default=False, help="Filter non-finite losses from the log; here such a loss stops the run."
-    )
+    fsdp_size: int = HfArg(default=1, help="FSDP2 shards; tp_size x fsdp_size must be 1 or the number of processes.")
+    ddp_find_unused_parameters: bool | None = HfArg(default=False, help="Whether DDP searches for unused parameters.")
+    logging_nan_inf_filter: bool = HfArg(default=False, help="Filter non-finite losses from the log; they stop a run.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,56 +101,46 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         # At least one step: the paper's formula is undefined without warm-up.
         return paper_peak_rate(d_model, max(1, self.get_warmup_steps(self.max_steps)))
 
-    def _checks(self) -> Iterable[Check]:
-        """Checks of single arguments, of combinations, and of what the hardware supports."""
-        yield "max_tokens_per_batch", self.max_tokens_per_batch >= 2, "at least 2"
-        for name in ("average_last", "num_beams", "tp_size", "fsdp_size"):
-            yield name, getattr(self, name) >= 1, "at least 1"
+    def _checks(self) -> Iterable[tuple[str, Any, str]]:
+        """The checked arguments, whether they are valid, and what is allowed."""
+        default = partial(getattr, type(self))  # the default of an argument
+        least = {"max_tokens_per_batch": 2, "r_drop_alpha": 0}
+        least |= dict.fromkeys(("average_last", "num_beams", "tp_size", "fsdp_size"), 1)
+        for name, value in least.items():
+            yield name, getattr(self, name) >= value, f"at least {value}"
         for name in ("bpe_dropout", "word_dropout"):
             yield name, 0 <= getattr(self, name) < 1, "at least 0 and below 1"
-        yield "r_drop_alpha", self.r_drop_alpha >= 0, "at least 0"
         yield "learning_rate", self.learning_rate is None or self.learning_rate > 0, "positive or unset"
         yield "ema_decay", self.ema_decay is None or 0 < self.ema_decay < 1, "above 0 and below 1"
-        patience = self.early_stopping_patience
-        yield "early_stopping_patience", patience is None or patience >= 1, "at least 1"
-        steps = self.max_steps
+        steps, epochs = self.max_steps, self.num_train_epochs
         yield "max_steps", steps == -1 or (steps >= 1 and steps == int(steps)), "a positive integer, or -1 for epochs"
         for name, instead in UNSUPPORTED.items():
-            yield name, getattr(self, name, _default(name)) == _default(name), f"unset, because {instead}"
-        epochs = self.num_train_epochs
-        yield "num_train_epochs", steps == -1 or epochs == _default("num_train_epochs"), "unset unless max_steps is -1"
+            unset = default(name, None)  # none if the installed transformers does not have the argument
+            yield name, getattr(self, name, unset) == unset, f"unset, because {instead}"
+        yield "num_train_epochs", steps == -1 or epochs == default("num_train_epochs"), "unset unless max_steps is -1"
         yield "num_train_epochs", steps != -1 or epochs > 0, "positive"
         fraction = steps == -1 and self.learning_rate is None and 0 < self.warmup_steps < 1
         yield "warmup_steps", not fraction, "0 or at least 1 if max_steps and learning_rate are unset"
-        persistent = self.bpe_dropout and self.dataloader_persistent_workers
-        yield "dataloader_persistent_workers", not persistent, "False with bpe_dropout"
-        averaged = self.ema_decay is not None and self.average_last not in (1, _default("average_last"))
+        averaged = self.ema_decay is not None and self.average_last not in (1, default("average_last"))
         yield "average_last", not averaged, "unset with ema_decay"
         kept = self.average_last if self.ema_decay is None else 1
         limit = None if self.save_strategy == "no" else self.save_total_limit
         yield "save_total_limit", limit is None or limit >= kept, f"at least average_last={kept}"
-        if self.early_stopping_patience is not None:
-            yield "eval_strategy", self.eval_strategy != "no", "set with early_stopping_patience"
-            yield (
-                "metric_for_best_model",
-                self.metric_for_best_model,
-                "set with early_stopping_patience, such as 'bleu'",
-            )
+        stops = self.early_stopping_patience is not None
+        yield "eval_strategy", not stops or self.eval_strategy != "no", "set with early_stopping_patience"
+        yield "metric_for_best_model", not stops or self.metric_for_best_model, "set with early_stopping_patience"
         yield "save_on_each_node", not self.save_on_each_node, "False, since all nodes share output_dir"
         yield "fp16", not (self.fp16 and self.device.type == "cpu"), "False on a CPU, which supports bf16"
+        yield from self._checks_of_shards()
+
+    def _checks_of_shards(self) -> Iterable[tuple[str, Any, str]]:
+        sharded = self.tp_size * self.fsdp_size > 1
         for name in ("tp_size", "fsdp_size"):
-            sharded, product = getattr(self, name) > 1, self.tp_size * self.fsdp_size
-            number = f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}"
-            yield name, not sharded or product == self.world_size, number
+            valid = not sharded or self.tp_size * self.fsdp_size == self.world_size
+            yield name, valid, f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}"
             recent = version.parse(transformers.__version__) >= version.parse("5.23")
             yield name, not sharded or recent, "1 with transformers older than 5.23, whose Trainer cannot shard weights"
         partitioned = getattr(self.deepspeed_plugin, "zero_stage", None) == 3
-        reason = "with DeepSpeed ZeRO-3, which partitions the weights"
-        yield "ema_decay", not partitioned or self.ema_decay is None, f"unset {reason}"
-        yield "average_last", not partitioned or self.average_last == 1, f"1 {reason}"
-
-
-def _default(name: str) -> Any:
-    """The default of an argument; `None` if the installed transformers does not have it."""
-    entry = TranslationTrainingArguments.__dataclass_fields__.get(name)
-    return None if entry is None else entry.default
+        yield "average_last", not partitioned or self.average_last == 1, "1 with DeepSpeed ZeRO-3"
+        sharded |= partitioned or self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
+        yield "ema_decay", not sharded or self.ema_decay is None, "unset with weights that are sharded over processes"

@@ -5,33 +5,28 @@ The record in the output folder (`jobs.Job`) contains the progress, so that the 
 """
 
 import copy
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import set_seed
+from transformers import TrainerState, set_seed
 from transformers.trainer_utils import IntervalStrategy
 
 from ..data.validation import ValidationReport
 from ..inference.loading import limit_sources
 from ..inputs_random_transformer import language_id
 from ..jobs import Job, Stage
-from ..ops_random_transformer import supports_native_matmul
 from ..utils.distributed import call_on_main_process, exclusive
 from .arguments import DataArguments, ModelArguments
-from .checkpoints import best_of, is_last, load_average, newest_complete, save_atomically, step_of
-from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, check_shared, fingerprint, open_job
+from .checkpoints import complete_checkpoints, load_average, newest_complete, save_atomically, state_of
+from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
 from .preparation import PreparedData, TokenizedSet, check_languages, check_lengths, prepare_data
 from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
-
-logger = logging.getLogger(__name__)
 
 INPUTS_OF_RUN = ("run_id", "history", "free")  # facts of the record that are no part of the result
 
@@ -61,22 +56,20 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
     check_languages(corpora, model)
     folder = Path(args.output_dir)
-    in_use = f"output_dir must not be in use, got {folder} with another run in progress."
-    with exclusive(folder / LOCK, in_use):
+    with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
         run = Run(data, model, args, corpora, Job(folder / MANIFEST))
         run.job = call_on_main_process(lambda: open_job(run))
-        check_shared(folder)
+        if not (folder / MANIFEST).is_file():
+            raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         is_trained = run.trained.is_finished
         unscored = call_on_main_process(lambda: _unscored(run)) if is_trained else _evaluation_sets(run)
         reports: list[ValidationReport] = []
-        if is_trained:
-            logger.warning("%s contains a finished run: training is skipped.", folder)
         if unscored or not is_trained:
             prepared = prepare_data(run, unscored if is_trained else list(corpora))
             reports = prepared.reports
             trainer = _build_trainer(run, prepared, evaluation_only=is_trained)
             if is_trained:
-                _load_weights(trainer, [folder])
+                load_average(trainer.accelerator.unwrap_model(trainer.model), [folder])
             else:
                 steps, seconds = _train(run, trainer)
                 _average_checkpoints(run, trainer)
@@ -103,8 +96,6 @@ def check_run(data: DataArguments, model: ModelArguments, args: TranslationTrain
         raise ValueError(
             f"eval_strategy must be 'no' without a validation set, got {IntervalStrategy(args.eval_strategy).value!r}."
         )
-    if args.bf16 and args.device.type == "cpu" and not supports_native_matmul(torch.bfloat16):
-        logger.warning("bf16=True: this CPU has no instructions for bf16; training in float32 is many times faster.")
 
 
 # The model
@@ -146,35 +137,38 @@ def _train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
     """
     newest = call_on_main_process(lambda: newest_complete(run.folder))
     named = run.args.resume_from_checkpoint
-    start = Path(named) if newest is None and isinstance(named, str) else newest
+    start = newest or (named if isinstance(named, str) else None)
     if start is not None:
-        check_checkpoint(start, trainer.model)
-    if newest is not None and is_last(newest, run.args.max_steps, run.args.num_train_epochs):
-        return step_of(newest), 0.0  # an earlier process was stopped before it had saved the model
+        check_checkpoint(Path(start), trainer.model)
+    if newest is not None and (steps := _final_step(state_of(newest), run.args)):
+        return steps, 0.0  # an earlier process was stopped before it had saved the model
     begin = time.perf_counter()
-    trainer.train(resume_from_checkpoint=str(start) if start != newest else True)
+    trainer.train(resume_from_checkpoint=named if start != newest else True)
     return trainer.state.global_step, time.perf_counter() - begin
+
+
+def _final_step(state: TrainerState, args: TranslationTrainingArguments) -> int | None:
+    """The step of a checkpoint with which training ended, at the last step or by early stopping."""
+    is_stopped = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
+    is_last = state.global_step >= args.max_steps if args.max_steps > 0 else state.epoch >= args.num_train_epochs
+    return state.global_step if is_last or (is_stopped and state.global_step < state.max_steps) else None
 
 
 def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
     """Load the mean of the last checkpoints or the EMA, or the best checkpoint with `load_best_model_at_end`."""
     has_trained = trainer.state.global_step > 0  # in this process, so the model has its last or best weights
-    checkpoints = trainer.last_checkpoints(run.args.average_last)
+    checkpoints = call_on_main_process(lambda: complete_checkpoints(run.folder)[-run.args.average_last :])
     if run.args.load_best_model_at_end:
         if has_trained:
             return
-        best = best_of(checkpoints[-1])
-        checkpoints = checkpoints if best is None else [best]
+        if best := state_of(checkpoints[-1]).best_model_checkpoint:
+            checkpoints = [run.folder / Path(best).name]
     if run.args.ema_decay is not None and not has_trained:
         from .ema import load_ema
 
         load_ema(trainer.model, checkpoints[-1])
     elif len(checkpoints) > 1 or not has_trained:
-        _load_weights(trainer, checkpoints)
-
-
-def _load_weights(trainer: TranslationTrainer, folders: Sequence[Path]) -> None:
-    load_average(trainer.accelerator.unwrap_model(trainer.model), folders)
+        load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
 
 
 def _save_model(run: Run, trainer: TranslationTrainer) -> None:
@@ -261,11 +255,8 @@ def _with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         by_set = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
         if len(by_set) > 1:
             means[f"{split} mean"] = {
-                metric: {
-                    "score": sum(metrics[metric]["score"] for metrics in by_set) / len(by_set),
-                    "name": values["name"],
-                    "signature": values["signature"],
-                }
+                metric: {"score": sum(metrics[metric]["score"] for metrics in by_set) / len(by_set)}
+                | {key: values[key] for key in ("name", "signature")}
                 for metric, values in by_set[0].items()
             }
     return scores | means

@@ -3,12 +3,12 @@
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import is_compiled_module, recursively_apply
 from datasets import Dataset
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -27,34 +28,28 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.tokenization import lengths_of
 from ..inputs_random_transformer import longest_target, source_positions, target_positions
 from ..utils.distributed import call_on_main_process
 from .checkpoints import (
-    all_checkpoints,
     begin_checkpoint,
-    check_checkpoints,
-    is_complete,
     keep_newest,
+    last_resumable,
     mark_complete,
     newest_complete,
     remove_checkpoint,
-    remove_unfinished,
     save_error,
-    to_local,
 )
-from .loss import LossMonitor, SmoothedCrossEntropy
-from .model_init import is_sharded, prepare_for_evaluation, shard_layers
+from .loss import SmoothedCrossEntropy
+from .model_init import shard_layers
 from .recipe import TranslationTrainingArguments
-
-if TYPE_CHECKING:
-    from .ema import EMACallback
 
 logger = logging.getLogger(__name__)
 
+ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
 
 
@@ -79,7 +74,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     compute_metrics: Callable[..., dict[str, Any]] | None
     control: TrainerControl
-    ema: "EMACallback | None" = None
+    model: Any
+    optimizer: Any
+    ema: Any = None
     word_dropout: Callable[[Tensor], Tensor] | None = None
 
     def __init__(
@@ -100,23 +97,16 @@ class TranslationTrainer(Seq2SeqTrainer):
 
             loss_function = RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
         self.padding_multiple = padding_multiple(args.device)
-        kwargs.setdefault(
-            "data_collator",
-            DataCollatorForSeq2Seq(
-                kwargs.get("processing_class"), model=model, pad_to_multiple_of=self.padding_multiple
-            ),
-        )
-        if kwargs.get("compute_metrics") is not None:
-            kwargs["compute_metrics"] = self._in_dataset_order(kwargs["compute_metrics"])
+        options: Any = {"model": model, "pad_to_multiple_of": self.padding_multiple}
+        kwargs.setdefault("data_collator", DataCollatorForSeq2Seq(kwargs.get("processing_class"), **options))
         # A checkpoint contains a tied weight once. Otherwise transformers warns, and FSDP2 of Accelerate saves copies.
         model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
         super().__init__(model=model, args=args, compute_loss_func=loss_function, **kwargs)
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
-        self.loss_monitor = LossMonitor(self.processing_class, self._advice)
+        self._unchecked: list[tuple[int, Tensor, dict[str, Any]]] = []  # steps, losses and batches
         self.tokens: Tensor | int = 0  # of this process; on the device until they are read
         self._batch_losses: list[Tensor] = []
-        self._row_order: np.ndarray | None = None  # see `evaluation_loop`
         self.resumption = ResumptionCallback()
         self.add_callback(self.resumption)
         if args.early_stopping_patience is not None:
@@ -140,8 +130,6 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
-        if self.train_dataset is None:
-            raise ValueError("train_dataset must be given for training, got None.")
         if hasattr(self.train_dataset, "set_share"):
             return self._stream_loader(self.train_dataset)
         dataset: Any = self.train_dataset
@@ -161,7 +149,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             weights=self.train_weights,
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
         )
-        return self._loader(dataset, sampler, persistent_workers=self.args.dataloader_persistent_workers)
+        keeps_workers = self.args.dataloader_persistent_workers and not self.args.bpe_dropout
+        return self._loader(dataset, sampler, persistent_workers=keeps_workers)
 
     def _stream_loader(self, stream: Any) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
@@ -185,18 +174,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         limits = (source_positions(self.model), target_positions(self.model.config))
         return min(filter(None, limits), default=None)
 
-    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if dataset is None:
-            raise ValueError("eval_dataset must be given for evaluation, got None.")
-        return self._sorted_loader(self.eval_dataset[dataset] if isinstance(dataset, str) else dataset)
-
-    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """The same batches as those of `get_eval_dataloader`."""
-        return self._sorted_loader(test_dataset)
-
-    def _sorted_loader(self, dataset: Dataset) -> DataLoader:
         source_lengths, target_lengths = lengths_of(dataset).T
         sampler = EvaluationSampler(
             source_lengths,
@@ -209,6 +189,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         return self._loader(dataset, sampler)
 
+    get_test_dataloader = get_eval_dataloader
+
     def _data_parallel_size(self) -> int:
         """The number of processes with different batches; a tensor-parallel group shares one batch."""
         return self.accelerator.num_processes // self.get_tp_size()
@@ -219,8 +201,6 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _loader(self, dataset: Dataset, sampler: Sampler, **options: Any) -> DataLoader:
         """Batches of the sampler, distributed over the processes."""
-        if isinstance(dataset, Dataset):  # does not read the other columns
-            dataset = dataset.select_columns([name for name in COLUMNS if name in dataset.column_names])
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
@@ -241,11 +221,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Evaluation
 
     def evaluate(
-        self,
-        eval_dataset: Dataset | dict[str, Dataset] | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen_kwargs: Any
     ) -> dict[str, float]:
         """Evaluate a set, or each of several sets.
 
@@ -255,64 +231,54 @@ class TranslationTrainer(Seq2SeqTrainer):
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if not isinstance(sets, dict):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
-        by_set = {}
+        metrics: dict[str, float] = {}
+        values: dict[str, list[float]] = {}
         for name, dataset in sets.items():
             prefix = f"{metric_key_prefix}_{name}"
-            by_set[prefix] = self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {}
-        metrics = with_mean_metrics(by_set, metric_key_prefix)
+            metrics |= (found := self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {})
+            for key, value in found.items():
+                if not key.endswith(("time", "_per_second")):  # times and rates have no means
+                    values.setdefault(metric_key_prefix + key.removeprefix(prefix), []).append(value)
+        metrics |= {key: float(np.mean(row)) for key, row in values.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
-        """Evaluate every pair once. Predictions and labels are in the order of the data set.
+        """Evaluate every pair once. Predictions and labels, also those of metrics, are in the order of the data set.
 
         During training with `ema_decay`, the averages are evaluated.
-        The loss is the mean over the target tokens of the data set and does not depend on the batches. Batches that are
-        not concatenated (`eval_do_concat_batches=False`, `batch_eval_metrics=True`) stay in the order of evaluation.
+        The loss is the mean over the target tokens of the data set and does not depend on the batches.
         """
         # Accelerate's sampler selects the batches of this process from the sampler of all batches.
         shard: Any = dataloader.batch_sampler
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self.gather_function = self._gather_rows
         self._batch_losses = []
-        concatenated = self.args.eval_do_concat_batches
-        self._row_order = sampler.positions() if concatenated and not self.args.batch_eval_metrics else None
-        if self.accelerator.is_fsdp2 and not is_sharded(self.model):
-            prepare_for_evaluation(self)
+        if self.accelerator.is_fsdp2 and self.optimizer is None:  # Accelerate requires an optimizer, which is unused
+            self.create_optimizer()
+            self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
         if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
             self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
-        with self.ema.applied(self.model) if self.ema is not None else nullcontext():
-            output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
-        if self._batch_losses:
-            output.metrics[f"{metric_key_prefix}_loss"] = self._mean_loss(sampler.num_batches)
-        if not concatenated:
-            return output
-        predictions, labels = (
-            select_rows(rows, sampler.positions()) for rows in (output.predictions, output.label_ids)
-        )
+        compute_metrics, self.compute_metrics = self.compute_metrics, None
+        try:
+            with self.ema.applied(self.model) if self.ema is not None else nullcontext():
+                output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        finally:
+            self.compute_metrics = compute_metrics
+        rows = (output.predictions, output.label_ids)
+        predictions, labels = (select_rows(part, sampler.positions()) for part in rows)
+        metrics = {}
+        if self._batch_losses:  # batches after the first `num_batches` are repetitions
+            by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)
+            loss, tokens = by_batch[: sampler.num_batches].cpu().double().sum(dim=0).tolist()
+            metrics["loss"] = loss / tokens if tokens else 0.0
+        if compute_metrics is not None and predictions is not None and labels is not None:
+            metrics |= denumpify_detensorize(compute_metrics(EvalPrediction(predictions, labels)))
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output._replace(predictions=predictions, label_ids=labels)
-
-    def _in_dataset_order(self, compute_metrics: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        """The metrics of rows in the order of the data set, `_row_order`, instead of that of the batches."""
-
-        @wraps(compute_metrics)  # transformers reads its parameters
-        def ordered(prediction: EvalPrediction, **options: Any) -> dict[str, Any]:
-            if self._row_order is not None:
-                rows = (prediction.predictions, prediction.label_ids, prediction.inputs)
-                prediction = EvalPrediction(*(select_rows(part, self._row_order) for part in rows), prediction.losses)
-            return compute_metrics(prediction, **options)
-
-        return ordered
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Loss, predictions and labels of a batch; also stores the batch's summed loss and token count.
@@ -342,14 +308,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Stack a tensor with the same shape on all processes, once per tensor-parallel group."""
         return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
 
-    def _mean_loss(self, num_batches: int) -> float:
-        """The loss per target token over the first `num_batches` batches; later ones are repetitions."""
-        by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)[:num_batches]
-        loss, tokens = by_batch.cpu().double().sum(dim=0).tolist()
-        return loss / tokens if tokens else 0.0
-
     def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The generation options of `evaluate` and `predict`, with a default limit on the output length."""
+        """The generation options of `evaluate` and `predict`, with a default limit on the output length.
+
+        Raises:
+            ValueError: the labels, `[batch, target_len]`, start with different language tags.
+        """
         options = dict(getattr(self, "_gen_kwargs", {}))
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
             longest = int(inputs["attention_mask"].sum(dim=1).max())
@@ -357,7 +321,10 @@ class TranslationTrainer(Seq2SeqTrainer):
             options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
         labels = inputs.get("labels")
         if labels is not None and getattr(self.processing_class, "languages", None):
-            options["forced_bos_token_id"] = common_tag(labels)
+            tags = labels[:, 0].unique().tolist()  # the language tags that the labels start with
+            if len(tags) != 1:
+                raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
+            options["forced_bos_token_id"] = tags[0]
         return options
 
     # Loss
@@ -381,10 +348,25 @@ class TranslationTrainer(Seq2SeqTrainer):
                 Reading the loss of the current step would synchronize with the device.
         """
         loss = super().training_step(self._without_output_conversion(model), inputs, num_items_in_batch)
-        step = self.state.global_step + 1
-        self.loss_monitor.add(step, loss, inputs)
-        self.loss_monitor.check(before=step)
+        self._unchecked.append((self.state.global_step, loss, inputs))
+        self._check_losses(self.state.global_step)
         return loss
+
+    def _check_losses(self, end: int | None = None) -> None:
+        """Raise an error if a loss before this step, counted from 0, is not finite. Synchronizes with the device."""
+        checked = [batch for batch in self._unchecked if end is None or batch[0] < end]
+        if not checked:
+            return
+        self._unchecked = self._unchecked[len(checked) :]
+        finite = torch.stack([loss for _, loss, _ in checked]).isfinite()
+        if not finite.all():
+            step, loss, inputs = checked[int(finite.int().argmin())]
+            ids = inputs["input_ids"]
+            source = self.processing_class.decode(ids[0], skip_special_tokens=True) if self.processing_class else ids[0]
+            raise FloatingPointError(
+                f"the loss is {loss.item()} at step {step + 1}, in a batch of input_ids {list(ids.shape)} whose first "
+                f"source is {source!r}. {ADVICE}"
+            )
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:  # noqa: ARG002
         """Autocast for the forward pass and the loss, in place of Accelerate's (`_without_output_conversion`)."""
@@ -402,12 +384,6 @@ class TranslationTrainer(Seq2SeqTrainer):
             module.forward = original
         return model
 
-    def _advice(self) -> str:
-        return (
-            "Decrease learning_rate, increase warmup_steps or set max_grad_norm; the newest checkpoint is "
-            f"{newest_complete(self.args.output_dir)}."
-        )
-
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """The optimizer; before, the weights are sharded if Accelerate's configuration selects FSDP2."""
         if self.accelerator.is_fsdp2:
@@ -422,34 +398,27 @@ class TranslationTrainer(Seq2SeqTrainer):
         With `ema_decay`, the model has the averages as its weights afterwards.
         """
         # In one process, because the file systems of other nodes may show another state.
-        newest = call_on_main_process(partial(self._newest_checkpoint, resume_from_checkpoint is True))
-        if resume_from_checkpoint is True:
+        resumes = resume_from_checkpoint is True
+        newest = call_on_main_process(partial(last_resumable, self.args.output_dir, self.run_id, resumes))
+        if resumes:
             # Set by transformers if it shards the model.
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
                 raise ValueError(
-                    f"output_dir must be new with tp_size or fsdp_size above 1, which cannot be resumed, got one with "
-                    f"{newest}. Accelerate's FSDP2 can be resumed (examples/accelerate/fsdp2.yaml)."
+                    f"output_dir must be new with tp_size or fsdp_size above 1, which cannot be resumed, got {newest}."
                 )
             resume_from_checkpoint = None if newest is None else str(newest)
-        self.loss_monitor.unchecked.clear()
+        self._unchecked.clear()
         if self.ema is not None:
-            self.ema.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+            self.ema.resumed_from = Path(str(resume_from_checkpoint)) if resume_from_checkpoint else None
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        self.loss_monitor.check(before=self.state.global_step + 1)
+        self._check_losses()
         self._check_weights()
         if self.ema is not None:
             self.ema.finish(self.model)
         return output
 
-    def _newest_checkpoint(self, resumes: bool) -> Path | None:
-        """The newest complete checkpoint. If training resumes, those of killed processes are removed."""
-        check_checkpoints(self.args.output_dir, self.run_id)
-        for folder in remove_unfinished(self.args.output_dir) if resumes else ():
-            logger.warning("%s was incomplete and has been removed.", folder)
-        return newest_complete(self.args.output_dir)
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self.loss_monitor.check(before=self.state.global_step + 1)
+        self._check_losses()
         self._check_weights()
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
@@ -457,8 +426,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()  # no process writes a file before the marker
         try:
             super()._save_checkpoint(model, trial)
-            if self.ema is not None:
-                self.ema.save(self.model, folder, is_writer=self.args.should_save)
+            if self.ema is not None and self.args.should_save:
+                self.ema.save(folder)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 mark_complete(folder)
@@ -466,44 +435,33 @@ class TranslationTrainer(Seq2SeqTrainer):
             if self.args.should_save:  # another process must not remove what this one still writes
                 with suppress(OSError):
                     remove_checkpoint(folder)
-            newest = newest_complete(self.args.output_dir)
-            resumable = f"{newest} is complete" if newest else "there is no earlier one"
-            message = f"checkpoint {folder} could not be saved, {resumable}"
+            message = f"{folder} could not be saved, the newest checkpoint is {newest_complete(self.args.output_dir)}"
             raise save_error(message, self.args.output_dir, error) from error
         if self.args.should_save:
             best = self.state.best_model_checkpoint
-            keep_newest(
-                self.args.output_dir, self.checkpoint_limit, protected=set() if best is None else {Path(best).resolve()}
-            )
+            keep_newest(self.args.output_dir, self.checkpoint_limit, {Path(best).resolve()} if best else set())
         self.accelerator.wait_for_everyone()
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        if self.ema is not None:
+        if self.ema is not None and self.ema.averages:
             self.ema.load(self.model, Path(self.state.best_model_checkpoint))
 
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
-        trainable = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
-        invalid = [name for name, weight in trainable if not to_local(weight).isfinite().all()]
-        if invalid:
-            raise FloatingPointError(
-                f"the weights are not finite after step {self.state.global_step}, first {invalid[0]}. {self._advice()}"
-            )
-
-    def last_checkpoints(self, count: int) -> list[Path]:
-        """The last `count` complete checkpoints, or fewer, oldest first. Every process must call this."""
-        return call_on_main_process(
-            lambda: [path for path in all_checkpoints(self.args.output_dir) if is_complete(path)][-count:]
-        )
+        for name, weight in self.model.named_parameters():
+            local = weight.to_local() if isinstance(weight, DTensor) else weight
+            if weight.requires_grad and not local.isfinite().all():
+                raise FloatingPointError(
+                    f"the weights are not finite after step {self.state.global_step}, first {name}. {ADVICE}"
+                )
 
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:
     """A copy of the arguments with the values that `Seq2SeqTrainer` requires."""
-    if args.learning_rate is None:  # not only assigned: DeepSpeed's configuration copies the value
-        args = replace(args, learning_rate=args.peak_rate(model.config.d_model))
-    else:
-        args = copy.copy(args)
+    # Not only assigned: DeepSpeed's configuration copies the learning rate.
+    rate = args.peak_rate(model.config.d_model)
+    args = copy.copy(args) if args.learning_rate is not None else replace(args, learning_rate=rate)
     # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.
     args.save_total_limit = None
     if args.n_gpu > 1:
@@ -557,36 +515,8 @@ class ResumptionCallback(TrainerCallback):
 # Rows and metrics of evaluation
 
 
-def common_tag(labels: Tensor) -> int:
-    """The language tag that all labels, `[batch, target_len]`, start with.
-
-    Raises:
-        ValueError: labels start with different tags.
-    """
-    tags = labels[:, 0].unique().tolist()
-    if len(tags) != 1:
-        raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
-    return tags[0]
-
-
 def select_rows(rows: Any, positions: np.ndarray) -> Any:
     """The rows at these positions, of an array or of each array in a tuple."""
     if isinstance(rows, (tuple, list)):
         return type(rows)(select_rows(part, positions) for part in rows)
     return None if rows is None else rows[positions]
-
-
-def with_mean_metrics(by_set: Mapping[str, dict[str, float]], prefix: str) -> dict[str, float]:
-    """The metrics of several sets, and their means, named like the metrics of a single set.
-
-    Args:
-        by_set: the metrics of each set, whose names begin with the key of the set, such as `"eval_en-de"`.
-        prefix: what the names of the means begin with, such as `"eval"`. Times and rates have no means.
-    """
-    first = next(iter(by_set))
-    names = [key.removeprefix(first) for key in by_set[first] if not key.endswith(("time", "_per_second"))]
-    means = {
-        f"{prefix}{name}": float(np.mean([metrics[f"{key}{name}"] for key, metrics in by_set.items()]))
-        for name in names
-    }
-    return means | {name: value for metrics in by_set.values() for name, value in metrics.items()}

@@ -27,7 +27,6 @@ OPTIONS = {
 # Without word dropout, whose random numbers differ too. R-Drop requires dropout; this rate drops nothing in float32.
 REGULARIZATION = {
     "bpe_dropout": 0.3,
-    "ema_decay": 0.8,
     "r_drop_alpha": 5.0,
     "average_last": 1,
     "max_steps": 6,

@@ -25,23 +25,14 @@ def test_aligned_files_and_a_single_file(files):
     ("options", "message"),
     [
         ({}, "source_file and target_file, train_file, or dataset_name must be given"),
-        ({"source_file": "a.en"}, "source_file and target_file must be given together"),
-        ({"train_file": "missing.tsv"}, r"train_file must be a file, got 'missing\.tsv'\."),
-        ({"source_file": "a.en", "target_file": "missing"}, r"^target_file must be a file, got 'missing'\."),
-        ({"train_file": "a.tsv", "max_target_length": 1}, "max_target_length must be at least 2"),
-        ({"train_file": "a.tsv", "max_length_ratio": 0.5}, r"max_length_ratio must be at least 1, got 0\.5"),
+        ({"source_file": "a.en"}, "source_file and target_file must have the same number of files, got 1 and 0"),
+        ({"train_file": "missing.tsv"}, r"must be a file, got 'missing\.tsv'\."),
+        ({"source_file": "a.en", "target_file": "missing"}, r"^target must be a file, got 'missing'\."),
     ],
 )
 def test_invalid_data_arguments_raise(options, message, files):
     with pytest.raises(ValueError, match=message):
         DataArguments(**{name: files.get(value, value) for name, value in options.items()})
-
-
-@pytest.mark.parametrize("name", ["test_file", "validation_file"])
-def test_a_missing_file_of_evaluation_is_named(name, files):
-    data = DataArguments(train_file=files["a.tsv"], **{name: "missing"})
-    with pytest.raises(ValueError, match=rf"^{name} must be a file, got 'missing'\.$"):
-        data.corpora(name.removesuffix("_file"))
 
 
 def test_config_overrides():

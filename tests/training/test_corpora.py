@@ -183,11 +183,8 @@ def test_an_invalid_corpus_is_named_before_training(source, target, message, str
     ("options", "message"),
     [
         ({"train_weights": [1.0]}, r"train_weights must be 2 positive numbers, one per training corpus, got \[1.0\]\."),
-        ({"train_temperature": 0.0}, r"train_temperature must be a positive number, got 0.0\."),
-        (
-            {"train_weights": [1.0, 2.0], "train_temperature": 5.0},
-            r"train_weights must be unset with train_temperature",
-        ),
+        ({"train_temperature": 0.0}, r"train_temperature must be a positive number .*, got 0.0\."),
+        ({"train_weights": [1.0, 2.0], "train_temperature": 5.0}, r"without train_weights, got 5.0"),
         ({"target_file": ["train.b"]}, r"must have the same number of files, got 2 and 1\."),
     ],
 )

@@ -154,13 +154,13 @@ def test_the_languages_of_evaluation_sets(tmp_path):
     data = write_directions(tmp_path)
     assert [corpus.languages.codes for corpus in DataArguments(**data).corpora("test")] == list(DIRECTIONS)
     files = {name: data[name][:2] for name in ("test_source_file", "test_target_file")}
-    with pytest.raises(ValueError, match=r"test_source_lang \(by default source_lang\) must be 1 or 2 language codes"):
+    with pytest.raises(ValueError, match=r"source_lang must be 1 or 2 language codes, one per test corpus"):
         DataArguments(**data | files).corpora("test")
     own = {"test_source_lang": "a", "test_target_lang": ["b", "c"]}
     assert [corpus.direction for corpus in DataArguments(**data | files, **own).corpora("test")] == ["a-b", "a-c"]
     with pytest.raises(ValueError, match=r"must be languages of the training corpora \(a, b, c\), got d\."):
         run(tmp_path, "out", **data | files, test_source_lang="a", test_target_lang="d")
-    with pytest.raises(ValueError, match="test_source_lang must be unset without source_lang, got"):
+    with pytest.raises(ValueError, match="test_target_lang must be given together, and with source_lang"):
         DataArguments(**data | files | own | {"source_lang": None, "target_lang": None}).corpora("test")
 
 

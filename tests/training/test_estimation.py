@@ -3,16 +3,11 @@
 import re
 
 import pytest
-import torch
 import transformers
-from torch.utils.flop_counter import FlopCounterMode
 
-from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.training import estimation
-from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training.estimation import GIB, DryRun, training_flops
-from tests.helpers.models import tiny_config
+from modeling_random_transformer.training.estimation import GIB, DryRun
 from tests.helpers.training import arguments, write_corpus
 
 
@@ -20,15 +15,6 @@ def estimate(**values) -> DryRun:
     sizes = {"steps": 100_000, "step_seconds": 0.4, "step_tokens": 48_000.0, "flops": 1e18, "memory": 2 * GIB}
     batches = {"batch_tokens": 50_000, "max_tokens_per_batch": 6250}
     return DryRun(**sizes, **batches, parameters=65, device="cuda", num_devices=8, **values)
-
-
-def test_flops_equal_those_of_the_matrix_products():
-    config = tiny_config(attn_implementation="eager", d_k=3, d_v=5, decoder_layers=1)
-    model = RandomTransformerForConditionalGeneration(config)
-    source, target = torch.full((2, 7), 5), torch.full((2, 4), 5)
-    with FlopCounterMode(display=False) as counter:
-        model(input_ids=source, labels=target).loss.backward()
-    assert counter.get_total_flops() == pytest.approx(2 * training_flops(config, 7, 4), rel=1e-9)
 
 
 def test_units_of_the_estimate():
@@ -57,14 +43,6 @@ def test_the_command_prints_the_estimate_and_saves_nothing(tmp_path, monkeypatch
     assert "5,000 steps" in output
     assert "3.3e+18 for base" in output
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("supported", [True, False])
-def test_bf16_warns_on_a_cpu_without_support_before_the_run(supported, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(run_module, "supports_native_matmul", lambda _: supported)
-    write_corpus(tmp_path)
-    run_module.check_run(*command.parse_arguments(flags(tmp_path, bf16=True))[:3])
-    assert ("no instructions for bf16" in caplog.text) == (not supported)
 
 
 @pytest.mark.parametrize("options", [{}, {"train_weights": 2.5}], ids=str)

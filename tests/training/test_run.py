@@ -31,7 +31,6 @@ def test_a_run_writes_a_scored_model(trained):
     assert (result.steps, result.pairs, set(result.scores)) == (STEPS, 120, {"test"})
     card = (result.folder / "README.md").read_text()
     assert "120 lines, none invalid" in card
-    assert "`--dtype int8` quantizes" in card
     assert f"random-transformer translate --model {result.folder.name} " in card
     assert result.scores["test"]["bleu"]["signature"].replace("|", "\\|") in card
     for text in (card, (result.folder / MANIFEST).read_text()):
@@ -57,20 +56,6 @@ def test_averaging_no_checkpoints_raises():
         average_weights([])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"vocab_size": 260, "special_tokens": ["<bt>"]}, "vocab_size must be an integer of at least 261 .*, got 260"),
-        ({"special_tokens": ["<bt>", "<bt>"]}, "languages and special_tokens must be unique, got '<bt>'"),
-    ],
-)
-def test_an_invalid_vocabulary_leaves_no_manifest(tmp_path, options, message):
-    write_corpus(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        run(tmp_path, "out", **options)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_sentencepiece_model_as_tokenizer(tmp_path):
     sentencepiece = pytest.importorskip("sentencepiece")
     write_corpus(tmp_path)
@@ -88,7 +73,6 @@ def test_a_sentencepiece_model_as_tokenizer(tmp_path):
     assert AutoTokenizer.from_pretrained(result.folder).decode([1]) == "<s>"
     with pytest.raises(ValueError, match="BPE"):
         run(tmp_path, "other", tokenizer=str(tmp_path / "unigram.model"), **options)
-    assert not (tmp_path / "other").exists()  # a manifest would not allow to correct the arguments
 
 
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
@@ -114,7 +98,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
         return save(*args, **kwargs)
 
     monkeypatch.setattr(torch, "save", full_at_the_second)
-    with pytest.raises(OSError, match=r"could not be saved, .*checkpoint-2 is complete \(.*No space left"):
+    with pytest.raises(OSError, match=r"could not be saved, .* is .*checkpoint-2 \(.*No space left"):
         run(tmp_path, "out")
     assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
 

@@ -101,7 +101,9 @@ def test_a_non_finite_loss_raises_before_the_checkpoint_is_saved(bad, step, save
     options = {"max_steps": 4, "gradient_accumulation_steps": 2, "save_steps": 1, "save_strategy": save_strategy}
     trainer = new_trainer(tmp_path, kind=NanLossTrainer, **options)
     trainer.bad = bad
-    with pytest.raises(FloatingPointError, match=rf"the loss is nan at step {step}, in a batch of input_ids \["):
+    with pytest.raises(
+        FloatingPointError, match=rf"the loss is nan at step {step}, in a batch of input_ids \[.*source is '"
+    ):
         trainer.train()
     saved = sorted(int(path.name.removeprefix("checkpoint-")) for path in tmp_path.glob("checkpoint-*"))
     assert saved == (list(range(1, step)) if save_strategy == "steps" else [])
@@ -111,7 +113,9 @@ def test_non_finite_weights_are_not_saved(tmp_path):
     """A gradient or a loss on another process can be non-finite while the loss of this process is finite."""
     trainer = new_trainer(tmp_path, max_steps=2, save_steps=1)
     trainer.model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
-    with pytest.raises(FloatingPointError, match=r"the weights are not finite after step 1, .* checkpoint is None"):
+    with pytest.raises(
+        FloatingPointError, match=r"the weights are not finite after step 1, first .* Decrease learning_rate"
+    ):
         trainer.train()
     assert not list(tmp_path.glob("checkpoint-*"))
 
