@@ -14,7 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.readers import TEXT_KEY, read_texts
@@ -140,18 +139,14 @@ def back_translate(
     monolingual, source, target = Path(input_file), *(Path(os.path.realpath(x)) for x in (output_source, output_target))
     folder = source.with_name(f"{source.name}.work")
     selected = folder / SELECTED
-    limits = settings.max_tokens, options.get("src_lang"), progress
+    limits = settings.max_tokens, options.get("src_lang")
     job: dict[str, Any] = {"restart": restart, "chunk_size": chunk_size, "progress": progress}
     call_on_main_process(lambda: check_files(monolingual, source, target, folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
-        try:
-            texts = read_texts(monolingual, settings.text_key)
-            selection = call_on_main_process(lambda: write_selection(selected, texts, pipe, "input_file", *limits))
-            translate_once(folder / RECORD, selected, folder / TRANSLATED, model, tokenizer, options, **job)
-            count = call_on_main_process(lambda: write_outputs(folder, source, target, settings))
-        finally:  # nothing can be resumed
-            if PartialState().is_main_process and folder.is_dir() and os.listdir(folder) == [LOCK]:
-                shutil.rmtree(folder)
+        texts = read_texts(monolingual, settings.text_key)
+        selection = call_on_main_process(lambda: write_selection(selected, texts, pipe, "input_file", *limits))
+        translate_once(folder / RECORD, selected, folder / TRANSLATED, model, tokenizer, options, **job)
+        count = call_on_main_process(lambda: write_outputs(folder, source, target, settings))
     return BackTranslationReport(selection, count)
 
 

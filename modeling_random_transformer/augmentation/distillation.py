@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub import ModelCard
 
+from ..data.mixing import CorpusSpec
 from ..data.sources import ParallelText
 from ..data.validation import validate
 from ..inference.loading import load_models, load_translator, silence_transformers
@@ -26,7 +27,7 @@ from ..training.run import check_run, train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
-from .comparison import Row, compare, table
+from .comparison import Model, Row, compare, table
 from .stages import run_stage
 from .training_set import RECORD, DistillationArguments, SyntheticReport, TrainingSet, pairs_of
 
@@ -40,11 +41,11 @@ class StudentDataArguments(DataArguments):
 
     requires_train: ClassVar[bool] = False
 
-    def with_training_set(self, source: Path, target: Path) -> DataArguments:
+    def with_training_set(self, source: Path, target: Path, languages: LanguageTags) -> DataArguments:
         """The same sets, with two aligned files as the training set."""
         train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
-        languages = {name: (getattr(self, name) or [])[:1] or None for name in ("source_lang", "target_lang")}
-        return DataArguments(**{**asdict(self), **train, **languages})
+        codes = {"source_lang": languages.codes[:1] or None, "target_lang": languages.codes[1:] or None}
+        return DataArguments(**{**asdict(self), **train, **codes})
 
 
 @dataclass
@@ -88,18 +89,18 @@ def distill(
     folder, teacher = Path(args.output_dir), [Path(name) for name in arguments.teacher]
     if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
         model = replace(model, tokenizer=str(teacher[0]))
-    check(folder, teacher, arguments, data, model, args)
+    test = check(folder, arguments, data, model, args)
     training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
-    report = training_set.make(translator, tokenizer, data.max_source_length, training_languages(data))
+    report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
     del translator
-    run = train_translation(data.with_training_set(*training_set.sides("train")), model, args)
-    [test] = data.corpora("test")
+    run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
     record, weights = folder / WORK / RECORD, digests([folder])
     work, files = (lambda: export_int8(folder)), [folder / INT8 / "config.json"]
     run_stage(record, "int8", {"weights": weights}, work, files, may_change=True)
     inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}
-    models = {"teacher": teacher, "student": [folder]}
+    student: list[Model] = [("student", "float32", [folder]), ("student", "int8", [folder / INT8])]
+    models = [("teacher", "float32", teacher), *student]
 
     def compare_models() -> dict[str, Any]:
         rows = compare(models, [*pairs_of([test])], test.languages, args.device, args.generation_kwargs)
@@ -113,60 +114,46 @@ def distill(
 
 def check(
     folder: Path,
-    teacher: Sequence[Path],
     arguments: DistillationArguments,
     data: StudentDataArguments,
     model: ModelArguments,
     args: TranslationTrainingArguments,
-) -> None:
-    """Check the arguments before the teacher translates.
+) -> CorpusSpec:
+    """Check the arguments before the teacher translates, and return the test set.
 
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    for path in teacher:
-        if not (path / "config.json").is_file():
-            raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {str(path)!r}.")
-    for name in ("train_weights", "train_temperature"):
-        if getattr(data, name) is not None:
-            raise ValueError(f"{name} must be unset in a distillation, got {getattr(data, name)}.")
-    training_languages(data)
-    if arguments.interpolate and not data.corpora("train"):
-        raise ValueError(
-            "source_file and target_file, train_file or dataset_name must be given with interpolate, got no pairs."
-        )
-    if (count := len(data.corpora("test"))) != 1:
+    for argument, value in (
+        *((name, getattr(data, name)) for name in ("train_weights", "train_temperature")),
+        ("lora_rank", model.lora_rank),
+    ):
+        if value is not None:
+            raise ValueError(f"{argument} must be unset in a distillation, got {value}.")
+    corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
+    if (count := len(corpora["test"])) != 1:
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
+    [test] = corpora["test"]
+    if {corpus.languages for corpus in corpora["train"]} - {test.languages}:
+        raise ValueError(
+            "source_lang and target_lang must be those of the test set in a distillation, got "
+            f"{data.source_lang} and {data.target_lang}."
+        )
+    if arguments.interpolate and not corpora["train"]:
+        raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
     if any((folder / name).is_file() for name in (MANIFEST, "config.json")) and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
     if arguments.restart and (folder / MANIFEST).is_file():
         raise ValueError(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
         )
-    if model.lora_rank is not None:
-        raise ValueError(f"lora_rank must be unset in a distillation, got {model.lora_rank}.")
-    corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
     check_run(data, model, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
         if isinstance(corpus.text, ParallelText):
             corpus.text.require_files()
         validate(corpus.text, data.on_invalid)
-
-
-def training_languages(data: StudentDataArguments) -> LanguageTags:
-    """The language codes of the training set, if it has some.
-
-    Raises:
-        ValueError: there are several directions.
-    """
-    source, target = (set(codes or ()) for codes in (data.source_lang, data.target_lang))
-    if max(len(source), len(target)) > 1:
-        raise ValueError(
-            "source_lang and target_lang must be one language each in a distillation, got "
-            f"{data.source_lang} and {data.target_lang}."
-        )
-    return LanguageTags(source.pop(), target.pop()) if source and target else LanguageTags()
+    return test
 
 
 def export_int8(folder: Path) -> None:
@@ -185,13 +172,11 @@ def digests(folders: Sequence[Path]) -> list[str]:
 
 def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticReport, rows: Sequence[Row]) -> None:
     """Add the section about the distillation to the student's model card, or replace it."""
-    card = ModelCard.load(path)
     teacher = ", ".join(f"`{Path(name).name}`" for name in arguments.teacher)
     method = "interpolation" if arguments.interpolate else "knowledge distillation"
     lines = [
         SECTION,
-        f"Trained on translations of {teacher} ({len(arguments.teacher)} model"
-        f"{'s' if len(arguments.teacher) > 1 else ''}, {arguments.teacher_num_beams} beams): sequence-level {method} "
+        f"Trained on translations of {teacher} ({arguments.teacher_num_beams} beams): sequence-level {method} "
         "(Kim & Rush 2016).",
         "",
         f"{report}.",
@@ -200,5 +185,6 @@ def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticR
         "",
         "On the test set, with the beam size of the evaluation. The folder `int8` contains the student in int8.",
     ]
-    body = str(card).partition(SECTION)[0].rstrip("\n")
-    write_atomically(path, ["\n".join([body, "", *lines, ""]).encode()])
+    write_atomically(
+        path, ["\n".join([str(ModelCard.load(path)).partition(SECTION)[0].rstrip("\n"), "", *lines, ""]).encode()]
+    )

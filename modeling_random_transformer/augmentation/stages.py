@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.validation import ValidationReport
-from ..inference.translation import TranslationOptions, progress_bar
+from ..inference.translation import TranslationOptions
 from ..inference.translation_files import model_digest, plain_options, translate_file
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
@@ -55,19 +55,14 @@ def run_stage(
         ValueError: the inputs have changed.
     """
 
-    def begin() -> tuple[bool, dict[str, Any]]:
-        stage = Job(record).begin(name, inputs, restart=restart, may_change=lambda *_: may_change)
-        return stage.is_finished, stage.facts
-
-    def finish(facts: dict[str, Any]) -> None:
-        job = Job(record)
-        Stage(job, job.stages[name]).finish(files, **facts)
-
-    is_finished, facts = call_on_main_process(begin)
-    if not is_finished:
+    stage: Stage = call_on_main_process(
+        lambda: Job(record).begin(name, inputs, restart=restart, may_change=lambda *_: may_change)
+    )
+    if not stage.is_finished:
         facts = (work() if everywhere else call_on_main_process(work)) or {}
-        call_on_main_process(lambda: finish(facts))
-    return facts
+        call_on_main_process(lambda: stage.finish(files, **facts))
+        stage.facts.update(facts)
+    return stage.facts
 
 
 def write_selection(
@@ -77,7 +72,6 @@ def write_selection(
     name: str,
     max_tokens: int | None,
     src_lang: str | None = None,
-    progress: bool | None = None,
 ) -> ValidationReport:
     """Write the lines of monolingual text that are neither blank nor too long for a model.
 
@@ -88,7 +82,6 @@ def write_selection(
         name: name of the lines in the report.
         max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model; `None` for none.
         src_lang: language code of the lines; `None` for that of the tokenizer.
-        progress: show a progress bar on stderr; `None` shows it after a delay.
 
     Raises:
         ValueError: no line can be translated, or a line is not UTF-8.
@@ -96,8 +89,7 @@ def write_selection(
     report = ValidationReport(name)
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_tokens or limit)
-    bar = progress_bar(lines, progress, "line")
-    with bar, new_file(path) as file, LanguageTags(src_lang).set(pipe.tokenizer):
+    with new_file(path) as file, LanguageTags(src_lang).set(pipe.tokenizer):
         for chunk in chunks(map(one_line, lines), CHUNK_SIZE):
             encoded = encode_texts(pipe.tokenizer, chunk, verbose=False)
             for text, ids in zip(chunk, encoded["input_ids"], strict=True):
@@ -108,7 +100,6 @@ def write_selection(
                     report.add(f"of more than {limit:,} tokens", report.lines)
                 else:
                     file.writelines(encode_lines([text]))
-            bar.update(len(chunk))
         if not report.valid:
             raise ValueError(f"{name} must have a line that can be translated, got {report}.")
     return report

@@ -9,9 +9,9 @@ of those that beam search finds. The similarity is chrF (Popović 2015); the pap
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -118,50 +118,39 @@ class SyntheticReport:
 
     def __str__(self) -> str:
         share = self.synthetic / (self.synthetic + self.original)
-        report = (
+        return (
             f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({share:.0%} synthetic);"
             f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation,"
-            f" dropped {self.dropped:,} with the lowest scores"
+            f" dropped {self.dropped:,} with the lowest scores;"
+            f" chose the translations of {self.interpolated:,} of {self.selected:,} texts by references"
         )
-        if not self.interpolated:
-            return report
-        return f"{report}; chose the translations of {self.interpolated:,} of {self.selected:,} texts by references"
 
 
-@dataclass(frozen=True)
 class TrainingSet:
     """The files of a student's training set, and the stages that make them.
 
-    Attributes:
+    Args:
         folder: their folder.
         arguments: the texts and the options.
         original: the original pairs; invalid lines are skipped.
         is_in_use: the training of the student has begun, so that the training set must not change.
     """
 
-    folder: Path
-    arguments: DistillationArguments
-    original: Sequence[CorpusSpec] = ()
-    is_in_use: bool = False
-
-    @property
-    def selected(self) -> Path:
-        """The texts to translate."""
-        return self.folder / "selected.source"
-
-    @property
-    def translated(self) -> Path:
-        """Their translations."""
-        return self.folder / ("interpolated.target" if self.arguments.interpolate else "selected.target")
-
-    @property
-    def scores(self) -> Path:
-        """The scores of the pairs with a translation that is not empty."""
-        return self.folder / "synthetic.scores"
-
-    def sides(self, name: str) -> tuple[Path, Path]:
-        """The aligned files of pairs: `"synthetic"`, those with a translation that is not empty, or `"train"`."""
-        return self.folder / f"{name}.source", self.folder / f"{name}.target"
+    def __init__(
+        self,
+        folder: Path,
+        arguments: DistillationArguments,
+        original: Sequence[CorpusSpec] = (),
+        is_in_use: bool = False,
+    ):
+        self.folder, self.arguments, self.original = folder, arguments, original
+        # A stage is repeated with changed inputs, unless the student has been trained on its files.
+        self.stage = partial(run_stage, folder / RECORD, may_change=not is_in_use)
+        self.selected = folder / "selected.source"  # the texts to translate
+        self.candidates = folder / ("candidates.jsonl" if arguments.interpolate else "selected.target")
+        self.translated = folder / ("interpolated.target" if arguments.interpolate else "selected.target")
+        self.scores = folder / "synthetic.scores"  # of the translations
+        self.files = folder / "train.source", folder / "train.target"
 
     def make(
         self,
@@ -191,97 +180,58 @@ class TrainingSet:
             self.folder.mkdir(parents=True, exist_ok=True)
             texts = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
             report = write_selection(self.selected, texts, pipe, "source_text", max_tokens, codes.get("src_lang"))
-            interpolated = self.count_references() if arguments.interpolate else 0
-            return {"selected": report.valid, "skipped": report.invalid, "interpolated": interpolated}
+            return {"selected": report.valid, "skipped": report.invalid}
+
+        def score() -> None:
+            # Training skips translations that are too long; they must not stop the scoring.
+            flags: dict[str, Any] = {"truncation": True, "restart": True, **codes}
+            score_file(ParallelText(self.selected, self.translated), self.scores, model, tokenizer, **flags)
 
         counts = call_on_main_process(select)
-        candidates = self.folder / "candidates.jsonl" if arguments.interpolate else self.translated
         job: dict[str, Any] = {"restart": arguments.restart}
         if arguments.interpolate:
             options, job = {**options, "n_best": beams}, {**job, "output_format": "jsonl"}
-        translate_once(self.folder / RECORD, self.selected, candidates, model, tokenizer, options, **job)
+        translate_once(self.folder / RECORD, self.selected, self.candidates, model, tokenizer, options, **job)
         original = {"original": fingerprint([*self.original])}
         if arguments.interpolate:
-            nearest = {"candidates": file_digest(candidates), **original}
-            self.stage("interpolation", nearest, lambda: self.interpolate(candidates), [self.translated])
+            nearest = {"candidates": file_digest(self.candidates), **original}
+            counts |= self.stage("interpolation", nearest, self.interpolate, [self.translated])
         digest = {"translations": file_digest(self.translated)}
         if arguments.drop_worst:
-            self.stage("scores", digest, lambda: self.score(model, tokenizer, codes), [self.scores], everywhere=True)
+            self.stage("scores", digest, score, [self.scores], everywhere=True)
         inputs = {**digest, **original, "drop_worst": arguments.drop_worst, "interpolate": arguments.interpolate}
-        facts = self.stage("training set", inputs, lambda: self.assemble(counts), self.sides("train"))
-        return SyntheticReport(**facts)
+        return SyntheticReport(**self.stage("training set", inputs, lambda: self.assemble(counts), self.files))
 
-    def stage(
-        self,
-        name: str,
-        inputs: dict[str, Any],
-        work: Callable[[], dict[str, Any] | None],
-        files: Sequence[Path],
-        everywhere: bool = False,
-    ) -> dict[str, Any]:
-        """A stage that is repeated with changed inputs, unless the student has been trained on its files."""
-        options = {"everywhere": everywhere, "may_change": not self.is_in_use}
-        return run_stage(self.folder / RECORD, name, inputs, work, files, **options)
-
-    def interpolate(self, candidates: Path) -> None:
-        """Choose one of several translations."""
+    def interpolate(self) -> dict[str, int]:
+        """Choose one of several translations; returns the number of texts with a reference."""
         references = targets_by_source(pairs_of(self.original))
-        write_nearest(self.selected, candidates, self.translated, references)
-
-    def score(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, languages: dict[str, Any]) -> None:
-        """Score the pairs with a translation that is not empty."""
-        files = self.sides("synthetic")
-        call_on_main_process(lambda: write_pairs(files, self.pairs))
-        # Training skips translations that are too long; they must not stop the scoring.
-        options = {"truncation": True, "restart": True, **languages}
-        score_file(ParallelText(*files), self.scores, model, tokenizer, **options)
+        with open(self.selected, "rb") as file:
+            count = sum(key_of(text) in references for text in read_lines(file))
+        if not count:
+            raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
+        write_nearest(self.selected, self.candidates, self.translated, references)
+        return {"interpolated": count}
 
     def assemble(self, counts: dict[str, int]) -> dict[str, Any]:
         """Write the training set: the synthetic pairs without the worst ones, then the original pairs."""
-        kept = self.best(self.arguments.drop_worst)
+        worst = self.worst(self.arguments.drop_worst) if self.arguments.drop_worst else set()
 
-        def training_pairs() -> Iterator[tuple[str, str]]:
-            for number, pair in enumerate(self.pairs()):
-                if kept is None or number in kept:
-                    yield pair
-            yield from pairs_of(self.original)
+        def synthetic() -> Iterator[tuple[str, str]]:
+            return read_translations(self.selected, self.translated)
 
-        write_pairs(self.sides("train"), training_pairs)
-        count, original = (sum(1 for _ in pairs) for pairs in (self.pairs(), pairs_of(self.original)))
-        dropped = 0 if kept is None else count - len(kept)
-        return {**counts, "empty": counts["selected"] - count, "dropped": dropped, "original": original}
+        for side, file in enumerate(self.files):
+            kept = (pair for number, pair in enumerate(synthetic()) if number not in worst)
+            write_atomically(file, encode_lines(pair[side] for pair in chain(kept, pairs_of(self.original))))
+        count, original = (sum(1 for _ in pairs) for pairs in (synthetic(), pairs_of(self.original)))
+        return {**counts, "empty": counts["selected"] - count, "dropped": len(worst), "original": original}
 
-    def count_references(self) -> int:
-        """The number of texts that are the source of an original pair.
-
-        Raises:
-            ValueError: there is none.
-        """
-        sources = {key_of(source) for source, _ in pairs_of(self.original)}
-        with open(self.selected, "rb") as file:
-            count = sum(key_of(text) in sources for text in read_lines(file))
-        if not count:
-            raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
-        return count
-
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """The texts and their translations, without empty ones."""
-        return read_translations(self.selected, self.translated)
-
-    def best(self, drop_worst: float) -> set[int] | None:
-        """The numbers of the pairs that remain without this share of the lowest scores; `None` for all."""
-        if not drop_worst:
-            return None
+    def worst(self, share: float) -> set[int]:
+        """The numbers of the pairs with this share of the lowest scores, among those with a score."""
         with open(self.scores, encoding="utf-8") as file:
-            values = [float(total) / int(tokens) for total, tokens in (line.split("\t")[:2] for line in file)]
-        order = sorted(range(len(values)), key=values.__getitem__)
-        return set(order[int(drop_worst * len(values)) :])
-
-
-def write_pairs(files: tuple[Path, Path], pairs: Callable[[], Iterable[tuple[str, str]]]) -> None:
-    """Write two aligned files."""
-    for side, file in enumerate(files):
-        write_atomically(file, encode_lines(pair[side] for pair in pairs()))
+            values = [
+                float(total) / int(tokens) for total, tokens in (line.split("\t")[:2] for line in file if line.strip())
+            ]
+        return set(sorted(range(len(values)), key=values.__getitem__)[: int(share * len(values))])
 
 
 def pairs_of(corpora: Iterable[CorpusSpec]) -> Iterator[tuple[str, str]]:
@@ -318,7 +268,9 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
 
     @lru_cache(2**16)  # frequent texts have many references
     def choose(text: str, translations: tuple[str, ...]) -> str:
-        return nearest(translations, references.get(text, ()), scorer)
+        if text not in references:
+            return translations[0]
+        return max(translations, key=lambda translation: scorer.sentence_score(translation, references[text]).score)
 
     with open(texts, "rb") as lines, open(candidates, "rb") as records:
         groups = groupby(map(json.loads, records), key=lambda record: record["index"])
@@ -327,10 +279,3 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
             for text, (_, group) in zip(read_lines(lines), groups, strict=True)
         )
         write_atomically(output, encode_lines(chosen))
-
-
-def nearest(candidates: Sequence[str], references: Sequence[str], scorer: CHRF) -> str:
-    """The candidate with the highest chrF against the references; without references, the first one."""
-    if not references:
-        return candidates[0]
-    return max(candidates, key=lambda candidate: scorer.sentence_score(candidate, references).score)

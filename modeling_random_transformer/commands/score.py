@@ -18,7 +18,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sources import DEFAULT_KEYS, ParallelText
+from ..data.sources import ParallelText
 from ..inference.alignments import Aligner, pharaoh_line
 from ..inference.loading import load_models
 from ..inference.scoring import Scorer
@@ -63,7 +63,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "input)",
     )
     parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
-    add_key_arguments(parser, DEFAULT_KEYS, "a file with both sides")
+    add_key_arguments(parser, ("source", "target"), "a file with both sides")
     add_language_arguments(parser)
     add_output_argument(parser)
     parser.add_argument(

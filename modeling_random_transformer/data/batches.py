@@ -83,8 +83,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""
         self.lengths = _padded_lengths(source_lengths, target_lengths, self.pad_to_multiple_of)
         if self.weighted is not None:
-            # Empty slots, with the index -1, have no length.
-            self.lengths = np.vstack([self.lengths, [[0, 0]]])[self.weighted.epoch(self.epoch)]
+            self.lengths = self.lengths[self.weighted.epoch(self.epoch)]
 
     def __len__(self) -> int:
         return _round_up(len(self.starts), self.step_batches)
@@ -96,12 +95,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             order = self.weighted.epoch(self.epoch)[order]
         batches = np.split(order, self.starts[1:])
         for number in np.resize(random.permutation(len(batches)), len(self)):
-            batch = batches[number]
-            if self.weighted is not None:
-                batch = batch[batch >= 0]
-                if not len(batch):  # of one empty slot: any pair keeps the number of batches and the proportions
-                    batch = random.choice(len(self.weighted.shares), 1, p=self.weighted.shares)
-            yield batch.tolist()
+            yield batches[number].tolist()
 
     def _sort(self, order: np.ndarray) -> np.ndarray:
         """Stable sort by target length, then by source length."""

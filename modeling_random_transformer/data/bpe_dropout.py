@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import chain, groupby, islice, pairwise
+from itertools import groupby, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,37 +135,27 @@ class BPEDropoutPairs(Dataset):
                 f"(tokenize_pairs with words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
             )
         self.tokens = tokens.select_columns([*SIDES, *WORDS])
-        self.bpe_dropout = bpe_dropout
-        self.seed = seed
+        self.bpe_dropout, self.seed = bpe_dropout, seed
         self.epoch: int | None = None
-        self.lengths = np.zeros((len(tokens), 2), np.int64)  # of each source and target in this epoch
-        self.ids = [np.zeros(0, np.int32)] * 2  # of all sources and of all targets
+        self.ids: list[list[np.ndarray]] = [[], []]  # of each source and of each target in this epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Segment all pairs for this epoch."""
         if epoch == self.epoch:
             return
-        ids: tuple[list, list] = ([], [])
-        first = 0
+        self.epoch, self.ids = epoch, [[], []]
         for batch in self.tokens.iter(batch_size=1000):
-            size = len(batch["labels"])
-            columns = segment_columns(batch, self.bpe_dropout, [(self.seed, epoch, first + i) for i in range(size)])
-            for side, name in enumerate(SIDES):
-                self.lengths[first : first + size, side] = [len(text) for text in columns[name]]
-                ids[side].append(np.fromiter(chain.from_iterable(columns[name]), np.int32))
-            first += size
-        self.ids = [np.concatenate(parts) for parts in ids]
-        self.ends = self.lengths.cumsum(axis=0)
-        self.epoch = epoch
+            first = len(self.ids[0])
+            seeds = [(self.seed, epoch, first + i) for i in range(len(batch["labels"]))]
+            columns = segment_columns(batch, self.bpe_dropout, seeds)
+            for ids, name in zip(self.ids, SIDES, strict=True):
+                ids += [np.array(text, np.int32) for text in columns[name]]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
-        source, target = (
-            ids[end - length : end].tolist()
-            for ids, end, length in zip(self.ids, self.ends[index], self.lengths[index], strict=True)
-        )
+        source, target = (ids[index].tolist() for ids in self.ids)
         return {"input_ids": source, "attention_mask": [1] * len(source), "labels": target}
 
 
@@ -189,7 +179,7 @@ class BPEDropoutSampler(TokenBudgetSampler):
         """Segment the pairs for this epoch, which also determines the order of the next iteration."""
         super().set_epoch(epoch)
         self.pairs.set_epoch(epoch)
-        self.sort_by(*self.pairs.lengths.T)
+        self.sort_by(*([*map(len, ids)] for ids in self.pairs.ids))
 
 
 def segment_columns(
@@ -219,9 +209,7 @@ def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tupl
     if tokenizer.init_kwargs.get("target_merges"):
         raise ValueError("bpe_dropout must be 0 for a tokenizer with different merges for sources and targets.")
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    model: dict[str, Any] = {"type": type(tokenizer).__name__}
-    if backend is not None:
-        model = json.loads(backend.to_str())["model"]
+    model: dict[str, Any] = json.loads(backend.to_str())["model"] if backend else {"type": type(tokenizer).__name__}
     if model["type"] != "BPE":
         raise ValueError(f"bpe_dropout must be 0 for a tokenizer without BPE merges, got a {model['type']} tokenizer.")
     ids, prefix = model["vocab"], model.get("continuing_subword_prefix") or ""

@@ -43,27 +43,19 @@ class CleaningReport(ValidationReport):
         if reason is None:
             return
         self.add(reason, line.number)
-        examples = self.examples.setdefault(reason, [])
-        if len(examples) < EXAMPLES:
-            examples.append({"line": line.number, "source": line.source, "target": line.target})
+        if self.counts[reason] <= EXAMPLES:
+            example = {"line": line.number, "source": line.source, "target": line.target}
+            self.examples.setdefault(reason, []).append(example)
 
     def __str__(self) -> str:
         """A table with a line for each reason."""
-        title = f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self._percent(self.valid)})"
-        width = max(map(len, self.counts), default=0)
-        rows = [
-            f"  {reason:{width}}  {count:>11,}  {self._percent(count):>7}  {_shown(self.examples[reason][0])}"
-            for reason, count in sorted(self.counts.items(), key=lambda item: -item[1])
-        ]
-        return "\n".join([title, *rows])
-
-    def _percent(self, count: int) -> str:
-        return f"{count / max(1, self.lines):.2%}"
-
-
-def _shown(example: dict[str, Any]) -> str:
-    texts = [printable(text, SHOWN_CHARACTERS) for text in (example["source"], example["target"]) if text]
-    return f"line {example['line']}" + (f": {' ||| '.join(texts)}" if texts else "")
+        lines = max(1, self.lines)
+        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / lines:.2%})"]
+        for reason, count in sorted(self.counts.items(), key=lambda item: -item[1]):
+            example = self.examples[reason][0]
+            texts = " ||| ".join(printable(text, SHOWN_CHARACTERS) for text in (example["source"], example["target"]))
+            rows.append(f"  {reason:46} {count:>11,}  {count / lines:>7.2%}  line {example['line']}: {texts}")
+        return "\n".join(rows)
 
 
 def clean_pairs(
@@ -71,20 +63,19 @@ def clean_pairs(
     *,
     report: CleaningReport | None = None,
     on_rejected: Callable[[Line, str], Any] = lambda *_: None,
-    normalize: Callable[[str], str] = str,
     **options: Any,
 ) -> Iterator[ParallelLine]:
     """Filter pairs, in order and in a single pass.
 
+    The filters are applied to texts without line breaks and tabs, which become spaces.
     A line is dropped by the first filter that applies: invalid lines, copies, length, script, language, duplicates.
     Only kept pairs count as earlier pairs of a duplicate.
-    Memory: at most 24 bytes per pair for duplicates, and the first 100,000 pairs, which determine the scripts.
+    Memory: about 100 bytes per pair for duplicates, and the first 100,000 pairs, which determine the scripts.
 
     Args:
         pairs: parallel text, or an iterable of sources and targets.
         report: a report that is filled while the pairs are read.
         on_rejected: called with each dropped line and the reason, in order.
-        normalize: applied to each text before the filters.
         **options: the fields of `CleaningOptions`.
 
     Yields:
@@ -97,7 +88,7 @@ def clean_pairs(
     settings = CleaningOptions(**options)
     [*filters_of(settings, {})]  # raises errors before the first pair is read
     report = CleaningReport("pairs") if report is None else report
-    return _clean(_lines_of(pairs, normalize), settings, report, on_rejected)
+    return _clean(_lines_of(pairs), settings, report, on_rejected)
 
 
 def _clean(
@@ -115,14 +106,14 @@ def _clean(
             yield line
 
 
-def _lines_of(pairs: Corpus | Iterable[tuple[str, str]], normalize: Callable[[str], str]) -> Iterator[Line]:
+def _lines_of(pairs: Corpus | Iterable[tuple[str, str]]) -> Iterator[Line]:
     if not isinstance(pairs, ParallelText | DatasetText):
         lines: Iterator[Line] = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
     else:
         lines = pairs.lines()
     for line in lines:
         if isinstance(line, ParallelLine):
-            yield parse_pair(line.number, normalize(line.source), normalize(line.target))
+            yield parse_pair(line.number, _normalized(line.source), _normalized(line.target))
         elif line.reason == UNALIGNED:
             raise ValueError(
                 f"{pairs} must have the same number of lines, got one that ends before line {line.number}."
@@ -175,8 +166,8 @@ def clean_files(
 
     Files whose names end with `.gz` or `.zst` are compressed. All files are replaced when all of them are complete. One
     of them may be `-`, standard output. The filters are applied to the texts as they are written: byte order marks at
-    the start and line breaks at the end are removed, and within a text, line breaks become spaces in text and TSV
-    files, and tabs in TSV files. Cleaning an output again with the same options drops nothing.
+    the start and line breaks at the end are removed, other line breaks and tabs become spaces. Cleaning an output again
+    with the same options drops nothing.
 
     Args:
         corpus: the parallel text.
@@ -202,17 +193,21 @@ def clean_files(
     report = CleaningReport(str(corpus))
     with create_binaries([*paths.values()]) as opened:
         files = dict(zip(paths, opened, strict=True))
-        normalize, lines_of = _format([path for name, path in paths.items() if name in OUTPUTS])
 
         def reject(line: Line, reason: str) -> None:
             if "rejected_file" in files:
                 files["rejected_file"].write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
 
-        pairs = clean_pairs(corpus, report=report, on_rejected=reject, normalize=normalize, **options)
+        pairs = clean_pairs(corpus, report=report, on_rejected=reject, **options)
         settings = {"disable": progress is False, "delay": 0 if progress else 5, "mininterval": 1}
         for pair in tqdm(pairs, unit="pair", desc="cleaning", **settings):
-            for file, text in zip(opened, lines_of(pair), strict=False):
-                file.write(f"{text}\n".encode())
+            texts = {"source": pair.source, "target": pair.target}
+            if output_target is not None:
+                files["output_target"].write(f"{pair.target}\n".encode())
+                row = pair.source
+            else:
+                row = json.dumps(texts, ensure_ascii=False) if file_format(output) == "jsonl" else _row(*texts.values())
+            files["output"].write(f"{row}\n".encode())
         if not report.valid:  # before the outputs replace earlier files
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
             raise ValueError(f"{corpus} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
@@ -230,11 +225,12 @@ def _check_outputs(corpus: Corpus, paths: dict[str, Path]) -> None:
         paths: the path of each output by the name of its argument.
     """
     outputs = [path for name, path in paths.items() if name in OUTPUTS]
-    formats = ["tsv" if path == Path(STANDARD_STREAM) and len(outputs) == 1 else file_format(path) for path in outputs]
-    if len(outputs) == 2 and formats != ["text", "text"]:
-        raise ValueError(f"output and output_target must be text files, got {outputs[0]} and {outputs[1]}.")
-    if len(outputs) == 1 and formats[0] not in ("tsv", "jsonl"):
-        raise ValueError(f"output must be a .tsv or .jsonl file without output_target, got {outputs[0]}.")
+    allowed = ("tsv", "jsonl") if len(outputs) == 1 else ("text",)
+    if outputs != [Path(STANDARD_STREAM)] and not {*map(file_format, outputs)} <= {*allowed}:
+        raise ValueError(
+            "output must be a .tsv or .jsonl file, or output and output_target text files, "
+            f"got {' and '.join(map(str, outputs))}."
+        )
     inputs = [corpus.source, corpus.target] if isinstance(corpus, ParallelText) else []
     used = {Path(path).resolve() for path in inputs if path is not None and not is_standard_stream(path)}
     for path in paths.values():
@@ -245,25 +241,11 @@ def _check_outputs(corpus: Corpus, paths: dict[str, Path]) -> None:
         used.add(path.resolve())
 
 
-def _format(outputs: list[Path]) -> tuple[Callable[[str], str], Callable[[ParallelLine], list[str]]]:
-    """How texts are normalized, so that they are read as they are written, and the lines of a pair in the outputs."""
-    if len(outputs) == 2:
-        return lambda text: one_line(_text(text)), lambda line: [line.source, line.target]
-    if file_format(outputs[0]) == "jsonl":
-        return _text, lambda line: [json.dumps({"source": line.source, "target": line.target}, ensure_ascii=False)]
-    return _cell, lambda line: [_row(line.source, line.target)]
-
-
-def _text(text: str) -> str:
-    """A text without what readers remove: byte order marks at the start, and line breaks at the end."""
-    return text.lstrip("\ufeff").rstrip("\r\n")
-
-
-def _cell(text: str) -> str:
-    """A text as a cell of a TSV file."""
-    return one_line(_text(text)).replace("\t", " ")
+def _normalized(text: str) -> str:
+    """A text as one line and one cell of a TSV file, without byte order marks at the start, which readers remove."""
+    return one_line(text.lstrip("\ufeff").rstrip("\r\n")).replace("\t", " ")
 
 
 def _row(*texts: str) -> str:
     """A line of a TSV file."""
-    return "\t".join(quoted(_cell(text)) for text in texts)
+    return "\t".join(quoted(_normalized(text)) for text in texts)

@@ -1,6 +1,5 @@
 """The filters of cleaning, and their options: copies, lengths, Unicode scripts, languages and duplicates."""
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
 from math import inf
+from operator import eq
 from typing import Any
 from unicodedata import normalize
 
@@ -51,7 +51,8 @@ class CleaningOptions:
         copies: `"near"` drops a pair whose target has the same words as the source, regardless of case and
             punctuation; `"exact"` only if both texts are equal. Texts without letters, such as numbers, are kept.
         duplicates: `"pair"` drops a pair that occurred before; `"source"` or `"target"` one whose source or target
-            occurred before. Texts are compared exactly, by a hash of 64 bits (at most 24 bytes of memory per pair).
+            occurred before. Texts are compared exactly, by a hash of 64 bits (about 100 bytes of memory per pair).
+            Two of n different texts have the same hash with a probability of n² / 2^65: 0.0003 for a hundred million.
         max_length: drop a pair with a longer source or target, in units; `None` for no limit.
         max_length_ratio: drop a pair if one side is more than this many times as long as the other (9 is the default
             of Moses' `clean-corpus-n`); `None` for no limit.
@@ -93,8 +94,14 @@ class CleaningOptions:
             if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, got {value}.")
         for name in ("source_script", "target_script"):
-            if (scripts := getattr(self, name)) is not None:
-                check_scripts(name, scripts)
+            if (scripts := getattr(self, name)) is None:
+                continue
+            try:
+                regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
+            except regex.error as error:
+                raise ValueError(
+                    f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}."
+                ) from error
 
 
 def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
@@ -108,7 +115,8 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         ValueError: py3langid is not installed or does not know a language.
     """
     if options.copies != "off":
-        yield _copy_filter(near=options.copies == "near")
+        same = _same_words if options.copies == "near" else eq
+        yield lambda *pair: COPY if same(*pair) and any(map(str.isalpha, pair[0])) else None
     if options.max_length is not None or options.max_length_ratio is not None:
         yield _length_filter(options)
     for side, names in scripts.items():
@@ -125,14 +133,6 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
 def _one_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
     index = SIDES.index(side)
     return lambda *pair: None if accepts(pair[index]) else reason.format(side=side)
-
-
-def _copy_filter(near: bool) -> Filter:
-    def check(source: str, target: str) -> str | None:
-        is_copy = source == target or (near and _same_words(source, target))
-        return COPY if is_copy and any(map(str.isalpha, source)) else None
-
-    return check
 
 
 def _same_words(source: str, target: str) -> bool:
@@ -160,25 +160,18 @@ def _length_filter(options: CleaningOptions) -> Filter:
 
 def _duplicate_filter(compared: str) -> Filter:
     """A filter that remembers the pairs that it keeps; `compared` is `"pair"`, `"source"` or `"target"`."""
-    seen = HashSet()
+    seen: set[bytes] = set()
 
     def check(source: str, target: str) -> str | None:
         # The length of the source makes the end of the source unambiguous for texts with any characters.
         texts = {"pair": f"{len(source)} {source}{target}", "source": source, "target": target}
-        return None if seen.add(texts[compared]) else DUPLICATE
+        digest = blake2b(texts[compared].encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        if digest in seen:
+            return DUPLICATE
+        seen.add(digest)
+        return None
 
     return check
-
-
-def check_scripts(argument: str, scripts: Sequence[str]) -> None:
-    """Raise a `ValueError` unless these are names of Unicode scripts."""
-    if isinstance(scripts, str) or not scripts:
-        raise ValueError(f"{argument} must be a list of Unicode scripts, got {scripts!r}.")
-    for name in scripts:
-        try:
-            regex.compile(rf"\p{{Script={name}}}")
-        except regex.error as error:
-            raise ValueError(f"{argument} must name Unicode scripts, such as Latin, got {name!r}.") from error
 
 
 def scripts_of(texts: Iterable[str]) -> list[str]:
@@ -247,33 +240,3 @@ def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-
-
-class HashSet:
-    """64-bit hashes of texts in a table with open addressing: 12 to 24 bytes per text.
-
-    Two of n different texts have the same hash with a probability of n² / 2^65: 0.0003 for a hundred million.
-    """
-
-    def __init__(self) -> None:
-        self._table, self._count = array("Q", bytes(8 * 2**16)), 0  # 0: empty
-
-    def add(self, text: str) -> bool:
-        """Add a text, and return whether it is new."""
-        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        if not self._insert(int.from_bytes(digest, "little") or 1):
-            return False
-        self._count += 1
-        if 3 * self._count > 2 * len(self._table):
-            hashes, self._table = self._table, array("Q", bytes(16 * len(self._table)))
-            for value in filter(None, hashes):
-                self._insert(value)
-        return True
-
-    def _insert(self, value: int) -> bool:
-        table, mask = self._table, len(self._table) - 1
-        index = value & mask
-        while (found := table[index]) and found != value:
-            index = (index + 1) & mask
-        table[index] = value
-        return not found

@@ -1,10 +1,8 @@
 """Several corpora in one training set: their weights, the pairs of each epoch, and one stream of all of them."""
 
 import heapq
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ from ..inputs_random_transformer import LanguageTags
 from .sources import Corpus, Line, ParallelText
 
 GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
-SMALLEST = 10**9  # fractions of weights are rounded to those with at most this denominator
 
 
 @dataclass(frozen=True)
@@ -81,13 +78,11 @@ def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]
 class WeightedPairs:
     """Selects the pairs of each epoch according to their weights.
 
-    A pair of weight 2.4 is selected twice in every epoch, and a third time in 4 of 10 epochs. Let r be the fraction of
-    the weight of n pairs, in the order of lengths. Pair i is selected in epoch e if a multiple of 1 / r is above
-    i + e + c and at most i + e + c + 1, with a constant c. Thus the number of times that a pair has been selected
-    after E epochs is r · E, rounded up or down, and so is the number of pairs of an epoch, r · n. Both hold for any n.
-
-    An epoch has a fixed number of slots with fixed maximum lengths, so that the boundaries of batches are the same in
-    every epoch. If r · n is not a whole number, the slot of the shortest pairs is empty in some epochs.
+    A pair of weight 2.4 is selected twice in every epoch, and a third time in 4 of 10 epochs. The n pairs of a weight
+    with the fraction r have s additional slots, r · n rounded to at least 1. Slot j has the pair (j · n + k) // s, in
+    the order of lengths, where k is s · epoch + c modulo n with a constant c. Thus the number of times that a pair has
+    been selected after E epochs is s / n · E, rounded up or down. A slot has the lengths of its longest pairs, so
+    that the boundaries of batches are the same in every epoch.
 
     Args:
         lengths: lengths of source and target in tokens, `[pairs, 2]`.
@@ -96,34 +91,29 @@ class WeightedPairs:
     """
 
     def __init__(self, lengths: np.ndarray, weights: np.ndarray, seed: int):
-        self.shares = weights / weights.sum()
-        self.groups: list[tuple[np.ndarray, Fraction, np.ndarray, int]] = []  # pairs, r, ends of the slots, c / r
+        self.groups: list[tuple[np.ndarray, int, int]] = []  # pairs, s, c
         longest = []
         by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
         for weight in np.unique(weights):
-            order = by_length[weights[by_length] == weight]
+            pairs = by_length[weights[by_length] == weight]
             whole, rest = divmod(float(weight), 1)
-            rates = [(order, Fraction(1))] * int(whole)
-            if rest:
-                rates.append((order[::-1], max(Fraction(rest).limit_denominator(SMALLEST), Fraction(1, SMALLEST))))
-            for pairs, rate in rates:
-                ends = np.arange(1, math.ceil(rate * len(pairs)) + 1) * rate.denominator
-                phase = int(np.random.default_rng([seed, len(pairs)]).integers(rate.denominator))
-                self.groups.append((pairs, rate, ends, phase))
+            slots = [len(pairs)] * int(whole) + ([max(1, round(rest * len(pairs)))] if rest else [])
+            for size in slots:
+                self.groups.append((pairs, size, int(np.random.default_rng([seed, size]).integers(len(pairs)))))
                 # The positions of a slot in all epochs. Every second range is between two slots.
-                first, last = (ends - rate.denominator) // rate.numerator, (ends - 1) // rate.numerator
-                ranges = np.stack([first, np.minimum(last + 1, len(pairs))], axis=1).ravel()
+                starts = np.arange(size) * len(pairs)
+                ranges = np.stack([starts // size, (starts + len(pairs) - 1) // size + 1], axis=1).ravel()
                 longest.append(np.maximum.reduceat(np.vstack([lengths[pairs], [[0, 0]]]), ranges)[::2])
         self.lengths = np.concatenate(longest)  # of the longest source and target of each slot, [slots, 2]
 
     def epoch(self, number: int) -> np.ndarray:
-        """The index of the pair in each slot, -1 for none, `[slots]`."""
-        selected = []
-        for pairs, rate, ends, phase in self.groups:
-            offset = (number * rate.numerator + phase) % rate.denominator
-            positions = (ends - offset - 1) // rate.numerator
-            selected.append(np.append(pairs, -1)[np.minimum(positions, len(pairs))])
-        return np.concatenate(selected)
+        """The index of the pair in each slot, `[slots]`."""
+        return np.concatenate(
+            [
+                pairs[(np.arange(size) * len(pairs) + (number * size + constant) % len(pairs)) // size]
+                for pairs, size, constant in self.groups
+            ]
+        )
 
 
 @dataclass(frozen=True)

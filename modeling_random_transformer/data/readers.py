@@ -1,19 +1,16 @@
 """Texts in files, compressed or not: lines of plain text, and columns of TSV, CSV, JSONL and Parquet files.
 
-A CSV file follows RFC 4180. In a TSV file, a cell is quoted only if it has to be, as spreadsheets and pandas write it:
-it begins and ends with `"`, and a quote within it, which is doubled, a tab or a line break is the reason. Other quotes
-in a TSV file are part of the text, such as those of a sentence in quotes.
+A CSV file follows RFC 4180. In a TSV file, each line is a row, and a cell that begins and ends with `"` is unquoted
+only if each quote within it is doubled, as spreadsheets and pandas write it. Other quotes in a TSV file are part of the
+text, such as those of a sentence in quotes.
 
 Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which the users of this module find them.
 """
 
 import csv
 import json
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, tee
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from ..utils.errors import first_line, format_names
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
-MAX_CELL_LINES = 100  # of a quoted cell in a TSV file
+DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
 
 # The number of a row and its texts; or the row, if it does not have exactly these texts.
 Row = tuple[int, list[str] | str]
@@ -34,51 +31,34 @@ class Columns:
     """The columns of a file to read.
 
     Args:
-        keys: their names, or their numbers from 1.
-        default_keys: the keys that stand for the only columns of a TSV or CSV file without a header.
+        keys: their names, or their numbers from 1 in a TSV or CSV file. The default keys stand for the only columns of
+            such a file without a header.
         languages: names of columns that are read instead of missing columns with the default keys.
     """
 
     keys: tuple[str, ...]
-    default_keys: tuple[str, ...]
     languages: tuple[str, ...] = ()
 
     @property
     def are_default(self) -> bool:
         """Whether no other keys were chosen."""
-        return self.keys == self.default_keys
+        return self.keys in DEFAULT_KEYS
 
     def among(self, names: Iterable[str]) -> tuple[str, ...] | None:
         """The keys, or the languages, if all of them are among these names."""
-        alternatives = [self.keys, *([self.languages] if self.languages and self.are_default else [])]
-        return next((keys for keys in alternatives if {*keys} <= {*names}), None)
+        languages = self.languages if self.are_default else ()
+        return next((keys for keys in (self.keys, languages) if keys and {*keys} <= {*names}), None)
 
-    def positions(self) -> list[int]:
-        """The positions of the columns, from 0, if all keys are numbers."""
-        are_numbers = all(key.isdecimal() and int(key) > 0 for key in self.keys)
-        return [int(key) - 1 for key in self.keys] if are_numbers else []
-
-    def in_row(self, name: str | Path, row: Mapping[str, Any], may_lack: bool = False) -> tuple[str, ...] | None:
-        """The names of the columns by the first row of a file; `None` if it does not tell.
+    def named(self, name: str | Path, names: Iterable[str]) -> tuple[str, ...]:
+        """The same.
 
         Raises:
-            ValueError: the row has none of the columns; or not all of them, unless `may_lack`.
+            ValueError: neither are.
         """
-        names, positions = [*row], self.positions()
-        if found := self.among(names):
+        if found := self.among(names := [*names]):
             return found
-        if positions and max(positions) < len(names):
-            return tuple(names[position] for position in positions)
-        if not names or row.get(TRANSLATION, names) is None:
-            return None
-        if may_lack and {*self.keys} & {*names}:
-            return self.keys
-        raise self.error(name, names)
-
-    def error(self, name: str | Path, names: Iterable[str]) -> ValueError:
-        """The error of a file without these columns."""
         keys = " and ".join(map(repr, self.keys))
-        return ValueError(f"keys must be columns of {name}, {format_names(names)}, or their numbers, got {keys}.")
+        raise ValueError(f"keys must be columns of {name}, {format_names(names)}, or numbers in a table, got {keys}.")
 
 
 def read_columns(path: Path, columns: Columns) -> Iterator[Row]:
@@ -107,7 +87,7 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
         ValueError: a line is not UTF-8 or has no such column; the message gives its number.
     """
     path = Path(path)
-    columns = Columns((key,), (TEXT_KEY,))
+    columns = Columns((key,))
     for number, texts in _read_plain(path) if file_format(path) == "text" else read_columns(path, columns):
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
@@ -136,19 +116,20 @@ def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], colu
 
     Args:
         name: name of the file for the error message.
-        rows: number, value and text of each row; `None` for the text of the value, and if all rows have the same keys.
+        rows: number, value and text of each row; `None` for the text of the value.
         columns: the columns.
 
     Raises:
-        ValueError: the first dictionary has none of the keys.
+        ValueError: the first dictionary does not have all keys.
     """
-    keys = None
+    keys: tuple[str, ...] = ()
     for number, row, text in rows:
         values = row if isinstance(row, dict) else {}
         if isinstance(nested := values.get(TRANSLATION), dict):
             values = values | nested
-        keys = keys or columns.in_row(name, values, may_lack=text is not None)
-        texts = [value for key in keys or () if isinstance(value := values.get(key), str)]
+        if values and values.get(TRANSLATION, values) is not None:
+            keys = keys or columns.named(name, values)
+        texts = [value for key in keys if isinstance(value := values.get(key), str)]
         yield number, texts if keys and len(texts) == len(keys) else str(row) if text is None else text
 
 
@@ -182,59 +163,38 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
-    positions: list[int] = []  # of the columns, known after the first row
+    are_numbers = all(key.isdecimal() and int(key) > 0 for key in columns.keys)
+    positions = [int(key) - 1 for key in columns.keys] if are_numbers else []
     width: int | None = None  # the number of cells of each row, if it is fixed
-
-    def fits(cells: Sequence[str]) -> bool:
-        if positions:
-            return width in (None, len(cells)) and len(cells) > max(positions)
-        # The first row: a header, or texts in the default columns.
-        return columns.among(cells) is not None or not columns.are_default or len(cells) == len(columns.keys)
-
     with open_binary(path) as file:
-        lines = decoded(file)
-        for number, cells, line in _csv_rows(lines) if file_format(path) == "csv" else _tsv_rows(lines, fits):
-            if not positions and not (positions := columns.positions()):
-                header = columns.among(cells)
-                if header is None and not columns.are_default:
-                    raise columns.error(path, cells)
+        for number, cells, line in (_csv_rows if file_format(path) == "csv" else _tsv_rows)(decoded(file)):
+            if not positions:
+                header = columns.among(cells) if columns.are_default else columns.named(path, cells)
                 width = len(cells if header else columns.keys)
                 positions = [cells.index(key) for key in header] if header else [*range(width)]
                 if header:
                     continue
-            yield number, [cells[position] for position in positions] if fits(cells) else line
+            fits = width in (None, len(cells)) and len(cells) > max(positions)
+            yield number, [cells[position] for position in positions] if fits else line
 
 
 def _csv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
-    """Number of the first line, cells and text of each row; without cells if the row is not valid."""
-    ahead, behind = tee(lines)
-    reader = csv.reader(ahead, strict=True)
+    """Number of the first line, cells and text of each row; without cells and text if the row is not valid."""
+    reader = csv.reader(lines, strict=True)
     while True:
-        first, cells = reader.line_num, []
+        number, cells = reader.line_num + 1, []
         try:
             cells = next(reader) or [""]
         except StopIteration:
             return
         except csv.Error:
             pass
-        yield first + 1, cells, "".join(islice(behind, reader.line_num - first))
+        yield number, cells, ",".join(cells)
 
 
-def _tsv_rows(lines: Iterator[str], fits: Callable[[Sequence[str]], bool]) -> Iterator[tuple[int, list[str], str]]:
-    """The same for TSV. A line that does not fit is read with quoted tabs and line breaks, if it fits then."""
-    number, ahead = 1, deque[str]()
-    while line := ahead.popleft() if ahead else next(lines, ""):
-        cells, count = line.rstrip("\r\n").split("\t"), 1
-        if '"' in line and fits(cells):
-            cells = [*map(unquoted, cells)]
-        elif '"' in line:
-            ahead.extend(islice(lines, MAX_CELL_LINES - len(ahead)))
-            reader = csv.reader([line, *ahead], delimiter="\t", strict=True)
-            with suppress(csv.Error):
-                if fits(parsed := next(reader)):
-                    cells, count = parsed, reader.line_num
-        yield number, cells, "".join([line, *(ahead.popleft() for _ in range(count - 1))])
-        number += count
+def _tsv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
+    for number, line in enumerate(lines, start=1):
+        yield number, [*map(unquoted, line.rstrip("\r\n").split("\t"))], line
 
 
 def unquoted(cell: str) -> str:

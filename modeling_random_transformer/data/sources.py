@@ -16,8 +16,6 @@ from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
 
-DEFAULT_KEYS = ("source", "target")
-
 # Reasons why a line is invalid.
 EMPTY = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
@@ -107,7 +105,7 @@ class ParallelText:
     @property
     def columns(self) -> Columns:
         """The columns of source and target."""
-        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages.codes)
+        return Columns((self.source_key, self.target_key), self.languages.codes)
 
     def require_files(self) -> None:
         """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
@@ -166,7 +164,7 @@ class DatasetText:
     def __post_init__(self) -> None:
         names = self.dataset.column_names
         if names and TRANSLATION not in names:  # a stream may have no names
-            self.columns.in_row(self.name, dict.fromkeys(names, ""))
+            self.columns.named(self.name, names)
 
     def __str__(self) -> str:
         return self.name
@@ -174,7 +172,7 @@ class DatasetText:
     @property
     def columns(self) -> Columns:
         """The columns of source and target."""
-        return Columns((self.source_key, self.target_key), DEFAULT_KEYS, self.languages.codes)
+        return Columns((self.source_key, self.target_key), self.languages.codes)
 
     @property
     def is_stream(self) -> bool:

@@ -219,7 +219,6 @@ def test_invalid_files(paths, translator, limited, tmp_path):
     mono.write_text(" \n")
     with pytest.raises(ValueError, match=r"that can be translated, got .* 1 of 1 lines are invalid: 1 blank"):
         back_translate(*paths, translator, limited)
-    assert not work.exists()
 
 
 @pytest.mark.usefixtures("_reset_accelerate")

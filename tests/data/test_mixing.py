@@ -44,23 +44,23 @@ def test_weights_are_the_mean_number_of_occurrences_per_epoch(rows, processes):
     epoch=st.integers(0, 1000),
 )
 def test_a_pair_occurs_as_often_as_its_weight(rows, epoch):
-    """In any 20 consecutive epochs, a multiple of all denominators, and for any number of pairs of a weight."""
+    """In any n consecutive epochs for n pairs of a weight, except for the rounding of the number of pairs per epoch."""
     source, target, weight = (np.array(column) for column in zip(*rows, strict=True))
     selection = WeightedPairs(np.stack([source, target], axis=1), weight, seed=0)
-    total = np.zeros(len(rows), dtype=int)
-    for number in range(epoch, epoch + 20):
+    occurrences = []
+    for number in range(epoch, epoch + len(rows)):
         pairs = selection.epoch(number)
         assert len(pairs) == len(selection.lengths)
-        is_used = pairs >= 0
-        occurrences = np.bincount(pairs[is_used], minlength=len(rows))
-        total += occurrences
-        assert (np.floor(weight) <= occurrences).all()
-        assert (occurrences <= np.ceil(weight)).all()
-        assert (source[pairs[is_used]] <= selection.lengths[is_used, 0]).all()
-        assert (target[pairs[is_used]] <= selection.lengths[is_used, 1]).all()
-        for value in np.unique(weight):
-            assert abs(occurrences[weight == value].sum() - value * (weight == value).sum()) < 1
-    assert total.tolist() == (20 * weight).round().astype(int).tolist()
+        occurrences.append(np.bincount(pairs, minlength=len(rows)))
+        assert (np.floor(weight) <= occurrences[-1]).all()
+        assert (occurrences[-1] <= np.ceil(weight)).all()
+        assert (source[pairs] <= selection.lengths[:, 0]).all()
+        assert (target[pairs] <= selection.lengths[:, 1]).all()
+    for value in np.unique(weight):
+        count = (weight == value).sum()
+        of_value = np.array(occurrences)[:count, weight == value]
+        assert (of_value.sum(axis=1) == int(value) * count + (value % 1 and max(1, round(value % 1 * count)))).all()
+        assert len({*of_value.sum(axis=0)}) == 1
 
 
 def test_the_selection_of_an_epoch_does_not_change():
@@ -68,32 +68,16 @@ def test_the_selection_of_an_epoch_does_not_change():
     lengths = np.arange(24).reshape(12, 2)
     selection = WeightedPairs(lengths, np.repeat([1 / 3, 0.5, 1.0, 2.0], 3), seed=0)
     assert [selection.epoch(number).tolist() for number in range(3)] == [
-        [1, 5, 3, 6, 7, 8, 9, 10, 11, 9, 10, 11],
-        [2, 4, -1, 6, 7, 8, 9, 10, 11, 9, 10, 11],
-        [0, 5, 3, 6, 7, 8, 9, 10, 11, 9, 10, 11],
+        [1, 4, 5, 6, 7, 8, 9, 10, 11, 9, 10, 11],
+        [2, 3, 5, 6, 7, 8, 9, 10, 11, 9, 10, 11],
+        [0, 3, 4, 6, 7, 8, 9, 10, 11, 9, 10, 11],
     ]
-    assert selection.lengths[:3].tolist() == [[4, 5], [10, 11], [6, 7]]
+    assert selection.lengths[:3].tolist() == [[4, 5], [8, 9], [10, 11]]
     others = [WeightedPairs(lengths, np.full(12, 1 / 3), seed).epoch(0).tolist() for seed in range(20)]
     assert any(other != others[0] for other in others)
 
 
-@pytest.mark.parametrize(("pairs", "weight", "longest"), [(1, 0.1, 30), (3, 0.4, 5), (2, 0.01, 30)])
-def test_small_corpora_have_the_share_of_their_weight(pairs, weight, longest):
-    """With 30 tokens per side, each pair is a batch of its own, which any pair replaces in the other epochs."""
-    others, epochs = 8, 300
-    lengths = np.array([longest] * pairs + [5] * others)
-    sampler = TokenBudgetSampler(lengths, lengths, 60, weights=np.array([weight] * pairs + [1.0] * others))
-    occurrences = np.zeros(pairs + others)
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        occurrences += np.bincount([index for batch in sampler for index in batch], minlength=pairs + others)
-    shares = occurrences / occurrences[pairs:].mean()
-    assert shares[:pairs] == pytest.approx(weight, abs=0.02 if longest == 30 else 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("temperature", "expected"), [(1, [1, 1, 1]), (2, [10**0.5, 1, 2]), (1e9, [10, 1, 4]), (0.5, [0.1, 1, 0.25])]
-)
+@pytest.mark.parametrize(("temperature", "expected"), [(1, [1, 1, 1]), (2, [10**0.5, 1, 2])])
 def test_temperature_weights(temperature, expected):
     assert temperature_weights([10, 100, 25], temperature) == pytest.approx(expected)
 
