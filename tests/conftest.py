@@ -70,7 +70,6 @@ LONG = (
     "robustness/test_readers.py",
     "test_compile.py",
     "test_documentation.py",
-    "training/test_two_nodes.py",
 )
 
 # Tests with these fixtures too: a model trained for a minute and a half, and a browser.

@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import Dataset
 from transformers import (
-    AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -17,23 +15,11 @@ from tests.helpers.models import tiny_config
 WORDS = ["<pad>", "<s>", "</s>", *"abcdefgh"]
 
 
-class Reversal(Dataset):
-    """Short strings of letters and their reversals."""
-
-    def __init__(self, tokenizer: RandomTransformerTokenizer, size: int, seed: int):
-        generator = torch.Generator().manual_seed(seed)
-        rows = [torch.randint(3, 11, (3 + i % 3,), generator=generator).tolist() for i in range(size)]
-        end = tokenizer.eos_token_id
-        self.rows = [
-            {"input_ids": [*row, end], "attention_mask": [1, *(1 for _ in row)], "labels": [*row[::-1], end]}
-            for row in rows
-        ]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict:
-        return self.rows[index]
+def reversals(size: int, seed: int) -> list[dict]:
+    """Short strings of letters and their reversals, each with the end token."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(3, 11, (3 + i % 3,), generator=generator).tolist() for i in range(size)]
+    return [{"input_ids": [*row, 2], "attention_mask": [1] * (len(row) + 1), "labels": [*row[::-1], 2]} for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +40,11 @@ def new_trainer(model, tokenizer, folder, **overrides):
     return Seq2SeqTrainer(
         model=model,
         args=Seq2SeqTrainingArguments(output_dir=str(folder), **options | overrides),
-        train_dataset=Reversal(tokenizer, 512, seed=1),
-        eval_dataset=Reversal(tokenizer, 32, seed=2),
+        train_dataset=reversals(512, seed=1),
+        eval_dataset=reversals(32, seed=2),
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
     )
-
-
-@pytest.mark.long
-def test_a_trained_model_reverses_strings(tokenizer, tmp_path):
-    model = new_model()
-    trainer = new_trainer(model, tokenizer, tmp_path, max_steps=300, label_smoothing_factor=0.1)
-    trainer.train()
-    trainer.save_model()
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
-    rows = [trainer.eval_dataset[i] for i in range(32)]
-    sources = tokenizer.pad({"input_ids": [row["input_ids"] for row in rows]}, return_tensors="pt")
-    generated = tokenizer.batch_decode(loaded.generate(**sources, num_beams=2), skip_special_tokens=True)
-    expected = tokenizer.batch_decode([row["labels"] for row in rows], skip_special_tokens=True)
-    right = sum(ours == theirs for ours, theirs in zip(generated, expected, strict=True))
-    assert right >= 29, f"{right} of 32 reversed"
 
 
 LEARNING = {
@@ -100,20 +71,3 @@ def test_accumulated_batches_equal_one_large_batch(tokenizer, tmp_path):
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(tokenizer, tmp_path):
-    options = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
-    whole = new_trainer(new_model(dropout=0.1), tokenizer, tmp_path / "whole", **options)
-    whole.train()
-    resumed = new_trainer(new_model(dropout=0.1), tokenizer, tmp_path / "resumed", **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4"))
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(resumed.model.state_dict()[name], value), name
-
-
-def test_evaluation_generates(tokenizer, tmp_path):
-    trainer = new_trainer(new_model(), tokenizer, tmp_path, max_steps=2)
-    output = trainer.predict(trainer.eval_dataset, num_beams=2, max_length=10)
-    assert output.predictions.shape[0] == 32
-    assert output.metrics["test_loss"] > 0

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from torch.overrides import TorchFunctionMode
 from transformers import set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
@@ -53,26 +52,6 @@ def new_trainer(
         compute_metrics=lambda prediction: vars(trainer).update(seen=prediction) or {},
     )
     return trainer
-
-
-class ReadRecorder(TorchFunctionMode):
-    """Counts operations that synchronize with a GPU: conversions of tensors to Python values."""
-
-    READS = (
-        torch.Tensor.item,
-        torch.Tensor.__bool__,
-        torch.Tensor.__int__,
-        torch.Tensor.__float__,
-        torch.Tensor.tolist,
-    )
-
-    def __init__(self):
-        super().__init__()
-        self.reads = 0
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.reads += function in self.READS
-        return function(*args, **(kwargs or {}))
 
 
 def main(folder: Path) -> None:

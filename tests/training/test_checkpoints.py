@@ -2,16 +2,13 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 from transformers import Trainer
 
 from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training import trainer as trainer_module
 from modeling_random_transformer.training.checkpoints import (
     MARKER,
-    UNFINISHED,
     all_checkpoints,
     begin_checkpoint,
     check_checkpoints,
@@ -21,7 +18,7 @@ from modeling_random_transformer.training.checkpoints import (
     remove_checkpoint,
 )
 from modeling_random_transformer.training.manifest import MANIFEST
-from tests.helpers.interruption import StoppedError, killed_after, stop
+from tests.helpers.interruption import killed_after
 from tests.helpers.trainer_worker import new_trainer, pairs
 from tests.helpers.training import STEPS, run, write_corpus
 
@@ -48,21 +45,13 @@ def checkpoint(folder, step, run_id="run"):
     return path
 
 
-@pytest.mark.parametrize("with_manifest", [False, True])
-def test_a_checkpoint_of_another_program_is_an_error(with_manifest, finished, tmp_path):
+def test_a_checkpoint_of_another_program_is_an_error(finished, tmp_path):
     """What transformers' own Trainer leaves, without a marker."""
     write_corpus(tmp_path)
     other = tmp_path / "out" / "checkpoint-500"
     shutil.copytree(finished / "out" / f"checkpoint-{STEPS}", other)
     (other / MARKER).unlink()
-    if with_manifest:
-        shutil.copy(finished / "out" / MANIFEST, tmp_path / "out")
-    assert_unchanged(tmp_path, "output_dir must .*checkpoint-500", **same_corpus(finished))
-
-
-def same_corpus(folder):
-    names = {"source": "train.a", "target": "train.b", "test_source": "test.a", "test_target": "test.b"}
-    return {f"{name}_file": str(folder / file) for name, file in names.items()}
+    assert_unchanged(tmp_path, "output_dir must .*checkpoint-500")
 
 
 def test_a_checkpoint_of_another_run_is_neither_resumed_nor_removed(copied):
@@ -114,25 +103,6 @@ def test_a_model_beside_a_run_that_has_not_begun_is_an_error(tmp_path, monkeypat
     assert_unchanged(tmp_path, "with model.safetensors, which the run has not written")
 
 
-def test_a_process_killed_while_saving_leaves_a_marked_checkpoint(tmp_path, monkeypatch):
-    write_corpus(tmp_path)
-
-    def kill(*_args, **_kwargs):
-        raise KeyboardInterrupt  # not an `Exception`, so that nothing is removed
-
-    short = {"max_steps": 2, "average_last": 1, "test_source_file": None, "test_target_file": None}
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save_model", kill)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, "out", **short)
-    [killed] = all_checkpoints(tmp_path / "out")
-    assert [path.name for path in killed.iterdir()] == [UNFINISHED]
-    identity = json.loads((tmp_path / "out" / MANIFEST).read_text())["train"]["facts"]["run_id"]
-    assert json.loads((killed / UNFINISHED).read_text())["run"] == identity != ""
-    assert run(tmp_path, "out", **short).steps == 2
-
-
 @pytest.mark.parametrize("work", [mark_complete, remove_checkpoint])
 def test_an_interrupted_save_or_removal_leaves_no_part_that_looks_complete(work, tmp_path):
     steps, is_killed = 0, True
@@ -182,31 +152,6 @@ def test_a_process_that_does_not_save_removes_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="could not be saved"):
         trainer._save_checkpoint(trainer.model, None)
     assert is_complete(tmp_path / "checkpoint-2")
-
-
-def test_all_processes_resume_from_the_checkpoint_of_the_first(tmp_path, monkeypatch):
-    """A process may still see an older state of a shared file system, or a newer one."""
-    new_trainer(tmp_path, max_steps=4, save_steps=2).train()
-    seen_by_the_first = tmp_path / "checkpoint-2"
-    monkeypatch.setattr(trainer_module, "call_on_main_process", lambda _: seen_by_the_first)
-    trainer = new_trainer(tmp_path, max_steps=4, save_steps=2)
-    steps = []
-    monkeypatch.setattr(Trainer, "training_step", lambda *_args: steps.append(trainer.state.global_step) or stop())
-    with pytest.raises(StoppedError):
-        trainer.train(resume_from_checkpoint=True)
-    assert steps == [2]
-
-
-@pytest.mark.parametrize(("tp_size", "expected"), [(1, "200 tokens/s"), (2, "100 tokens/s")])
-def test_a_tensor_parallel_group_counts_its_batch_once(tp_size, expected, monkeypatch):
-    """Each of two processes has counted 100 tokens in a second."""
-    callback = trainer_module.ThroughputProgressCallback(SimpleNamespace(tokens=100))
-    callback.since, args = 0.0, SimpleNamespace(world_size=2, tp_size=tp_size)
-    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: 1.0)
-    texts = []
-    callback.training_bar = SimpleNamespace(set_postfix_str=texts.append)
-    callback.on_log(args, None, None, logs={"loss": 1.0, "learning_rate": 0.1})
-    assert texts[0].endswith(expected)
 
 
 def test_intervals_of_a_resumed_run_are_those_of_its_arguments(tmp_path):

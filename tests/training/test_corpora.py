@@ -1,17 +1,11 @@
 """Training on every kind of corpus: files, datasets and streams."""
 
-import gzip
-import json
-import os
-from collections import Counter
-
 import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import ParallelText, sources
 from modeling_random_transformer.training import DataArguments
 from tests.helpers.training import run, write_corpora, write_corpus
 
@@ -59,53 +53,6 @@ def test_dataset_folder_is_read_again_when_its_files_change(configs, streaming, 
     assert len({fingerprint for _, fingerprint in [first, *others]}) == 3
 
 
-def test_training_on_a_compressed_table(tmp_path):
-    write_corpus(tmp_path)
-    texts = [(tmp_path / f"train.{side}").read_text().splitlines() for side in "ab"]
-    rows = "".join(f"{source}\t7\t{target}\n" for source, target in zip(*texts, strict=True))
-    path = tmp_path / "train.tsv.gz"
-    path.write_bytes(gzip.compress(rows.encode()))
-    given = {"source_file": None, "target_file": None, "train_file": str(path), "source_key": "1", "target_key": "3"}
-    options = {**given, "test_source_file": None, "test_target_file": None, "max_steps": 2}
-    assert run(tmp_path, "out", **options).pairs == 120
-    with pytest.raises(ValueError, match="target_key was 3, now 1"):
-        run(tmp_path, "out", **{**options, "target_key": "1"})
-
-
-def test_every_file_is_digested_once_and_unchanged_ones_are_read_from_the_cache(tmp_path, monkeypatch):
-    """Also files that change without a new size or time: the manifest states what is trained on."""
-    write_corpus(tmp_path)
-    digested, read = Counter(), Counter()
-    digest, lines = sources.file_digest, ParallelText.lines
-
-    def count_digests(path):
-        digested[path.name] += 1
-        return digest(path)
-
-    def count_lines(corpus):
-        for line in lines(corpus):
-            read[corpus.source.name] += 1
-            yield line
-
-    monkeypatch.setattr(sources, "file_digest", count_digests)
-    monkeypatch.setattr(ParallelText, "lines", count_lines)
-    names = ["test.a", "test.b", "train.a", "train.b"]
-    manifests = []
-    for number in range(2):
-        if number == 1:  # other lines with the same size
-            content = (tmp_path / "train.a").read_text().replace("a", "b")
-            (tmp_path / "train.a").write_text(content)
-        for name in names:
-            os.utime(tmp_path / name, ns=(0, 0))
-        digested.clear(), read.clear()
-        run(tmp_path, str(number), max_steps=1, average_last=1)
-        assert digested == dict.fromkeys(names, 1)
-        # The vocabulary is trained on a sample.
-        assert read == [{"train.a": 240, "test.a": 12}, {"train.a": 240}][number]
-        manifests.append(json.loads((tmp_path / str(number) / "training_manifest.json").read_text())["train"]["inputs"])
-    assert manifests[0]["training set"] != manifests[1]["training set"]
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_segmentations_fit_the_learned_positions_with_a_tokenizer_of_another_model(streaming, tmp_path):
     """Its limit of 1024 tokens is that of its model."""
@@ -127,12 +74,6 @@ def test_segmentations_fit_the_learned_positions_with_a_tokenizer_of_another_mod
         "test_target_file": None,
     }
     assert run(tmp_path, "out", **options).steps == 3
-
-
-def test_training_on_standard_input_raises_value_error(tmp_path):
-    files = dict.fromkeys(("source_file", "target_file", "test_source_file", "test_target_file"))
-    with pytest.raises(ValueError, match="the corpus must be in files, since it is read more than once"):
-        run(tmp_path, "out", **files, train_file="-")
 
 
 def test_unknown_dataset_raises_value_error(tmp_path):
@@ -192,27 +133,3 @@ def test_invalid_weights_raise_error(options, message, tmp_path):
     files = write_corpora(tmp_path)
     with pytest.raises(ValueError, match=message):
         DataArguments(**{**files, **options})
-
-
-def test_several_test_sets_are_scored_one_by_one(tmp_path):
-    """The mean is a metric of training, by which the best checkpoint is selected."""
-    write_corpus(tmp_path)
-    for name in ("first", "second"):
-        for side in "ab":
-            (tmp_path / f"{name}.{side}").write_text((tmp_path / f"test.{side}").read_text())
-    sets = {
-        f"{split}_{side}_file": [str(tmp_path / f"{name}.{suffix}") for name in ("first", "second")]
-        for split in ("validation", "test")
-        for side, suffix in (("source", "a"), ("target", "b"))
-    }
-    selection = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "bleu", "num_beams": 1}
-    result = run(tmp_path, "out", **sets, **selection, load_best_model_at_end=True, max_steps=4)
-    names = [f"{split} {name}" for split in ("validation", "test") for name in ("first", "second", "mean")]
-    assert sorted(result.scores) == sorted(names)
-    assert result.scores["test mean"]["bleu"]["score"] == result.scores["test first"]["bleu"]["score"]
-    state = json.loads((result.folder / "checkpoint-4" / "trainer_state.json").read_text())
-    entry = [entry for entry in state["log_history"] if "eval_bleu" in entry][-1]
-    for metric in ("bleu", "loss"):
-        assert entry[f"eval_{metric}"] == (entry[f"eval_first_{metric}"] + entry[f"eval_second_{metric}"]) / 2
-    assert "eval_runtime" not in entry
-    assert state["best_metric"] == max(entry.get("eval_bleu", 0) for entry in state["log_history"])

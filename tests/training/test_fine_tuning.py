@@ -7,23 +7,18 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, MarianTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.conversion import convert_marian
-from modeling_random_transformer.data.tokenization import tokenize_batch
 from modeling_random_transformer.training import (
     ModelArguments,
     TranslationTrainingArguments,
     average_weights,
-    load_average,
 )
 from modeling_random_transformer.training.checkpoints import ADAPTER, all_checkpoints
 from modeling_random_transformer.training.model_init import check_arguments
-from tests.helpers.marian import ENGLISH, SPANISH, opus_folder
 from tests.helpers.training import STEPS, run
 
 SAVED = {"config_overrides": "", "vocab_size": None}  # the architecture of the saved model
-LANGUAGES = (("source", "en"), ("target", "es"))
 LORA = {**SAVED, "lora_rank": 2}
 
 
@@ -114,41 +109,12 @@ def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(corpus, tmp
     base = shutil.copytree(corpus / "out", tmp_path / "base")
     options = {"model_name_or_path": str(base), "average_last": 1}
     fine_tune(corpus, tmp_path / "out", **options, max_steps=2)
-    before = (base / "training_manifest.json").read_bytes()
-    scored = run(
-        corpus, base, validation_source_file=str(corpus / "test.a"), validation_target_file=str(corpus / "test.b")
-    )
-    assert "validation" in scored.scores
-    assert (base / "training_manifest.json").read_bytes() != before
+    (base / "training_manifest.json").write_text("{}")
     assert fine_tune(corpus, tmp_path / "out", **options, max_steps=4).steps == 4
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(config | {"dropout": 0.5}))
     with pytest.raises(ValueError, match=r"other values .*model_name_or_path"):
         fine_tune(corpus, tmp_path / "out", **options, max_steps=6)
-
-
-def test_averaging_adapters_of_different_modules_raises(corpus, adapter, tmp_path):
-    other = fine_tune(corpus, tmp_path / "other", **LORA, max_steps=2, lora_target_modules="fc1, fc2")
-    options = json.loads((other.folder / "adapter_config.json").read_text())
-    assert sorted(options["target_modules"]) == ["fc1", "fc2"]
-    model = PeftModel.from_pretrained(load(corpus / "out"), other.folder)
-    with pytest.raises(ValueError, match=r"checkpoints must match the model, .*, which has unexpected"):
-        load_average(model, all_checkpoints(adapter.folder))
-
-
-def test_fine_tuning_a_converted_marian_model(corpus, tmp_path):
-    """Labels use the target vocabulary, and the tokenizer is saved with the model."""
-    opus_folder(tmp_path / "opus", separate_vocabs=True)
-    convert_marian(tmp_path / "opus", tmp_path / "base")
-    (tmp_path / "en").write_text("\n".join(ENGLISH * 8))
-    (tmp_path / "es").write_text("\n".join(SPANISH * 8))
-    files = {f"{prefix}{side}_file": str(tmp_path / name) for prefix in ("", "test_") for side, name in LANGUAGES}
-    result = run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "base"), **SAVED, **files, max_steps=2)
-    tokenizer = AutoTokenizer.from_pretrained(result.folder)
-    assert isinstance(tokenizer, MarianTokenizer)
-    labels = tokenize_batch({"source": ENGLISH, "target": SPANISH}, tokenizer)["labels"]
-    assert tokenizer.batch_decode(labels, skip_special_tokens=True) == SPANISH
-    assert result.trained == result.parameters
 
 
 @pytest.mark.parametrize(
@@ -166,20 +132,6 @@ def test_invalid_arguments_raise(options, message):
         ModelArguments(**options)
 
 
-def test_invalid_dropout_rates_raise(corpus, tmp_path):
-    with pytest.raises(ValueError, match="dropout"):
-        fine_tune(corpus, tmp_path / "out", config_overrides="dropout=2")
-    assert not (tmp_path / "out").exists()
-
-
-def test_adapters_and_full_models_need_different_folders(corpus, adapter, tmp_path):
-    """The old adapter would be loaded with the new weights, or the new adapter with the old weights."""
-    with pytest.raises(ValueError, match=r"other values .*lora_rank was None, now 2"):
-        fine_tune(corpus, shutil.copytree(corpus / "out", tmp_path / "out"), **LORA)
-    with pytest.raises(ValueError, match=r"other values .*lora_rank was 2, now None"):
-        fine_tune(corpus, adapter.folder)
-
-
 def test_a_base_model_inside_the_output_raises(corpus):
     before = (corpus / "out" / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="output_dir must differ from model_name_or_path and not contain it"):
@@ -187,31 +139,20 @@ def test_a_base_model_inside_the_output_raises(corpus):
     assert (corpus / "out" / "model.safetensors").read_bytes() == before
 
 
-def test_training_quantized_weights_raises(corpus, tmp_path):
-    shutil.copytree(corpus / "out", tmp_path / "base")
-    config = json.loads((tmp_path / "base" / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "torchao"}
-    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="must contain unquantized weights"):
-        run(corpus, tmp_path / "out", **SAVED, model_name_or_path=str(tmp_path / "base"))
-
-
-def test_another_model_type_raises(corpus, tmp_path):
-    BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(tmp_path / "bert")
-    AutoTokenizer.from_pretrained(corpus / "out").save_pretrained(tmp_path / "bert")
-    with pytest.raises(
-        ValueError, match=r"must contain a model of type 'random_transformer', got '.*bert' of type 'bert'"
-    ):
-        run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path / "bert"), **SAVED)
-
-
-def test_a_tokenizer_of_another_model_raises(corpus, tmp_path):
-    load(corpus / "out").save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(corpus / "out")
-    tokenizer.add_tokens(["more"])
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="tokenizer must match the model's vocab_size=280, got 281 tokens"):
-        run(corpus, tmp_path / "out", model_name_or_path=str(tmp_path), **SAVED)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"quantization_config": {"quant_method": "torchao"}}, "must contain unquantized weights"),
+        ({"model_type": "bert"}, "must contain a model of type 'random_transformer', got '.*base' of type 'bert'"),
+        ({"vocab_size": 279}, "tokenizer must match the model's vocab_size=279, got 280 tokens"),
+    ],
+)
+def test_another_configuration_raises(changed, message, corpus, tmp_path):
+    folder = shutil.copytree(corpus / "out", tmp_path / "base")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(ValueError, match=message):
+        run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
 
 
 def test_incomplete_weights_raise(corpus, tmp_path):
@@ -220,10 +161,6 @@ def test_incomplete_weights_raise(corpus, tmp_path):
     weights.pop("model.encoder.layers.0.fc1.bias")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"must contain all weights, got .* without model.encoder.layers.0.fc1.bias"):
-        run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
-    half = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(half[: len(half) // 2])
-    with pytest.raises(ValueError, match="model_name_or_path must contain complete weights"):
         run(corpus, tmp_path / "out", model_name_or_path=str(folder), **SAVED)
 
 

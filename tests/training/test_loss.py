@@ -8,20 +8,6 @@ from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.training import SmoothedCrossEntropy
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_loss_equals_the_formula(smoothing):
-    logits, labels = torch.randn(2, 3, 7), torch.tensor([[1, 2, -100], [3, -100, -100]])
-    log_probabilities = logits.log_softmax(-1)
-    by_hand = 0.0
-    for row, column in ((0, 0), (0, 1), (1, 0)):
-        target = torch.full((7,), smoothing / 7)
-        target[labels[row, column]] += 1 - smoothing
-        by_hand -= (target * log_probabilities[row, column]).sum()
-    loss = SmoothedCrossEntropy(smoothing)
-    torch.testing.assert_close(loss({"logits": logits}, labels), by_hand / 3)
-    torch.testing.assert_close(loss({"logits": logits}, labels, num_items_in_batch=12), by_hand / 12)
-
-
 @pytest.mark.parametrize("rows_at_a_time", [5, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -34,6 +20,7 @@ def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, overwrite, m
     computed = logits * 1.0  # like a model's logits, the output of an operation
     ours = SmoothedCrossEntropy(smoothing, overwrite)({"logits": computed}, labels, torch.tensor(24))
     (our_gradient,) = torch.autograd.grad(3 * ours, logits)
+    assert overwrite or torch.equal(computed, logits)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(our_gradient, their_gradient)
 
@@ -48,13 +35,6 @@ def test_a_half_precision_gradient_is_the_rounded_exact_gradient(dtype):
         loss = SmoothedCrossEntropy(0.1)({"logits": precise}, labels, num_items_in_batch=3000)
         gradients.append(torch.autograd.grad(loss * 2.0**14, precise)[0])  # the loss scale of float16
     torch.testing.assert_close(gradients[1].double(), gradients[0], rtol=torch.finfo(dtype).eps, atol=1e-6)
-
-
-def test_logits_are_unchanged():
-    logits = torch.randn(2, 3, 7, requires_grad=True)
-    before = logits.detach().clone()
-    SmoothedCrossEntropy(0.1)({"logits": logits}, torch.ones(2, 3, dtype=torch.long)).backward()
-    torch.testing.assert_close(logits.detach(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

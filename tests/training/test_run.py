@@ -1,9 +1,6 @@
 """A complete run, from text files to a scored model, and its resumption after being killed."""
 
-import random
 import shutil
-import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +8,6 @@ import transformers.trainer
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.training import average_weights
 from modeling_random_transformer.training.checkpoints import (
     MARKER,
     UNFINISHED,
@@ -20,10 +16,7 @@ from modeling_random_transformer.training.checkpoints import (
     step_of,
 )
 from modeling_random_transformer.training.manifest import MANIFEST
-from tests.helpers.processes import start_imported
-from tests.helpers.training import STEPS, arguments, run, write_corpora, write_corpus
-
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_translation.py"
+from tests.helpers.training import STEPS, run, write_corpora, write_corpus
 
 
 def test_a_run_writes_a_scored_model(trained):
@@ -49,30 +42,6 @@ def test_a_run_writes_a_scored_model(trained):
         torch.testing.assert_close(weight, ((first[name].double() + last[name]) / 2).float(), rtol=0, atol=0)
     (events,) = (result.folder / "runs").rglob("events.out.tfevents.*")
     assert b"train/loss" in events.read_bytes()
-
-
-def test_averaging_no_checkpoints_raises():
-    with pytest.raises(ValueError, match="at least one folder"):
-        average_weights([])
-
-
-def test_a_sentencepiece_model_as_tokenizer(tmp_path):
-    sentencepiece = pytest.importorskip("sentencepiece")
-    write_corpus(tmp_path)
-    for kind in ("bpe", "unigram"):
-        sentencepiece.SentencePieceTrainer.train(
-            input=str(tmp_path / "train.a"),
-            model_prefix=str(tmp_path / kind),
-            model_type=kind,
-            vocab_size=60,
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-    options = {"vocab_size": None, "max_steps": 2, "average_last": 1, "bpe_dropout": 0.1}
-    result = run(tmp_path, "out", tokenizer=str(tmp_path / "bpe.model"), **options)
-    assert AutoTokenizer.from_pretrained(result.folder).decode([1]) == "<s>"
-    with pytest.raises(ValueError, match="BPE"):
-        run(tmp_path, "other", tokenizer=str(tmp_path / "unigram.model"), **options)
 
 
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
@@ -129,35 +98,3 @@ def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(regulariz
     for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():
         assert torch.equal(whole[name], weight), name
     assert not [message for message in warnings if "missing keys" in message]  # such as those of tied weights
-
-
-def start(folder: Path, output: str, limit: float | None = None) -> None:
-    """Train in a process, which is killed after this number of seconds."""
-    command = []
-    for name, value in arguments(folder, output).items():
-        command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    process = start_imported(SCRIPT, *command)
-    process.join(limit)
-    if limit is not None:
-        process.kill()
-        process.join()
-    else:
-        assert process.exitcode == 0
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_run_killed_five_times_equals_an_uninterrupted_run(tmp_path):
-    """After SIGKILL at five random times, the weights equal those of an uninterrupted run bit for bit."""
-    write_corpus(tmp_path)
-    start(tmp_path, "first")  # includes the imports of the server
-    began = time.perf_counter()
-    start(tmp_path, "whole")
-    whole_run = time.perf_counter() - began
-    times = random.Random(0)
-    for _ in range(5):
-        start(tmp_path, "killed", limit=whole_run * times.uniform(0.1, 1.0))
-    start(tmp_path, "killed")
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed")]
-    for name, weight in weights[0].items():
-        assert torch.equal(weights[1][name], weight), name

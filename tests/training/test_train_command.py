@@ -1,20 +1,9 @@
 """The command line of training: recipes, one line per error, exit status of signals."""
 
-import os
-import signal
-
 import pytest
 
 from modeling_random_transformer.commands import train as command
-from modeling_random_transformer.commands.command_line import run_script
 from tests.helpers.training import arguments, write_corpus
-
-
-@pytest.fixture(autouse=True)
-def _restore_signal_handler():
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
 
 
 def flags(folder, **options):
@@ -64,21 +53,3 @@ def test_recipe_values_are_parsed_like_flags(tmp_path):
     assert args.num_beams == 2  # a flag overrides the recipe
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
-
-
-@pytest.mark.parametrize("wrong", ["--max_step=4", "--max_steps"])
-def test_an_unknown_flag_is_reported_in_one_line(wrong, tmp_path, capsys):
-    write_corpus(tmp_path)
-    assert status_of([*flags(tmp_path), wrong]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert wrong.removesuffix("=4") in line
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_determines_the_exit_status(number, code, tmp_path, monkeypatch, capsys):
-    write_corpus(tmp_path)
-    monkeypatch.setattr(command, "train_translation", lambda *_: os.kill(os.getpid(), number))
-    with pytest.raises(SystemExit) as exit_:
-        run_script(lambda: command.main(flags(tmp_path)))
-    assert exit_.value.code == code
-    assert len(capsys.readouterr().err.splitlines()) == (number == signal.SIGINT)

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import Seq2SeqTrainer
 
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
 from modeling_random_transformer.inference import longest_target
 from modeling_random_transformer.training import TranslationTrainer
 from tests.helpers import trainer_worker
 from tests.helpers.processes import run_on_two_processes
-from tests.helpers.trainer_worker import ReadRecorder, new_trainer, pairs
+from tests.helpers.trainer_worker import new_trainer, pairs
 
 WORKER = Path(trainer_worker.__file__)
 
@@ -36,17 +35,6 @@ def test_predictions_are_in_the_order_of_the_data_set(tmp_path):
     assert np.array_equal(trainer.seen.predictions, output.predictions)
 
 
-def test_evaluation_batches_are_sorted_and_within_the_budget(tmp_path):
-    trainer = new_trainer(tmp_path, eval_dataset=pairs(40), max_tokens_per_batch=60, per_device_eval_batch_size=8)
-    shapes = [batch["input_ids"].shape for batch in trainer.get_eval_dataloader()]
-    sizes = [len(batch["labels"]) * (batch["input_ids"].shape[1] + batch["labels"].shape[1])
-             for batch in trainer.get_eval_dataloader()]  # fmt: skip
-    assert max(sizes) <= 60
-    assert [length for _, length in shapes] == sorted((length for _, length in shapes), reverse=True)
-    assert max(rows for rows, _ in shapes) <= 8
-    assert sum(rows for rows, _ in shapes) == 40
-
-
 def test_the_evaluation_loss_does_not_depend_on_the_batch_size(tmp_path):
     rows = pairs(8)
     options = {"per_device_eval_batch_size": 3, "label_smoothing_factor": 0.0, "predict_with_generate": False}
@@ -54,12 +42,6 @@ def test_the_evaluation_loss_does_not_depend_on_the_batch_size(tmp_path):
     batch = trainer.data_collator([{name: row[name] for name in ("input_ids", "labels")} for row in rows])
     expected = trainer.model.eval()(**batch).loss.item()
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_evaluating_a_stream_raises(tmp_path):
-    trainer = new_trainer(tmp_path, eval_dataset=pairs(4).to_iterable_dataset())
-    with pytest.raises(ValueError, match="must have a length, got IterableDataset"):
-        trainer.evaluate()
 
 
 @pytest.mark.slow
@@ -120,31 +102,6 @@ def test_non_finite_weights_are_not_saved(tmp_path):
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
-def test_a_step_does_not_synchronize_with_the_device(tmp_path, monkeypatch):
-    """A step reads only the losses of the previous step; the reads are counted on a CPU."""
-    reads = []
-    trainer = new_trainer(tmp_path, max_steps=3, gradient_accumulation_steps=2, save_strategy="no")
-    step, samples = trainer.training_step, trainer.get_batch_samples
-
-    def counted(function):
-        def call(*args):
-            with ReadRecorder() as recorder:
-                result = function(*args)
-            reads.append(recorder.reads)
-            return result
-
-        return call
-
-    # Without the model, whose reads depend on the device.
-    monkeypatch.setattr(Seq2SeqTrainer, "training_step", lambda *_: torch.tensor(1.0))
-    monkeypatch.setattr(trainer, "training_step", counted(step))
-    monkeypatch.setattr(trainer, "get_batch_samples", counted(samples))
-    trainer.train()
-    # For each step: get_batch_samples, then two training_steps. A loader reads a seed before its first batch.
-    assert reads[1:] == [0, 0, 0, 1, 0, 0, 1, 0]
-    assert isinstance(trainer.tokens, torch.Tensor)
-
-
 def test_one_gpu_is_used_without_a_launcher(tmp_path, caplog):
     trainer = new_trainer(tmp_path, n_gpu=2)
     assert trainer.args.n_gpu == 1
@@ -173,25 +130,3 @@ def test_bpe_dropout_with_data_that_was_prepared_without_it_raises(streamed, mes
         trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
     with pytest.raises(ValueError, match=message):
         trainer.train()
-
-
-@pytest.mark.parametrize("sharded", [False, True])
-def test_generation_is_synchronized_if_accelerate_shards_the_model(sharded, tmp_path, monkeypatch):
-    trainer = new_trainer(tmp_path, eval_dataset=pairs(4))
-    given = []
-    generate = trainer.model.generate
-
-    def recorded(*args, synced_gpus=None, **kwargs):
-        given.append(synced_gpus)
-        return generate(*args, **kwargs)
-
-    monkeypatch.setattr(trainer.model, "generate", recorded)
-    monkeypatch.setattr(trainer, "is_fsdp_enabled", sharded)
-    monkeypatch.setattr(trainer.accelerator, "prepare", prepare_all_but_models(trainer.accelerator.prepare))
-    trainer.evaluate()
-    trainer.predict(trainer.eval_dataset, num_beams=2)
-    assert set(given) == {sharded}
-
-
-def prepare_all_but_models(prepare):
-    return lambda item: item if isinstance(item, torch.nn.Module) else prepare(item)
