@@ -130,6 +130,9 @@ def check(
     ):
         if value is not None:
             raise ValueError(f"{argument} must be unset in a distillation, got {value}.")
+    for name in arguments.teacher:
+        if not (Path(name) / "config.json").is_file():
+            raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {name!r}.")
     corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
     if (count := len(corpora["test"])) != 1:
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")

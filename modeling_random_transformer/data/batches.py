@@ -1,13 +1,16 @@
 """Batch samplers with a token budget: pairs of similar length share a batch, and all processes get the same number."""
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from .mixing import WeightedPairs
+
+if TYPE_CHECKING:
+    from .bpe_dropout import BPEDropoutPairs
 
 Number = TypeVar("Number", int, np.ndarray)
 
@@ -38,6 +41,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         weights: how often each pair occurs per epoch, `[pairs]`; `None` for once. See `WeightedPairs`.
         gradient_accumulation_steps: number of batches of each process in an optimizer step.
+        bpe_dropout: the pairs with new segmentations, if the lengths are those without dropout. The token budget
+            determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by the lengths of
+            its segmentations.
 
     Raises:
         ValueError: there are no pairs, the numbers of lengths differ, there are fewer pairs than processes, or a pair
@@ -54,7 +60,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
         gradient_accumulation_steps: int = 1,
+        bpe_dropout: "BPEDropoutPairs | None" = None,
     ):
+        self.bpe_dropout = bpe_dropout
         self.lengths = _padded_lengths(source_lengths, target_lengths, pad_to_multiple_of)
         self.weighted = None if weights is None else WeightedPairs(self.lengths, weights, seed)
         if self.weighted is not None:
@@ -76,8 +84,11 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.starts = _split(_batch_starts(self.lengths[by_length], max_tokens), len(self.lengths), self.step_batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which determines the order of the next iteration."""
+        """Set the epoch, which determines the order of the next iteration, and segment the pairs for BPE-dropout."""
         self.epoch = epoch
+        if self.bpe_dropout is not None:
+            self.bpe_dropout.set_epoch(epoch)
+            self.sort_by(*([*map(len, ids)] for ids in self.bpe_dropout.ids))
 
     def sort_by(self, source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray) -> None:
         """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""

@@ -9,7 +9,6 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from .batches import TokenBudgetSampler
 from .tokenization import WORDS
 
 if TYPE_CHECKING:
@@ -116,7 +115,8 @@ class BPEDropoutPairs(Dataset):
     """Training pairs with new segmentations in every epoch.
 
     A segmentation depends on the seed, the epoch and the index of the pair only. Thus neither resuming nor the number
-    of workers or processes changes it. `set_epoch` segments all pairs, since their lengths determine the batches.
+    of workers or processes changes it. `set_epoch` segments all pairs, since their lengths determine the order in a
+    `TokenBudgetSampler`, which calls it.
 
     Args:
         tokens: the result of `tokenize_pairs` with `words=True`.
@@ -157,29 +157,6 @@ class BPEDropoutPairs(Dataset):
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         source, target = (ids[index].tolist() for ids in self.ids)
         return {"input_ids": source, "attention_mask": [1] * len(source), "labels": target}
-
-
-class BPEDropoutSampler(TokenBudgetSampler):
-    """A `TokenBudgetSampler` for `BPEDropoutPairs`.
-
-    The token budget determines how many pairs each batch has and counts tokens without dropout. Every epoch has these
-    numbers of pairs, sorted by the lengths of its segmentations.
-
-    Args:
-        pairs: the pairs.
-        *args: the arguments of `TokenBudgetSampler`; the lengths are those without dropout.
-        **options: the same.
-    """
-
-    def __init__(self, pairs: BPEDropoutPairs, *args: Any, **options: Any):
-        super().__init__(*args, **options)
-        self.pairs = pairs
-
-    def set_epoch(self, epoch: int) -> None:
-        """Segment the pairs for this epoch, which also determines the order of the next iteration."""
-        super().set_epoch(epoch)
-        self.pairs.set_epoch(epoch)
-        self.sort_by(*([*map(len, ids)] for ids in self.pairs.ids))
 
 
 def segment_columns(

@@ -37,11 +37,8 @@ class CleaningReport(ValidationReport):
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     scripts: dict[str, list[str]] = field(default_factory=dict)
 
-    def count(self, line: Line, reason: str | None) -> None:
-        """Count a line, which is dropped if there is a reason."""
-        self.lines += 1
-        if reason is None:
-            return
+    def drop(self, line: Line, reason: str) -> None:
+        """Count a line that is dropped."""
         self.add(reason, line.number)
         if self.counts[reason] <= EXAMPLES:
             example = {"line": line.number, "source": line.source, "target": line.target}
@@ -99,8 +96,9 @@ def _clean(
         sample = [*islice(lines, SAMPLE_LINES)]
         report.scripts = _scripts(options, sample)
     for line, reason in _filtered(chain(sample, lines), options, report.scripts):
-        report.count(line, reason)
+        report.lines += 1
         if reason is not None:
+            report.drop(line, reason)
             on_rejected(line, reason)
         elif isinstance(line, ParallelLine):
             yield line
@@ -159,7 +157,6 @@ def clean_files(
     *,
     rejected_file: str | PathLike | None = None,
     report_file: str | PathLike | None = None,
-    progress: bool | None = None,
     **options: Any,
 ) -> CleaningReport:
     """Write the pairs that pass the filters.
@@ -177,7 +174,6 @@ def clean_files(
         rejected_file: a TSV file for the dropped lines: reason, line number, source and target; the beginnings of the
             texts of an invalid line.
         report_file: a JSON file for the report.
-        progress: show a progress bar on stderr; `None` shows it after some seconds.
         **options: the fields of `CleaningOptions`.
 
     Raises:
@@ -199,15 +195,14 @@ def clean_files(
                 files["rejected_file"].write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
 
         pairs = clean_pairs(corpus, report=report, on_rejected=reject, **options)
-        settings = {"disable": progress is False, "delay": 0 if progress else 5, "mininterval": 1}
-        for pair in tqdm(pairs, unit="pair", desc="cleaning", **settings):
-            texts = {"source": pair.source, "target": pair.target}
-            if output_target is not None:
-                files["output_target"].write(f"{pair.target}\n".encode())
-                row = pair.source
-            else:
-                row = json.dumps(texts, ensure_ascii=False) if file_format(output) == "jsonl" else _row(*texts.values())
-            files["output"].write(f"{row}\n".encode())
+        for pair in tqdm(pairs, unit="pair", desc="cleaning", delay=5):
+            rows = [pair.source, pair.target]
+            if output_target is None and file_format(output) == "jsonl":
+                rows = [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
+            elif output_target is None:
+                rows = [_row(*rows)]
+            for file, row in zip(opened, rows, strict=False):
+                file.write(f"{row}\n".encode())
         if not report.valid:  # before the outputs replace earlier files
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
             raise ValueError(f"{corpus} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")

@@ -102,11 +102,6 @@ class ParallelText:
     def __str__(self) -> str:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
 
-    @property
-    def columns(self) -> Columns:
-        """The columns of source and target."""
-        return Columns((self.source_key, self.target_key), self.languages.codes)
-
     def require_files(self) -> None:
         """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
         for path in (self.source, self.target):
@@ -120,7 +115,8 @@ class ParallelText:
             ValueError: a file does not have the columns, or a compressed file is damaged or incomplete.
         """
         if self.target is None:
-            return _lines_of(read_columns(Path(self.source), self.columns), self.languages)
+            columns = Columns((self.source_key, self.target_key), self.languages.codes)
+            return _lines_of(read_columns(Path(self.source), columns), self.languages)
         return _lines_of(_read_aligned(Path(self.source), Path(self.target)), self.languages)
 
     def fingerprint(self) -> str:

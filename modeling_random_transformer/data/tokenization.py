@@ -81,13 +81,17 @@ def tokenize_pairs(
     Raises:
         ValueError: no pair remains.
     """
+    tokenizer = copy.deepcopy(tokenizer)
+    # Without the folder that it was loaded from, which would be part of the key of the cache.
+    tokenizer.name_or_path = ""
+    tokenizer.init_kwargs.pop("name_or_path", None)
     # One process at a time tokenizes a dataset that is stored in files.
     files = pairs.cache_files
     with FileLock(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext():
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
-            fn_kwargs={"tokenizer": without_path(tokenizer), "words": words},
+            fn_kwargs={"tokenizer": tokenizer, "words": words},
             remove_columns=[name for name in ("source", "target", *LANGUAGE_COLUMNS) if name in pairs.column_names],
             num_proc=num_proc,
             desc="tokenizing",
@@ -99,14 +103,6 @@ def tokenize_pairs(
             report.add(reason, number)
     report.check("skip")
     return (tokens.select(np.flatnonzero(~np.any([*exceeded.values()], axis=0))) if report.invalid else tokens), report
-
-
-def without_path(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """A copy that does not contain the folder it was loaded from, which would be part of the key of the cache."""
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.name_or_path = ""
-    tokenizer.init_kwargs.pop("name_or_path", None)
-    return tokenizer
 
 
 def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool = False) -> dict[str, list]:

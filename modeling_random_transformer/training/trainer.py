@@ -133,21 +133,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         if hasattr(self.train_dataset, "set_share"):
             return self._stream_loader(self.train_dataset)
         dataset: Any = self.train_dataset
-        kind: Callable[..., TokenBudgetSampler] = TokenBudgetSampler
+        pairs = None
         if self.args.bpe_dropout:  # the pairs are segmented anew in every epoch
-            from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
+            from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs
 
             bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._positions())
-            dataset = BPEDropoutPairs(self.train_dataset, bpe_dropout, self.args.order_seed)
-            kind = partial(BPEDropoutSampler, dataset)
-        self.resumption.sampler = sampler = kind(
-            *lengths_of(self.train_dataset).T,
+            dataset = pairs = BPEDropoutPairs(self.train_dataset, bpe_dropout, self.args.order_seed)
+        source_lengths, target_lengths = lengths_of(self.train_dataset).T
+        self.resumption.sampler = sampler = TokenBudgetSampler(
+            source_lengths,
+            target_lengths,
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
             seed=self.args.order_seed,
             pad_to_multiple_of=self.padding_multiple,
             weights=self.train_weights,
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+            bpe_dropout=pairs,
         )
         keeps_workers = self.args.dataloader_persistent_workers and not self.args.bpe_dropout
         return self._loader(dataset, sampler, persistent_workers=keeps_workers)

@@ -60,19 +60,10 @@ def test_seed_and_epoch_determine_the_order():
         sampler = make_sampler(pairs, seed=seed)
         sampler.set_epoch(epoch)
         orders.append(list(sampler))
-        assert list(sampler) == orders[-1]
     assert list(make_sampler(pairs)) == orders[0]
     assert orders[0] != orders[1] != orders[2] != orders[0]
     # The contents of the batches change, not only their order.
     assert {frozenset(batch) for batch in orders[0]} != {frozenset(batch) for batch in orders[1]}
-
-
-def test_sorting_by_length_reduces_padding():
-    random = np.random.default_rng(0)
-    sources = random.integers(5, 40, 5000)
-    pairs = np.stack([sources, np.maximum(1, sources + random.integers(-5, 6, 5000))], axis=1)
-    padded = sum(pairs[batch].max(axis=0).sum() * len(batch) for batch in make_sampler(pairs.tolist(), max_tokens=4096))
-    assert padded < 1.1 * pairs.sum()
 
 
 @pytest.mark.parametrize(
@@ -85,13 +76,6 @@ def test_sorting_by_length_reduces_padding():
 def test_invalid_arguments_raise_value_error(pairs, options, message):
     with pytest.raises(ValueError, match=message):
         make_sampler(pairs, **options)
-
-
-@pytest.mark.parametrize("processes", [1, 2, 4])
-def test_batches_of_one_pair_are_repeated_to_fill_all_processes(processes):
-    batches = list(TokenBudgetSampler([5, 5, 5, 5, 5], [5, 5, 5, 5, 5], 10, processes))
-    assert [len(batch) for batch in batches] == [1] * (-(-5 // processes) * processes)
-    assert {index for (index,) in batches} == set(range(5))
 
 
 @given(pairs=lengths)

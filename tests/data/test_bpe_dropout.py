@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import streaming
 from modeling_random_transformer.data.batches import TokenBudgetSampler
-from modeling_random_transformer.data.bpe_dropout import BPEDropout, BPEDropoutPairs, BPEDropoutSampler
+from modeling_random_transformer.data.bpe_dropout import BPEDropout, BPEDropoutPairs
 from modeling_random_transformer.data.sources import DatasetText
 from modeling_random_transformer.data.streaming import TokenBudgetStream
 from modeling_random_transformer.data.tokenization import lengths_of, tokenize_pairs
@@ -68,14 +68,10 @@ def test_segmentations_have_the_probabilities_of_the_algorithm(dropout, word):
         assert counts[symbols] / draws == pytest.approx(probability, abs=0.02)
 
 
-@pytest.mark.parametrize(("model_max_length", "max_length"), [(5, None), (1024, 5)])
-def test_a_text_exceeds_neither_the_limit_of_the_tokenizer_nor_that_of_the_model(model_max_length, max_length):
-    tokenizer = RandomTransformerTokenizer(
-        tokenizer_object=TOKENIZER.backend_tokenizer, model_max_length=model_max_length
-    )
-    ids = tokenizer("the cat")["input_ids"]
-    bpe_dropout = BPEDropout(tokenizer, 0.9, max_length)
-    assert bpe_dropout(ids, word_ids(tokenizer, "the cat"), np.random.default_rng(0)) == ids
+def test_a_text_does_not_exceed_the_limit_of_the_model():
+    ids = TOKENIZER("the cat")["input_ids"]
+    bpe_dropout = BPEDropout(TOKENIZER, 0.9, max_length=5)
+    assert bpe_dropout(ids, word_ids(TOKENIZER, "the cat"), np.random.default_rng(0)) == ids
 
 
 def test_invalid_arguments_raise_value_error():
@@ -101,7 +97,7 @@ def training_set(size=40):
 def batches(tokens, num_workers=0, epoch=0, seed=1, num_processes=1, weights=None, dropout=0.3):
     pairs = BPEDropoutPairs(tokens, BPEDropout(TOKENIZER, dropout), seed)
     options = {"num_processes": num_processes, "seed": seed, "weights": weights}
-    sampler = BPEDropoutSampler(pairs, *lengths_of(tokens).T, max_tokens=60, **options)
+    sampler = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=60, bpe_dropout=pairs, **options)
     sampler.set_epoch(epoch)
     return list(DataLoader(pairs, batch_sampler=sampler, collate_fn=list, num_workers=num_workers))
 
