@@ -14,15 +14,9 @@ from peft import (
     get_peft_model,
 )
 from peft.tuners.tuners_utils import BaseTunerLayer
-from transformers import (
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForTokenClassification,
-)
+from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM, AutoModelForTokenClassification
 
-from modeling_random_transformer import (
-    RandomTransformerForConditionalGeneration,
-)
+from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 BATCH = padded_batch([8, 5, 3])

@@ -78,12 +78,12 @@ class DataArguments:
             value = getattr(self, name)
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
-        texts = self._file_texts("train")
-        if self.requires_train and not texts and self._dataset_split("train") is None:
+        if self.requires_train and not self.has("train"):
             raise ValueError(
                 "source_file and target_file, train_file, or dataset_name must be given, got none of them."
             )
-        count, weights, temperature = max(1, len(texts)), self.train_weights, self.train_temperature
+        count = max(1, len(self._file_texts("train")))
+        weights, temperature = self.train_weights, self.train_temperature
         if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
             raise ValueError(f"train_weights must be {count} positive numbers, one per training corpus, got {weights}.")
         if temperature is not None and (weights is not None or not 0 < temperature < float("inf")):
@@ -92,7 +92,7 @@ class DataArguments:
 
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
-        return bool(self._file_texts(split)) or self._dataset_split(split) is not None
+        return bool(self._file_texts(split) or (self.dataset_name and getattr(self, f"{split}_split")))
 
     def sets(self) -> dict[str, list[CorpusSpec]]:
         """The corpora by name of the set. Training corpora are one set, validation and test corpora one set each.
@@ -152,17 +152,14 @@ class DataArguments:
         files = [*zip(map(Path, sources), map(Path, targets), strict=True), *((Path(path), None) for path in single)]
         return [ParallelText(source, target, self.source_key, self.target_key) for source, target in files]
 
-    def _dataset_split(self, split: str) -> str | None:
-        return None if self.dataset_name is None else getattr(self, f"{split}_split")
-
     def _dataset_texts(self, split: str) -> list[DatasetText]:
-        name = self._dataset_split(split)
-        if name is None:
+        name = getattr(self, f"{split}_split")
+        if self.dataset_name is None or name is None:
             return []
         options = {"split": name, "revision": self.dataset_revision, "streaming": self.streaming and split == "train"}
         requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
         with reraise_as_value_error(f"{requested} and {split}_split={name!r} must name a dataset"):
-            dataset, version = load_split(str(self.dataset_name), self.dataset_config_name, **options)
+            dataset, version = load_split(self.dataset_name, self.dataset_config_name, **options)
         return [DatasetText(dataset, self.source_key, self.target_key, f"{self.dataset_name} {name}", version)]
 
 

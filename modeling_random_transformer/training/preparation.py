@@ -179,7 +179,9 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
         ValueError: the folder has a tokenizer that differs from the recorded one.
     """
     saved = run.model.model_name_or_path or run.model.tokenizer
-    defaults = _default_languages(run.corpora["train"])
+    pairs = [corpus.languages.codes for corpus in run.corpora["train"] if corpus.languages.codes]
+    sides = zip(("src_lang", "tgt_lang"), zip(*pairs, strict=True), strict=False)
+    defaults = {name: codes[0] for name, codes in sides if len({*codes}) == 1}
     if saved is None:
         run.record(lambda job: _train_tokenizer(run, job, lines, defaults))
     tokenizer = load_tokenizer(str(run.folder) if saved is None else saved, run.model.special_tokens or ())
@@ -213,13 +215,6 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: dict[str, str]) -
 def distinct_languages(corpora: Iterable[CorpusSpec]) -> list[str]:
     """The codes of all languages of corpora, in the order of their first use."""
     return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))
-
-
-def _default_languages(corpora: Iterable[CorpusSpec]) -> dict[str, str]:
-    """The `src_lang` and the `tgt_lang` of the tokenizer, if it is the same for all corpora."""
-    pairs = [corpus.languages.codes for corpus in corpora if corpus.languages.codes]
-    sides = zip(("src_lang", "tgt_lang"), zip(*pairs, strict=True), strict=False)
-    return {name: codes[0] for name, codes in sides if len({*codes}) == 1}
 
 
 def check_languages(sets: Mapping[str, Sequence[CorpusSpec]], model_args: ModelArguments) -> None:

@@ -50,9 +50,7 @@ def found(corpus, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["ddp", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("fsdp", "fsdp2", "tp"))]
-)
+@pytest.mark.parametrize("kind", ["ddp", *SHARDED])
 def test_two_processes_train_like_one(kind, corpus, alone):  # noqa: ARG001 (the run of one process)
     if kind in ("fsdp", "tp") and version.parse(transformers.__version__) < version.parse("5.23"):
         pytest.skip("the Trainer of transformers older than 5.23 cannot shard weights")

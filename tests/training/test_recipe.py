@@ -62,12 +62,12 @@ def test_invalid_arguments_raise(options, message, tmp_path):
         recipe(tmp_path, **options)
 
 
-@pytest.mark.parametrize("name", ["num_heads", "d_ff"])
-def test_sizes_that_tensor_parallelism_cannot_divide_raise_before_the_corpus_is_read(name, tmp_path):
+def test_sizes_that_tensor_parallelism_cannot_divide_raise_before_the_corpus_is_read(tmp_path):
     args = recipe(tmp_path)
     args.tp_size = 2  # in one process
-    with pytest.raises(ValueError, match=f"{name} must be a multiple of tp_size=2, got 3"):
-        check_arguments(ModelArguments(config_overrides=f"{name}=3,d_k=4"), args)
+    for name in ("num_heads", "d_ff"):
+        with pytest.raises(ValueError, match=f"{name} must be a multiple of tp_size=2, got 3"):
+            check_arguments(ModelArguments(config_overrides=f"{name}=3,d_k=4"), args)
 
 
 @pytest.mark.parametrize(("warmup_steps", "steps"), [(0.04, 40), (40, 40), (0, 1)])
