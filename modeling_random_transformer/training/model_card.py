@@ -78,7 +78,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     hyperparameters = [(f"`{name}`", getattr(value, "value", value)) for name, value in values.items()]
     body = BODY.format(
         name=path.parent.name,
-        languages=" --src_lang CODE --tgt_lang CODE" if _languages(result) else "",
+        languages=" --source_lang CODE --target_lang CODE" if _languages(result) else "",
         summary=_summary(result, model_args),
         pairs=result.pairs,
         version=__version__,

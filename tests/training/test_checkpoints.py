@@ -16,6 +16,7 @@ from modeling_random_transformer.training.checkpoints import (
     keep_newest,
     mark_complete,
     remove_checkpoint,
+    save_atomically,
 )
 from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers.interruption import killed_after
@@ -116,6 +117,13 @@ def test_an_interrupted_save_or_removal_leaves_no_part_that_looks_complete(work,
     assert is_complete(path) == (work is mark_complete)
     assert path.exists() == (work is mark_complete)
     assert steps > 2
+
+
+def test_a_failed_save_leaves_no_file(tmp_path):
+    message = r"files could not be saved in .* \(.*is a directory.*; .* MiB free\)"
+    with pytest.raises(OSError, match=f"(?i){message}"), save_atomically(tmp_path) as temporary:
+        temporary.mkdir() or temporary.write_bytes(b"")
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_checkpoints_without_other_files_are_removed(tmp_path):

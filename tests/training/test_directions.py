@@ -46,6 +46,7 @@ def test_a_run_in_several_directions(tmp_path, monkeypatch, capsys):
     assert all([tag] == labels for tag, labels in forced)
     card = (result.folder / "README.md").read_text()
     assert "train.c` | a→c | 120 | 1 |" in card
+    assert "translate --model out --source_lang CODE --target_lang CODE" in card
     assert "| test b-a | bleu |" in card
     assert "language:\n- a\n- b\n- c\n" in card
     state = json.loads((result.folder / "checkpoint-2" / "trainer_state.json").read_text())

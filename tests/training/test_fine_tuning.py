@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -13,6 +13,7 @@ from modeling_random_transformer.training import (
     ModelArguments,
     TranslationTrainingArguments,
     average_weights,
+    load_average,
 )
 from modeling_random_transformer.training.checkpoints import ADAPTER, all_checkpoints
 from modeling_random_transformer.training.model_init import check_arguments
@@ -117,6 +118,14 @@ def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(corpus, tmp
         fine_tune(corpus, tmp_path / "out", **options, max_steps=6)
 
 
+def test_averaging_other_checkpoints_raises(corpus, adapter):
+    model = get_peft_model(load(corpus / "out"), LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["fc1"]))
+    with pytest.raises(ValueError, match=r"checkpoints must match the model, .*, which has unexpected"):
+        load_average(model, all_checkpoints(adapter.folder))
+    with pytest.raises(ValueError, match="at least one folder"):
+        average_weights([])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -178,8 +187,7 @@ def test_lora_without_peft_raises(corpus, tmp_path, monkeypatch):
 
 
 def test_lora_with_sharded_weights_raises(corpus, tmp_path):
-    given = ModelArguments(model_name_or_path=str(corpus / "out"), lora_rank=2)
     recipe = TranslationTrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True)
     recipe.tp_size = 2
     with pytest.raises(ValueError, match=r"lora_rank must be unset with tp_size .*, got 2\."):
-        check_arguments(given, recipe)
+        check_arguments(ModelArguments(model_name_or_path=str(corpus / "out"), lora_rank=2), recipe)

@@ -172,6 +172,8 @@ def test_resume_from_checkpoint_of_another_run(finished, copied):
     last = load_file(finished / "out" / "checkpoint-12" / "model.safetensors")
     for name, weight in load_file(copied / "new" / "model.safetensors").items():
         assert torch.equal(last[name], weight), name
+    with pytest.raises(ValueError, match=r"must be of the same architecture, got .* with dropout: was .*, now 0\.5"):
+        run(copied, "other", resume_from_checkpoint=start, config_overrides=f"{SIZES},dropout=0.5")
 
 
 @pytest.mark.parametrize("checkpoint", ["nowhere", "out/runs", "out/checkpoint-10"])
