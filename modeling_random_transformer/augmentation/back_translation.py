@@ -161,11 +161,8 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
     for name, path in (("output_source", source), ("output_target", target)):
         if not path.parent.is_dir() or (path.exists() and not path.is_file()):
             raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
-    if len({monolingual.resolve(), source, target}) < 3:
-        raise ValueError(
-            "input_file, output_source and output_target must be different files, got "
-            f"{str(monolingual)!r}, {str(source)!r} and {str(target)!r}."
-        )
+    if len(files := {monolingual.resolve(), source, target}) < 3:
+        raise ValueError(f"input_file, output_source and output_target must be different files, got {len(files)}.")
     if folder.exists() and not (folder / LOCK).exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} must be new or the folder of an earlier call, got other files.")
 

@@ -1,6 +1,7 @@
 """What back-translation and distillation have in common: the stages of a job, and texts that a model translates."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,6 @@ def translate_once(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     options: dict[str, Any],
-    *,
-    restart: bool = False,
-    progress: bool | None = None,
     **job: Any,
 ) -> None:
     """`translate_file` as a stage of a job; see `run_stage`.
@@ -126,18 +124,14 @@ def translate_once(
         model: the model.
         tokenizer: its tokenizer.
         options: the options of `translate`.
-        restart: see `translate_file`, as for `progress`.
-        progress: show a progress bar.
-        **job: `output_format` and `chunk_size` of `translate_file`.
+        **job: `output_format`, `chunk_size`, `restart` and `progress` of `translate_file`.
     """
     settings = TranslationOptions.from_kwargs(**options)
     plain = plain_options(settings.pipeline(model, tokenizer), settings)
-    inputs = {"texts": file_digest(source), "model": model_digest(model, tokenizer), **job, **plain}
-
-    def work() -> None:
-        translate_file(source, output, model, tokenizer, restart=restart, progress=progress, **job, **options)
-
-    run_stage(record, "translation", inputs, work, [output], everywhere=True, restart=restart)
+    recorded = {name: value for name, value in job.items() if name not in ("restart", "progress")}
+    inputs = {"texts": file_digest(source), "model": model_digest(model, tokenizer), **recorded, **plain}
+    work = partial(translate_file, source, output, model, tokenizer, **job, **options)
+    run_stage(record, "translation", inputs, work, [output], everywhere=True, restart=job["restart"])
 
 
 def language_options(tokenizer: PreTrainedTokenizerBase, languages: LanguageTags) -> dict[str, Any]:

@@ -67,9 +67,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.weighted = None if weights is None else WeightedPairs(self.lengths, weights, seed)
         if self.weighted is not None:
             self.lengths = self.weighted.lengths
-        self.seed = seed
-        self.epoch = 0
-        self.pad_to_multiple_of = pad_to_multiple_of
+        self.seed, self.epoch, self.pad_to_multiple_of = seed, 0, pad_to_multiple_of
         self.step_batches = num_processes * gradient_accumulation_steps
         if len(self.lengths) < num_processes:
             raise ValueError(

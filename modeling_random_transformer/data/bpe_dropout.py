@@ -42,9 +42,7 @@ class BPEDropout:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, dropout: float, max_length: int | None = None):
         if not 0 <= dropout < 1:
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {dropout}.")
-        self.tokenizer = tokenizer
-        self.dropout = dropout
-        self.max_length = max_length
+        self.tokenizer, self.dropout, self.max_length = tokenizer, dropout, max_length
         self.merges = bpe_merges(tokenizer)
         self._halves = {merged: pair for pair, (_, merged) in reversed(self.merges.items())}
         self._words: dict[Symbols, tuple[list[int], list[int]]] = {}

@@ -122,12 +122,9 @@ def load_pairs(
     strings = ("source", "target", "invalid", *_language_columns(corpus))
     features = Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))})
     folder = None if cache_dir is None else str(cache_dir)
-    try:
-        rows = Dataset.from_generator(_rows, gen_kwargs=arguments, features=features, cache_dir=folder)
-    except ValueError:
-        if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus
-            ValidationReport(str(corpus)).check(on_invalid)
-        raise
+    if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus
+        ValidationReport(str(corpus)).check(on_invalid)
+    rows = Dataset.from_generator(_rows, gen_kwargs=arguments, features=features, cache_dir=folder)
     invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
     report = ValidationReport(str(corpus), lines=len(rows))
     for row in rows.select(np.flatnonzero(invalid)):

@@ -153,11 +153,6 @@ def test_scripts_are_those_of_pairs_that_remain():
     assert [line.source for line in kept] == [f"{number} cats" for number in range(20)]
 
 
-def test_pairs_with_the_same_characters_are_no_duplicates():
-    rows = [("a\0b", "c"), ("a", "b\0c"), ("a\0", "b\0c"), ("a", "\0b\0c")]
-    assert len(list(cleaning.clean_pairs(rows))) == 4
-
-
 def test_command_with_aligned_files(run, tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de.gz").write_bytes(gzip.compress(b"eins\ntwo\n"))

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.data import CleaningOptions, CleaningReport, clean_pairs, filters
+from modeling_random_transformer.data import CleaningOptions, clean_pairs, filters
 from modeling_random_transformer.data.filters import (
     COPY,
     DUPLICATE,
@@ -14,7 +14,6 @@ from modeling_random_transformer.data.filters import (
     TOO_LONG,
     scripts_of,
 )
-from modeling_random_transformer.data.sources import EMPTY
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
 RUSSIAN = "Собака плавает в воде."
@@ -106,24 +105,11 @@ def test_scripts(options, expected):
     assert found == [side and SCRIPT.format(side=side) for side in expected]
 
 
-def test_scripts_of_the_corpus_are_the_default():
-    pairs = [("A dog", f"{RUSSIAN} {number}") for number in range(60)]
-    pairs += [("A dog", "A dog"), (RUSSIAN, RUSSIAN), ("A dog", "2 + 2")]
-    report = CleaningReport("test")
-    assert len(list(clean_pairs(pairs, report=report, copies="off"))) == 61
-    assert report.scripts == {"source": ["Latin"], "target": ["Cyrillic"]}
-    assert report.counts == {SCRIPT.format(side="target"): 1, SCRIPT.format(side="source"): 1}
-
-
 def test_scripts_of_texts():
     assert {*scripts_of([JAPANESE])} == {"Han", "Hiragana", "Katakana"}
     assert scripts_of(["1 + 2 = 3!"]) == []  # so that texts without letters are kept
     assert {*scripts_of(["Београд Beograd"])} == {"Cyrillic", "Latin"}
     assert scripts_of(["A text with one foreign letter: ж"]) == ["Latin"]
-
-
-def test_invalid_pairs_are_dropped_first():
-    assert reasons([(" ", "a"), ("b", "b")], copies="exact") == [EMPTY, COPY]
 
 
 GERMAN = "Ein kleiner Hund spielt mit einem Ball im Garten hinter dem Haus."

@@ -14,7 +14,7 @@ from modeling_random_transformer.data.bpe_dropout import BPEDropout
 from modeling_random_transformer.data.sources import EMPTY, DatasetText
 from modeling_random_transformer.data.streaming import TokenBudgetStream
 from modeling_random_transformer.data.tokenization import TOO_LONG, LengthLimits
-from tests.helpers.corpora import PAIRS, write_invalid_lines
+from tests.helpers.corpora import PAIRS
 
 TOKENIZER = RandomTransformerTokenizer.train([text for pair in PAIRS for text in pair], vocab_size=270)
 
@@ -80,15 +80,6 @@ def test_a_buffer_has_a_pair_for_each_batch_of_a_step():
     shares = [list(stream.epoch(0)) for stream in streams(make_corpus(40), 2, 4, buffer_pairs=1)]
     assert [len(share) % 4 for share in shares] == [0, 0]
     assert sum(len(batch) for share in shares for batch in share) == 40
-
-
-def test_invalid_lines_are_skipped_and_reported_or_raise_error(tmp_path):
-    corpus = write_invalid_lines(tmp_path)
-    (stream,) = streams(corpus, on_invalid="skip")
-    assert [len(batch) for batch in stream.epoch(0)] == [1]
-    assert "5 of 6 lines are invalid" in str(stream.report)
-    with pytest.raises(ValueError, match=r"with an empty source or target \(line 2\)"):
-        next(iter(streams(corpus, on_invalid="error")[0]))
 
 
 def test_pairs_above_the_positions_of_the_model_are_skipped_and_counted():
