@@ -19,6 +19,7 @@ from modeling_random_transformer.training import preparation as preparation_modu
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import FREE, LOCK, MANIFEST, OTHER_FORM, RECORDED
+from modeling_random_transformer.training.model_init import check_arguments
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from modeling_random_transformer.utils.distributed import exclusive
 from tests.helpers.interruption import StoppedError, stop
@@ -181,6 +182,14 @@ def test_an_invalid_resume_from_checkpoint_raises(checkpoint, finished):
     message = f"resume_from_checkpoint must be the folder of a complete checkpoint of another run, .*{checkpoint}"
     with pytest.raises(ValueError, match=message):
         run(finished, "out", resume_from_checkpoint=str(finished / checkpoint))
+
+
+def test_a_deepspeed_checkpoint_is_accepted(tmp_path):
+    """DeepSpeed writes a folder with optimizer and scheduler, and its name into the file `latest`."""
+    for name in ("trainer_state.json", "latest"):
+        (tmp_path / name).write_text("{}")
+    start = {"output_dir": str(tmp_path / "new"), "resume_from_checkpoint": str(tmp_path), "use_cpu": True}
+    check_arguments(ModelArguments(), TranslationTrainingArguments(**start))
 
 
 def test_a_folder_in_use_raises(finished):
