@@ -51,6 +51,7 @@ QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
 # graphs, pages of the documentation that start processes, and nodes and devices beyond two processes on a CPU.
 LONG = (
     "benchmarks/test_gpu.py",
+    "commands/test_translate_processes.py",
     "conformance/test_distributed.py",
     "device/test_cuda_benchmarks.py",
     "examples/test_classify_text.py",

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class BackTranslationOptions:
     text_key: str = TEXT_KEY
     method: str = "beam"
     tag: str | None = "<bt>"
-    seed: int = 0
+    seed: int = field(default=0, metadata={"type": int})
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ def back_translate(
             `output_source` is in progress, or the files of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
-    names = [field.name for field in fields(BackTranslationOptions) if field.name in options]
+    names = [each.name for each in fields(BackTranslationOptions) if each.name in options]
     settings = BackTranslationOptions(**{name: options.pop(name) for name in names})
     options = settings.search(options)
     pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)

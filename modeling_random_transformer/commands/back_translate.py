@@ -10,67 +10,54 @@ Files may be compressed (.gz, .zst). The same command resumes after an interrupt
 the work over processes.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from ..augmentation.back_translation import BackTranslationOptions, back_translate
 from ..inference.loading import load_models
-from ..utils.distributed import exit_with_launcher, start_processes
-from .command_line import (
-    Parser,
-    add_job_arguments,
-    add_language_arguments,
-    add_model_argument,
-    existing_file_or_stdin,
-    given,
-    output_file,
-    positive_integer,
-    positive_number,
-    run_command,
-)
+from ..inputs_random_transformer import drop_none
+from .command_line import InferenceArguments, output_file, readable_file, run_verb
 
 PROGRAM = "random-transformer back-translate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Back-translate according to the command line. Returns the exit status, see `run_command`."""
-    exit_with_launcher()
-    arguments = parse_arguments(argv)
-    return run_command(lambda: run(arguments), PROGRAM)
+    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; invalid arguments exit with status 2."""
-    parser = Parser(PROGRAM, __doc__)
-    add_model_argument(parser)
-    for name, kind, text in (
-        ("input", existing_file_or_stdin, "text of the target language, one per line; or a file with columns; or -"),
-        ("output_source", output_file, "file of synthetic sources to write"),
-        ("output_target", output_file, "file of their targets to write"),
-    ):
-        parser.add_argument(f"--{name}", required=True, type=kind, metavar="FILE", help=text)
-    parser.add_options(BackTranslationOptions)
-    parser.add_argument("--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4)")
-    parser.add_argument(
-        "--temperature", type=positive_number, metavar="X", help="temperature of --method sampling (default: 1)"
-    )
-    add_language_arguments(parser)
-    add_job_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
-    return parser.parse_args(argv)
+@dataclass(frozen=True, kw_only=True)
+class Arguments(BackTranslationOptions, InferenceArguments):
+    """Arguments of `back-translate`.
+
+    Args:
+        input: text of the target language, one per line; or a file with columns; or -
+        output_source: file of synthetic sources to write
+        output_target: file of their targets to write
+        num_beams: beam size (default: 4)
+        temperature: temperature of --method sampling (default: 1)
+    """
+
+    input: Path = field(metadata={"type": readable_file})
+    output_source: Path = field(metadata={"type": output_file})
+    output_target: Path = field(metadata={"type": output_file})
+    num_beams: int | None = None
+    temperature: float | None = None
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model, translate, and print the counts."""
-    state = start_processes(arguments.device)
-    model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
-    names = (*(field.name for field in fields(BackTranslationOptions)), "max_batch_tokens", "chunk_size", "restart")
+    names = (*(field.name for field in fields(BackTranslationOptions)), "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    options |= given(arguments, ("num_beams", "temperature", "src_lang", "tgt_lang"))
+    options |= {"max_batch_tokens": arguments.max_tokens_per_batch}
+    options |= drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
+    options |= drop_none(src_lang=arguments.source_lang, tgt_lang=arguments.target_lang)
     files = arguments.input, arguments.output_source, arguments.output_target
-    report = back_translate(*files, model, tokenizer, **options)
-    if state.is_main_process:
-        print(report, file=sys.stderr)
-    state.destroy_process_group()
+    with arguments.processes() as state:
+        model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
+        report = back_translate(*files, model, tokenizer, **options)
+        if state.is_main_process:
+            print(report, file=sys.stderr)

@@ -9,59 +9,69 @@ A table on stderr counts the dropped pairs by reason, each with an example. Inpu
 .zst). Each output is replaced when the complete corpus has been read; one of them may be -, standard output.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ..data.cleaning import clean_files
 from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
-from ..utils.compressed_files import check_readable
-from .command_line import Parser, add_key_arguments, run_command
+from .command_line import readable_file, run_verb
 
 PROGRAM = "random-transformer clean"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Clean according to the command line. Returns the exit status, see `run_command`."""
-    arguments = parse_arguments(argv)
-    return run_command(lambda: run(arguments), PROGRAM)
+    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; invalid arguments exit with status 2."""
-    parser = Parser(PROGRAM, __doc__)
-    for name, text in (
-        ("source_file", "sources, one per line; - is standard input"),
-        ("target_file", "targets, aligned with --source_file by line"),
-        ("train_file", "both sides in a .tsv, .csv, .jsonl or .parquet file; - is TSV on standard input"),
-        ("output_source", "text file of the remaining sources"),
-        ("output_target", "text file of the remaining targets"),
-        ("output", ".tsv or .jsonl file of the remaining pairs; - is TSV on standard output"),
-        ("rejected", "TSV file of the dropped lines: reason, line number, source, target"),
-        ("report", "JSON file of the report"),
-    ):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=text)
-    add_key_arguments(parser, ("source", "target"), "--train_file")
-    parser.add_options(CleaningOptions)
-    arguments = parser.parse_args(argv)
-    for one, *pair in (("train_file", "source_file", "target_file"), ("output", "output_source", "output_target")):
-        given = [name for name in (one, *pair) if getattr(arguments, name)]
-        if given not in ([one], pair):
-            parser.error(f"--{one}, or --{pair[0]} and --{pair[1]}, must be given, got {given or 'none'}.")
-    return arguments
+@dataclass(frozen=True)
+class Arguments(CleaningOptions):
+    """Arguments of `clean`.
+
+    Args:
+        source_file: sources, one per line; - is standard input
+        target_file: targets, aligned with --source_file by line
+        train_file: both sides in a .tsv, .jsonl or .parquet file; - is TSV on standard input
+        source_key: column of the source in --train_file: a name, or a number from 1
+        target_key: column of the target in --train_file: a name, or a number from 1
+        output_source: text file of the remaining sources
+        output_target: text file of the remaining targets
+        output: .tsv or .jsonl file of the remaining pairs; - is TSV on standard output
+        rejected: TSV file of the dropped lines: reason, line number, source, target
+        report: JSON file of the report
+
+    Raises:
+        ValueError: arguments contradict each other.
+    """
+
+    source_file: Path | None = field(default=None, metadata={"type": readable_file})
+    target_file: Path | None = field(default=None, metadata={"type": readable_file})
+    train_file: Path | None = field(default=None, metadata={"type": readable_file})
+    source_key: str = "source"
+    target_key: str = "target"
+    output_source: Path | None = None
+    output_target: Path | None = None
+    output: Path | None = None
+    rejected: Path | None = None
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one, *pair in (("train_file", "source_file", "target_file"), ("output", "output_source", "output_target")):
+            given = [name for name in (one, *pair) if getattr(self, name)]
+            if given not in ([one], pair):
+                raise ValueError(f"--{one}, or --{pair[0]} and --{pair[1]}, must be given, got {given or 'none'}.")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: Arguments) -> None:
     """Clean, and print the report on stderr."""
-    for name in ("train_file", "source_file", "target_file"):
-        if (path := getattr(arguments, name)) is not None:
-            check_readable(name, path)
-    source = arguments.train_file or arguments.source_file
-    corpus = ParallelText(source, arguments.target_file, arguments.source_key, arguments.target_key)
-    options = {field.name: getattr(arguments, field.name) for field in fields(CleaningOptions)}
-    files = {"rejected_file": arguments.rejected, "report_file": arguments.report}
-    output = arguments.output or arguments.output_source
-    print(clean_files(corpus, output, arguments.output_target, **files, **options), file=sys.stderr)
+    corpus: dict[str, Any] = {"source": arguments.train_file or arguments.source_file, "target": arguments.target_file}
+    corpus |= {"source_key": arguments.source_key, "target_key": arguments.target_key}
+    options: dict[str, Any] = {each.name: getattr(arguments, each.name) for each in fields(CleaningOptions)}
+    options |= {"output": arguments.output or arguments.output_source, "output_target": arguments.output_target}
+    options |= {"rejected_file": arguments.rejected, "report_file": arguments.report}
+    print(clean_files(ParallelText(**corpus), **options), file=sys.stderr)

@@ -1,24 +1,28 @@
-"""What the commands share: the parser, types of arguments, flags, exit statuses and standard output."""
+"""What the commands share: the parser, arguments, exit statuses and standard output."""
 
 import argparse
 import inspect
-import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from transformers import HfArgumentParser
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..utils import DTYPES
-from ..utils.compressed_files import is_standard_stream, write_binary
+from ..inputs_random_transformer import CHUNK_SIZE
+from ..utils import DTYPES, read_json
+from ..utils.compressed_files import STANDARD_STREAM, is_standard_stream, write_binary
+from ..utils.distributed import start_processes
 from ..utils.errors import printable
+
+T = TypeVar("T")
 
 
 class Parser(HfArgumentParser):
@@ -45,25 +49,53 @@ class Parser(HfArgumentParser):
         return super().add_argument(*names, **settings)
 
     def add_options(self, options: type) -> None:
-        """Add a flag for each field of a dataclass, with its default and, as help, its entry in the docstring.
+        """Add an argument for each field of a dataclass, with its default and, as help, its entry in the docstring.
 
-        A field that may be `None` accepts `off`, unless `None` is its default.
+        The metadata of a field are arguments of `add_argument`, or `positional`. An integer must be positive, unless
+        the metadata has another type. A field that may be `None` accepts `off`, unless `None` is its default.
         """
-        helps = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", inspect.getdoc(options) or "", re.M | re.S)
-        texts = {name: " ".join(text.split()).replace("`", "").replace("%", "%%") for name, text in helps}
-        hints = get_type_hints(options)
-        for field in fields(options):
-            kinds = [kind for kind in get_args(hints[field.name]) or (hints[field.name],) if kind is not NoneType]
-            is_list = bool(get_args(kinds[0]))
-            settings: dict[str, Any] = {"nargs": "+"} if is_list else {"type": kinds[0]}
-            text = texts[field.name]
-            if not is_list and NoneType in get_args(hints[field.name]) and field.default is not None:
-                settings, text = {"type": off_or(kinds[0])}, text.replace("None", "off")
-            self.add_argument(f"--{field.name}", default=field.default, help=text, metavar="X", **settings)
+        helps, hints = help_texts(options), get_type_hints(options)
+        for option in fields(options):
+            allowed = get_args(hints[option.name]) or (hints[option.name],)
+            [kind] = [each for each in allowed if each is not NoneType]
+            settings, text = dict(option.metadata), helps[option.name]
+            positional, default = settings.pop("positional", False), option.default
+            if default is MISSING:
+                default = None if option.default_factory is MISSING else option.default_factory()
+            if kind is bool:
+                settings["action"] = "store_true"
+            elif "choices" not in settings:
+                if get_args(kind):
+                    [kind], settings["nargs"] = get_args(kind), "+"
+                parse, metavar = TYPES[kind]
+                settings = {"type": parse, "metavar": metavar, **settings}
+                if NoneType in allowed and default is not None:
+                    settings["type"], text = off_or(settings["type"]), text.replace("None", "off")
+            if not positional:
+                settings["required"] = option.default is option.default_factory is MISSING
+            self.add_argument(option.name if positional else f"--{option.name}", default=default, help=text, **settings)
+
+    def parse(self, options: type[T], argv: Sequence[str] | None) -> T:
+        """Parse the arguments that are the fields of a dataclass; invalid arguments exit with status 2.
+
+        Raises:
+            ValueError: arguments contradict each other.
+        """
+        self.add_options(options)
+        return options(**vars(self.parse_intermixed_args(argv)))
 
     def error(self, message: str) -> NoReturn:
         print_error(self.prog, message)
         sys.exit(2)
+
+
+def help_texts(options: type) -> dict[str, str]:
+    """The entries of the fields in the docstrings of a dataclass and of its bases."""
+    texts: dict[str, str] = {}
+    for base in reversed(options.__mro__[:-1]):
+        found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", inspect.cleandoc(base.__doc__ or ""), re.M | re.S)
+        texts |= {name: " ".join(text.split()).replace("`", "").replace("%", "%%") for name, text in found}
+    return texts
 
 
 # Exit statuses
@@ -93,6 +125,13 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 1 if isinstance(error, FloatingPointError) else 2
+
+
+def run_verb(
+    run: Callable[[Any], int | None], options: type, program: str, description: str | None, argv: Sequence[str] | None
+) -> int:
+    """Call `run` with the parsed arguments, a dataclass; see `Parser.add_options` and `run_command`."""
+    return run_command(lambda: run(Parser(program, description).parse(options, argv)), program)
 
 
 def run_script(main: Callable[[], int]) -> NoReturn:
@@ -133,9 +172,9 @@ def format_error(error: Exception) -> str:
 # Output
 
 
-def write_output(path: Path | None, lines: Iterable[bytes]) -> None:
+def write_output(path: Path, lines: Iterable[bytes]) -> None:
     """Write lines to the value of --output: to a file, atomically, or each at once to standard output."""
-    if path is not None:
+    if not is_standard_stream(path):
         write_binary(path, lines)
         return
     for line in lines:
@@ -162,24 +201,19 @@ def existing_file(text: str) -> Path:
     return Path(text)
 
 
-def existing_file_or_stdin(text: str) -> Path:
-    """Argument type: an existing file, which may be a pipe, or `-`."""
+def readable_file(text: str) -> Path:
+    """Argument type: an existing file, or `-`."""
     return Path(text) if is_standard_stream(text) else existing_file(text)
 
 
 def output_file(text: str) -> Path:
-    """Argument type: a new or an existing regular file."""
+    """Argument type: a new or an existing regular file, or `-`."""
     path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be in a folder that exists, got {text!r}.")
-    if path.exists() and not path.is_file():
-        raise argparse.ArgumentTypeError(f"must be a file, new or not, got {text!r}.")
+    if is_standard_stream(text):
+        return path
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+        raise argparse.ArgumentTypeError(f"must be a file, new or not, in a folder that exists, got {text!r}.")
     return path
-
-
-def output_file_or_stdout(text: str) -> Path | None:
-    """Argument type: a file to write, or `None` for standard output."""
-    return None if is_standard_stream(text) else output_file(text)
 
 
 def positive_integer(text: str) -> int:
@@ -189,43 +223,31 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-def positive_number(text: str) -> float:
-    """Argument type."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
-    return number
+def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Argument type: the values of another type, or `None` for `off`."""
 
-
-def off_or(number: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Argument type: a number, or `None` for `off`."""
-
-    def parse(text: str) -> Any:
+    def parse_or_off(text: str) -> Any:
         try:
-            return None if text == "off" else number(text)
-        except ValueError as error:
+            return None if text == "off" else parse(text)
+        except (ValueError, argparse.ArgumentTypeError) as error:
             raise argparse.ArgumentTypeError(f"must be a number or 'off', got {text!r}.") from error
 
-    return parse
+    return parse_or_off
 
 
 def model_folder(text: str) -> Path:
     """Argument type: a folder with a saved model, or an adapter for one, and a tokenizer."""
-    folder = Path(text)
     for names in (("config.json", "adapter_config.json"), ("tokenizer_config.json",)):
-        if not any((folder / name).is_file() for name in names):
+        if not any(Path(text, name).is_file() for name in names):
             raise argparse.ArgumentTypeError(
                 f"must be a folder with a saved model and its tokenizer, got {text!r} without {names[0]}."
             )
-    return folder
+    return Path(text)
 
 
 def require_random_transformer_folder(text: str) -> Path:
     """Argument type: a folder with a saved Random Transformer and its tokenizer."""
-    if not (model_folder(text) / "config.json").is_file():
+    if not Path(model_folder(text), "config.json").is_file():
         raise argparse.ArgumentTypeError(
             f"must contain a full model, got {text!r} with an adapter: merge it first (docs/how_to/fine_tune.md)."
         )
@@ -234,15 +256,10 @@ def require_random_transformer_folder(text: str) -> Path:
 
 def configuration_folder(text: str) -> Path:
     """Argument type: a folder with the configuration of a Random Transformer."""
-    file = Path(text) / "config.json"
-    if not file.is_file():
-        raise argparse.ArgumentTypeError(f"must be a folder with a config.json, got {text!r}.")
     try:
-        found = json.loads(file.read_bytes()).get("model_type")
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(
-            f"must contain a config.json that can be read, got {text!r}: {error}."
-        ) from error
+        found = read_json(Path(text, "config.json")).get("model_type")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     if found != RandomTransformerConfig.model_type:
         raise argparse.ArgumentTypeError(
             f"must contain a model of type {RandomTransformerConfig.model_type!r}, got {text!r} of type {found!r}."
@@ -250,89 +267,47 @@ def configuration_folder(text: str) -> Path:
     return Path(text)
 
 
-# Arguments of several commands. The destinations are the names of the Python parameters.
+STANDARD = Path(STANDARD_STREAM)
+# How each type of a field is parsed, and its name in the help
+TYPES: dict[type, tuple[Callable[[str], Any], str]] = {
+    int: (positive_integer, "N"),
+    float: (float, "X"),
+    str: (str, "TEXT"),
+    Path: (Path, "FILE"),
+}
 
 
-def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --model."""
-    parser.add_argument(
-        "--model",
-        required=True,
-        action="append",
-        type=model_folder,
-        metavar="FOLDER",
-        help="a saved model and its tokenizer; repeated for an ensemble, which averages log-probabilities",
-    )
+# Commands that pass texts through a model
 
 
-def add_output_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --output."""
-    parser.add_argument(
-        "--output",
-        type=output_file_or_stdout,
-        metavar="FILE",
-        help="file to write, compressed if its name ends with .gz or .zst; - is standard output (the default)",
-    )
-
-
-def add_key_arguments(parser: argparse.ArgumentParser, sides: Iterable[str], file: str) -> None:
-    """Add the columns of a file with both sides, such as --source_key."""
-    for side in sides:
-        help_ = f"column of the {side} in {file}: a name, or a number from 1"
-        parser.add_argument(f"--{side}_key", default=side, metavar="KEY", help=help_)
-
-
-def add_language_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --source_lang and --target_lang."""
-    for side, name in (("source", "src_lang"), ("target", "tgt_lang")):
-        help_ = f"{side} language, for a model of several"
-        parser.add_argument(f"--{side}_lang", dest=name, metavar="CODE", help=help_)
-
-
-def add_job_arguments(parser: argparse.ArgumentParser, size: str, unit: str) -> None:
-    """Add --max_tokens_per_batch, --chunk_size, --dtype, --device and --restart.
+@dataclass(frozen=True, kw_only=True)
+class InferenceArguments:
+    """Arguments of commands that pass texts through a model.
 
     Args:
-        parser: the parser.
-        size: what the size of a batch is, for the help.
-        unit: what is sorted by length, for the help.
+        model: a saved model and its tokenizer; repeated for an ensemble, which averages log-probabilities
+        source_lang: source language, for a model of several
+        target_lang: target language, for a model of several
+        max_tokens_per_batch: batch size: texts × beams × tokens of the longest text, or of the longest source and
+            target; increase it on a GPU
+        chunk_size: texts that are sorted by length together; an interruption loses at most one chunk per process
+        dtype: dtype of the weights, auto for the saved one; int8 also quantizes activations, for speed on a CPU
+        device: device, such as cpu or cuda:1 (default: an accelerator if available)
+        restart: discard the work of an interrupted run with the same output
     """
-    parser.add_argument(
-        "--max_tokens_per_batch",
-        dest="max_batch_tokens",
-        type=positive_integer,
-        default=4096,
-        metavar="N",
-        help=f"batch size: {size}; increase it on a GPU",
-    )
-    parser.add_argument(
-        "--chunk_size",
-        type=positive_integer,
-        default=1000,
-        metavar="N",
-        help=f"{unit} that are sorted by length together; an interruption loses at most one chunk per process",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", *DTYPES),
-        default="auto",
-        help="dtype of the weights, auto for the saved one; int8 also quantizes activations, for speed on a CPU",
-    )
-    parser.add_argument(
-        "--device", metavar="NAME", help="device, such as cpu or cuda:1 (default: an accelerator if available)"
-    )
-    parser.add_argument(
-        "--restart", action="store_true", help="discard the work of an interrupted run with the same output"
-    )
 
+    model: list[Path] = field(metadata={"action": "append", "type": model_folder, "metavar": "FOLDER"})
+    source_lang: str | None = None
+    target_lang: str | None = None
+    max_tokens_per_batch: int = 4096
+    chunk_size: int = CHUNK_SIZE
+    dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
+    device: str | None = None
+    restart: bool = False
 
-def check_differs_from_output(parser: argparse.ArgumentParser, output: Path | None, **inputs: Path | None) -> None:
-    """Exit with an error if the output is one of the inputs."""
-    for name, path in inputs.items():
-        if path and output and output.exists() and output.samefile(path):
-            parser.error(f"--output must differ from --{name}, got {output} for both.")
-
-
-def given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
-    """The arguments with these names that are not `None`."""
-    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    @contextmanager
+    def processes(self) -> Iterator[Any]:
+        """Accelerate's state of this process, which has left the group of processes at the end."""
+        state = start_processes(self.device)
+        yield state
+        state.destroy_process_group()

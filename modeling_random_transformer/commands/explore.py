@@ -12,9 +12,9 @@ the config.json of any model of this package, also of a classifier or a language
 Exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument is invalid.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,7 @@ from ..inference.loading import load_translator
 from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
-from .command_line import (
-    Parser,
-    configuration_folder,
-    positive_integer,
-    require_random_transformer_folder,
-    run_command,
-)
+from .command_line import configuration_folder, require_random_transformer_folder, run_verb
 
 PROGRAM = "random-transformer explore"
 TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
@@ -38,60 +32,62 @@ TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page or the figure. Returns the exit status, see `run_command`."""
-    arguments = parse_arguments(argv)
-    return run_command(lambda: run(arguments), PROGRAM)
+    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
 
 
-def run(args: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of `explore`.
+
+    Args:
+        model: a saved translation model
+        sentence: the sentence to translate
+        architecture: draw the architecture of this model instead; no sentence is given
+        output: file to write (default: outputs/explorer.html, or outputs/architecture.svg with --architecture)
+        num_beams: beam size
+        max_new_tokens: most output tokens
+
+    Raises:
+        ValueError: arguments contradict each other.
+    """
+
+    model: Path | None = field(
+        default=None,
+        metadata={"positional": True, "nargs": "?", "type": require_random_transformer_folder, "metavar": "FOLDER"},
+    )
+    sentence: str = field(default="", metadata={"positional": True, "nargs": "?", "metavar": "sentence"})
+    architecture: Path | None = field(default=None, metadata={"type": configuration_folder, "metavar": "FOLDER"})
+    output: Path | None = None
+    num_beams: int = 4
+    max_new_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        if (self.architecture is None) == (self.model is None or not self.sentence.strip()):
+            given = [self.model, self.sentence, self.architecture]
+            raise ValueError(f"a folder and a sentence, or --architecture with a folder, must be given, got {given}.")
+        if self.path.is_dir() or (self.architecture and self.path.suffix != ".svg"):
+            raise ValueError(f"--output must be a file, with --architecture an .svg file, got {self.path}.")
+
+    @property
+    def path(self) -> Path:
+        """The file to write."""
+        return self.output or Path("outputs", "architecture.svg" if self.architecture else "explorer.html")
+
+
+def run(arguments: Arguments) -> None:
     """Write the page or the figure, and print its size."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    content = (draw(model_without_weights(args.architecture)) if args.architecture else explorer_page(args)).encode()
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(args.output, [content])
-    size = f"{len(content) / 1e6:.1f} MB" if len(content) > 1e5 else f"{len(content) / 1e3:.0f} kB"
-    print(f"Wrote {args.output} ({size}). Open it in a browser.")
-
-
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(PROGRAM, __doc__)
-    parser.add_argument(
-        "model", nargs="?", type=require_random_transformer_folder, metavar="FOLDER", help="a saved translation model"
-    )
-    parser.add_argument("sentence", nargs="?", help="the sentence to translate")
-    parser.add_argument(
-        "--architecture",
-        type=configuration_folder,
-        metavar="FOLDER",
-        help="draw the architecture of this model instead; no sentence is given",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="file to write; default: outputs/explorer.html, or outputs/architecture.svg with --architecture",
-    )
-    parser.add_argument("--num_beams", type=positive_integer, default=4, metavar="N", help="beam size")
-    parser.add_argument("--max_new_tokens", type=positive_integer, default=128, metavar="N", help="most output tokens")
-    args = parser.parse_args(argv)
-    if args.architecture and args.model:
-        parser.error(f"--architecture must be used without a sentence and another folder, got {str(args.model)!r}.")
-    if not args.architecture:
-        if args.sentence is None:
-            parser.error("a folder and a sentence must be given, or --architecture with a folder.")
-        if not args.sentence.strip():
-            parser.error("the sentence must not be empty.")
-    args.output = args.output or Path("outputs", "architecture.svg" if args.architecture else "explorer.html")
-    if args.output.is_dir():
-        parser.error(f"--output must be a file, got the folder {args.output}.")
-    if args.architecture and args.output.suffix != ".svg":
-        parser.error(f"--output must be an .svg file with --architecture, got {args.output}.")
-    return args
-
-
-def explorer_page(args: argparse.Namespace) -> str:
-    """Translate the sentence with the model of the arguments, and render the page."""
-    model, tokenizer = load_translator(args.model)
-    return render(explore(model, tokenizer, args.sentence, args.num_beams, args.max_new_tokens))
+    folder = arguments.architecture or arguments.model or Path()
+    if arguments.architecture:
+        content = draw(model_without_weights(folder)).encode()
+    else:
+        model, tokenizer = load_translator(folder)
+        search = arguments.num_beams, arguments.max_new_tokens
+        content = render(explore(model, tokenizer, arguments.sentence, *search)).encode()
+    arguments.path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(arguments.path, [content])
+    print(f"Wrote {arguments.path} ({len(content) / 1e3:,.0f} kB). Open it in a browser.")
 
 
 def render(data: dict[str, Any]) -> str:

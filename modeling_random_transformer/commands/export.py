@@ -12,9 +12,9 @@ identical to the model's (99% in float32, otherwise 50%), with the output kept, 
 finite; 2 if an argument is invalid. On other failures, no output is written.
 """
 
-import argparse
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,7 @@ from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.text import read_lines
-from .command_line import (
-    Parser,
-    add_language_arguments,
-    existing_file,
-    print_error,
-    require_random_transformer_folder,
-    run_command,
-)
+from .command_line import existing_file, print_error, require_random_transformer_folder, run_verb
 
 PROGRAM = "random-transformer export"
 MAX_SENTENCES = 200
@@ -43,53 +36,48 @@ LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Export a model and compare it with the engine. Returns the exit status, see `run_command`."""
-    arguments = parse_arguments(argv)
-    return run_command(lambda: run(arguments), PROGRAM)
+    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(PROGRAM, __doc__)
-    parser.add_argument(
-        "model",
-        type=require_random_transformer_folder,
-        metavar="FOLDER",
-        help="a saved model and its tokenizer",
-    )
-    parser.add_argument("--engine", required=True, choices=tuple(ENGINES))
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16", "int8"),
-        help="dtype of the weights (default: float32, with --web int8; bfloat16 for ctranslate2 only)",
-    )
-    parser.add_argument(
-        "--web", action="store_true", help="also write a web page that translates in the browser (engine onnx only)"
-    )
-    parser.add_argument(
-        "--npm_cache",
-        type=Path,
-        metavar="FOLDER",
-        help="JavaScript packages for --web, downloaded if they are missing (default: ~/.cache/random-transformer/npm)",
-    )
-    add_language_arguments(parser)
-    parser.add_argument("--output", required=True, type=Path, metavar="OUT", help="a new or empty folder")
-    parser.add_argument(
-        "--check",
-        type=existing_file,
-        metavar="FILE",
-        help=f"UTF-8 text, one sentence per line: compare model and engine on the first {MAX_SENTENCES} "
-        "(default: a few built-in sentences)",
-    )
-    arguments = parser.parse_args(argv)
-    if arguments.web and arguments.engine != "onnx":
-        parser.error(f"--engine must be onnx with --web, got {arguments.engine}.")
-    if arguments.npm_cache is not None and not arguments.web:
-        parser.error("--npm_cache must be given with --web only.")
-    if arguments.dtype is None:
-        arguments.dtype = "int8" if arguments.web else "float32"
-    return arguments
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of `export`.
+
+    Args:
+        model: a saved model and its tokenizer
+        engine: the inference engine
+        output: a new or empty folder
+        dtype: dtype of the weights (default: float32, with --web int8; bfloat16 for ctranslate2 only)
+        web: also write a web page that translates in the browser (engine onnx only)
+        npm_cache: JavaScript packages for --web, downloaded if they are missing (default:
+            ~/.cache/random-transformer/npm)
+        source_lang: source language, for a model of several
+        target_lang: target language, for a model of several
+        check: UTF-8 text, one sentence per line: compare model and engine on the first 200 (default: a few built-in
+            sentences)
+
+    Raises:
+        ValueError: arguments contradict each other.
+    """
+
+    model: Path = field(metadata={"positional": True, "type": require_random_transformer_folder, "metavar": "FOLDER"})
+    engine: str = field(metadata={"choices": tuple(ENGINES)})
+    output: Path = field(metadata={"metavar": "OUT"})
+    dtype: str | None = field(default=None, metadata={"choices": tuple(LEAST_IDENTICAL)})
+    web: bool = False
+    npm_cache: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
+    source_lang: str | None = None
+    target_lang: str | None = None
+    check: Path | None = field(default=None, metadata={"type": existing_file})
+
+    def __post_init__(self) -> None:
+        if self.web and self.engine != "onnx":
+            raise ValueError(f"--engine must be onnx with --web, got {self.engine}.")
+        if self.npm_cache is not None and not self.web:
+            raise ValueError(f"--npm_cache must be given with --web only, got {self.npm_cache}.")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Export the model, then print the folder's size and the comparisons.
 
     Returns:
@@ -101,26 +89,26 @@ def run(arguments: argparse.Namespace) -> int:
     """
     sentences = SENTENCES if arguments.check is None else read_sentences(arguments.check)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
-    model, tokenizer = load_translator(arguments.model)
-    set_languages(model, tokenizer, arguments.src_lang, arguments.tgt_lang)
-    check_lengths(model, tokenizer, sentences, arguments.engine)  # before anything is written
-    if arguments.web:
-        export_web_page(model, tokenizer, arguments.output, dtype=arguments.dtype, npm_cache=arguments.npm_cache)
-    else:
-        export_model(model, tokenizer, arguments.output, engine=arguments.engine, dtype=arguments.dtype)
-    size, saved = folder_size(arguments.output), folder_size(arguments.model, "*.safetensors")
-    print(
-        f"{arguments.output}: {arguments.engine}, {arguments.dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB"
+    output, engine, dtype = (
+        arguments.output,
+        arguments.engine,
+        arguments.dtype or ("int8" if arguments.web else "float32"),
     )
-    comparisons = compare(model, tokenizer, load_engine(arguments.output, arguments.engine), sentences)
-    for comparison in comparisons:
-        print(comparison)
-    found, least = min(each.identical / each.sentences for each in comparisons), LEAST_IDENTICAL[arguments.dtype]
+    model, tokenizer = load_translator(arguments.model)
+    set_languages(model, tokenizer, arguments.source_lang, arguments.target_lang)
+    check_lengths(model, tokenizer, sentences, engine)  # before anything is written
+    if arguments.web:
+        export_web_page(model, tokenizer, output, dtype=dtype, npm_cache=arguments.npm_cache)
+    else:
+        export_model(model, tokenizer, output, engine=engine, dtype=dtype)
+    size, saved = folder_size(output), folder_size(arguments.model, "*.safetensors")
+    print(f"{output}: {engine}, {dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB")
+    comparisons = compare(model, tokenizer, load_engine(output, engine), sentences)
+    print(*comparisons, sep="\n")
+    found, least = min(each.identical / each.sentences for each in comparisons), LEAST_IDENTICAL[dtype]
     if found >= least:
         return 0
-    print_error(
-        PROGRAM, f"at least {least:.0%} of the translations must be identical in {arguments.dtype}, got {found:.1%}."
-    )
+    print_error(PROGRAM, f"at least {least:.0%} of the translations must be identical in {dtype}, got {found:.1%}.")
     return 1
 
 

@@ -10,8 +10,8 @@ number of these tokens, including the end token. The line of a pair with a blank
 the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,16 @@ from ..inference.loading import load_models
 from ..inference.scoring import Scorer
 from ..inference.scoring_files import align_file, score_file, score_format, valid_pairs
 from ..inference.translation import process_stream, progress_bar
+from ..inference.translation_files import FORMATS, check_output
 from ..inputs_random_transformer import name_lines_in_errors
-from ..utils.compressed_files import STANDARD_STREAM
-from ..utils.distributed import exit_with_launcher, start_processes
 from ..utils.text import encode_lines
 from .command_line import (
-    Parser,
-    add_job_arguments,
-    add_key_arguments,
-    add_language_arguments,
-    add_model_argument,
-    add_output_argument,
-    check_differs_from_output,
+    STANDARD,
+    InferenceArguments,
     existing_file,
-    run_command,
+    output_file,
+    readable_file,
+    run_verb,
     write_output,
 )
 
@@ -46,103 +42,79 @@ PROGRAM = "random-transformer score"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Score according to the command line. Returns the exit status, see `run_command`."""
-    exit_with_launcher()
-    arguments = parse_arguments(argv)
-    return run_command(lambda: run(arguments), PROGRAM)
+    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; invalid arguments exit with status 2."""
-    parser = Parser(PROGRAM, __doc__)
-    add_model_argument(parser)
-    parser.add_argument(
-        "--source_file",
-        type=existing_file,
-        metavar="FILE",
-        help="sources, one per line; or both sides in a .tsv, .jsonl or .parquet file (default: TSV from standard "
-        "input)",
-    )
-    parser.add_argument("--target_file", type=existing_file, metavar="FILE", help="targets, line by line")
-    add_key_arguments(parser, ("source", "target"), "a file with both sides")
-    add_language_arguments(parser)
-    add_output_argument(parser)
-    parser.add_argument(
-        "--output_format",
-        choices=("text", "jsonl"),
-        default="text",
-        help="text: log-probability and number of tokens, separated by a tab",
-    )
-    parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token too")
-    parser.add_argument(
-        "--alignments",
-        action="store_true",
-        help="write word alignments from cross-attention instead of scores, such as '0-0 1-2' (source-target)",
-    )
-    parser.add_argument(
-        "--truncation", action="store_true", help="truncate texts that are too long (default: they are an error)"
-    )
-    add_job_arguments(parser, "pairs × tokens of the longest source and target", unit="pairs")
-    arguments = parser.parse_args(argv)
-    if arguments.alignments and (arguments.token_scores or arguments.output_format != "text"):
-        parser.error("--alignments must be given without --token_scores and --output_format.")
-    source, target = arguments.source_file, arguments.target_file
-    if target and not source:
-        parser.error(f"--target_file must be given with --source_file, got {target} without it.")
-    check_differs_from_output(parser, arguments.output, source_file=source, target_file=target)
-    return arguments
+@dataclass(frozen=True, kw_only=True)
+class Arguments(InferenceArguments):
+    """Arguments of `score`.
+
+    Args:
+        source_file: sources, one per line; or both sides in a .tsv, .jsonl or .parquet file; - is
+            standard input: TSV, or sources with --target_file
+        target_file: targets, line by line
+        source_key: column of the source in a file with both sides: a name, or a number from 1
+        target_key: column of the target in a file with both sides: a name, or a number from 1
+        output: file to write, compressed if its name ends with .gz or .zst; - is standard output (the default)
+        output_format: text: log-probability and number of tokens, separated by a tab
+        token_scores: write the log-probability of each token too
+        alignments: write word alignments from cross-attention instead of scores, such as '0-0 1-2' (source-target)
+        truncation: truncate texts that are too long (default: they are an error)
+
+    Raises:
+        ValueError: arguments contradict each other.
+    """
+
+    source_file: Path = field(default=STANDARD, metadata={"type": readable_file})
+    target_file: Path | None = field(default=None, metadata={"type": existing_file})
+    source_key: str = "source"
+    target_key: str = "target"
+    output: Path = field(default=STANDARD, metadata={"type": output_file})
+    output_format: str = field(default="text", metadata={"choices": FORMATS})
+    token_scores: bool = False
+    alignments: bool = False
+    truncation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alignments and (self.token_scores or self.output_format != "text"):
+            raise ValueError("--alignments must be given without --token_scores and --output_format.")
+        check_output(self.output, source_file=self.source_file, target_file=self.target_file)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `score_pairs` and `alignments`."""
+        options: dict[str, Any] = {"src_lang": self.source_lang, "tgt_lang": self.target_lang}
+        options |= {"max_batch_tokens": self.max_tokens_per_batch, "truncation": self.truncation}
+        return options if self.alignments else {**options, "token_scores": self.token_scores}
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: Arguments) -> None:
     """Load the model and score."""
-    source = arguments.source_file or Path(STANDARD_STREAM)
-    corpus = ParallelText(source, arguments.target_file, arguments.source_key, arguments.target_key)
-    state = start_processes(arguments.device)
-    from_file_to_file = bool(arguments.source_file and arguments.output)
-    if from_file_to_file:
-        corpus.require_files()
-    if state.num_processes > 1 and not from_file_to_file:
-        raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
-    model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
-    names = ("src_lang", "tgt_lang", "max_batch_tokens", "truncation")
-    options = {name: getattr(arguments, name) for name in names}
-    if from_file_to_file:
-        write_file(corpus, arguments, model, tokenizer, options)
-    else:
-        lines = lines_of_pairs(corpus, arguments, model, tokenizer, options)
-        write_output(arguments.output, encode_lines(lines))
-    state.destroy_process_group()
-
-
-def write_file(
-    corpus: ParallelText,
-    arguments: argparse.Namespace,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    options: dict[str, Any],
-) -> None:
-    """Score or align from file to file; resumable."""
-    options |= {"chunk_size": arguments.chunk_size, "restart": arguments.restart}
-    if arguments.alignments:
-        align_file(corpus, arguments.output, model, tokenizer, **options)
-    else:
-        options |= {"output_format": arguments.output_format, "token_scores": arguments.token_scores}
-        score_file(corpus, arguments.output, model, tokenizer, **options)
+    files = arguments.source_file, arguments.target_file
+    corpus = ParallelText(*files, arguments.source_key, arguments.target_key)
+    with arguments.processes() as state:
+        from_file_to_file = STANDARD not in (arguments.source_file, arguments.output)
+        if from_file_to_file:
+            corpus.require_files()
+        if state.num_processes > 1 and not from_file_to_file:
+            raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
+        model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
+        if not from_file_to_file:
+            write_output(arguments.output, encode_lines(lines_of_pairs(corpus, arguments, model, tokenizer)))
+            return
+        options = {**arguments.options, "chunk_size": arguments.chunk_size, "restart": arguments.restart}
+        if arguments.alignments:
+            align_file(corpus, arguments.output, model, tokenizer, **options)
+        else:
+            score_file(corpus, arguments.output, model, tokenizer, output_format=arguments.output_format, **options)
 
 
 def lines_of_pairs(
-    corpus: ParallelText,
-    arguments: argparse.Namespace,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    options: dict[str, Any],
+    corpus: ParallelText, arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[str]:
     """One line per pair, in a single pass."""
-    write: Callable[[Any], str] = score_format(arguments.output_format)
-    process: Aligner | Scorer
-    if arguments.alignments:
-        process, write = Aligner(model, tokenizer, **options), pharaoh_line
-    else:
-        process = Scorer(model, tokenizer, token_scores=arguments.token_scores, **options)
+    process = (Aligner if arguments.alignments else Scorer)(model, tokenizer, **arguments.options)
+    write: Callable[[Any], str] = pharaoh_line if arguments.alignments else score_format(arguments.output_format)
     bar = partial(progress_bar, None, unit="pair")
-    with name_lines_in_errors(str(arguments.source_file or "stdin")):
+    with name_lines_in_errors("stdin" if arguments.source_file == STANDARD else str(arguments.source_file)):
         yield from map(write, process_stream(valid_pairs(corpus), process, arguments.chunk_size, bar))

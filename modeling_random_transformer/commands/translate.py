@@ -14,11 +14,10 @@ interruption, and `accelerate launch` distributes the file over processes (with 
 --cpu option starts one process only).
 """
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,24 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions, stream_candidates
-from ..inference.translation_files import FORMATS, candidate_format, format_all, open_lines, translate_file
-from ..inputs_random_transformer import name_lines_in_errors
-from ..utils.compressed_files import check_plain_text, is_standard_stream, open_binary
-from ..utils.distributed import exit_with_launcher, start_processes
+from ..inference.translation_files import (
+    FORMATS,
+    candidate_format,
+    check_output,
+    format_all,
+    open_lines,
+    translate_file,
+)
+from ..inputs_random_transformer import drop_none, name_lines_in_errors
+from ..utils.compressed_files import check_plain_text, open_binary
 from ..utils.text import encode_lines, read_lines
 from .command_line import (
-    Parser,
-    add_job_arguments,
-    add_language_arguments,
-    add_model_argument,
-    add_output_argument,
-    check_differs_from_output,
+    STANDARD,
+    InferenceArguments,
     existing_file,
-    given,
-    positive_integer,
-    positive_number,
-    run_command,
+    output_file,
+    readable_file,
+    run_verb,
     write_output,
 )
 
@@ -51,151 +51,105 @@ PROGRAM = "random-transformer translate"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Translate according to the command line. Returns the exit status, see `run_command`."""
-    exit_with_launcher()
-    arguments = parse_arguments(argv)
-    return run_command(partial(run, arguments), PROGRAM)
+    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; invalid arguments exit with status 2."""
-    parser = Parser(PROGRAM, __doc__)
-    parser.add_argument("sentences", nargs="*", metavar="sentence", help="a text to translate, instead of a file")
-    add_model_argument(parser)
-    parser.add_argument(
-        "--input",
-        type=input_file,
-        metavar="FILE",
-        help="UTF-8 file, one text per line, which may be compressed (.gz, .zst); - is standard input (the default)",
-    )
-    add_output_argument(parser)
-    add_language_arguments(parser)
-    add_search_arguments(parser)
-    add_output_arguments(parser)
-    add_job_arguments(parser, "texts × beams × tokens of the longest text", unit="lines")
-    parser.add_argument(
-        "--max_source_tokens",
-        type=positive_integer,
-        metavar="N",
-        help="truncate longer texts (default: a text above the tokenizer's or the model's limit is an error)",
-    )
-    arguments = parser.parse_intermixed_args(argv)
-    check_combinations(arguments, parser)
-    return arguments
+@dataclass(frozen=True, kw_only=True)
+class Arguments(InferenceArguments):
+    """Arguments of `translate`.
 
+    Args:
+        sentences: texts to translate, instead of a file
+        input: UTF-8 file, one text per line, which may be compressed (.gz, .zst); - is standard input
+        output: file to write, compressed if its name ends with .gz or .zst; - is standard output (the default)
+        output_format: text: one translation per line; with --n_best, 'index ||| translation ||| score'
+        prefix_file: what each translation must begin with, line by line; an empty line allows anything
+        num_beams: beam size (default: 4, or 1 with --sample)
+        length_penalty: larger values favor longer translations
+        n_best: write the N best translations of each text with their scores, at most --num_beams
+        sample: sample from the model's distribution
+        temperature: temperature of --sample (default: 1)
+        seed: random seed of --sample
+        max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
+            error)
 
-def add_search_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of beam search and sampling."""
-    parser.add_argument(
-        "--num_beams", type=positive_integer, metavar="N", help="beam size (default: 4, or 1 with --sample)"
-    )
-    parser.add_argument(
-        "--length_penalty",
-        type=float,
-        default=0.6,
-        metavar="X",
-        help="larger values favor longer translations",
-    )
-    parser.add_argument("--sample", action="store_true", help="sample from the model's distribution")
-    parser.add_argument("--temperature", type=positive_number, metavar="X", help="temperature of --sample (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of --sample")
+    Raises:
+        ValueError: arguments contradict each other.
+    """
 
+    sentences: list[str] = field(metadata={"positional": True, "nargs": "*"})
+    input: Path = field(default=STANDARD, metadata={"type": readable_file})
+    output: Path = field(default=STANDARD, metadata={"type": output_file})
+    output_format: str = field(default="text", metadata={"choices": FORMATS})
+    prefix_file: Path | None = field(default=None, metadata={"type": existing_file})
+    num_beams: int | None = None
+    length_penalty: float = 0.6
+    n_best: int | None = None
+    sample: bool = False
+    temperature: float | None = None
+    seed: int = field(default=0, metadata={"type": int})
+    max_source_tokens: int | None = None
 
-def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of n-best lists and forced prefixes."""
-    parser.add_argument(
-        "--n_best",
-        type=positive_integer,
-        metavar="N",
-        help="write the N best translations of each text with their scores, at most --num_beams",
-    )
-    parser.add_argument(
-        "--output_format",
-        choices=FORMATS,
-        default="text",
-        help="text: one translation per line; with --n_best, 'index ||| translation ||| score'",
-    )
-    parser.add_argument(
-        "--prefix_file",
-        type=existing_file,
-        metavar="FILE",
-        help="what each translation must begin with, line by line; an empty line allows anything",
-    )
+    def __post_init__(self) -> None:
+        if self.sentences and self.input != STANDARD:
+            raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
+        if self.temperature is not None and not (self.sample and self.temperature > 0):
+            raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
+        check_output(self.output, input=self.input, prefix_file=self.prefix_file)
+        TranslationOptions.from_kwargs(**self.options)
 
-
-def check_combinations(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Exit with an error if arguments contradict each other."""
-    source = arguments.input
-    if arguments.sentences and source:
-        parser.error(f"sentences and --input must not be given together, got {arguments.sentences} and {source}.")
-    if arguments.temperature is not None and not arguments.sample:
-        parser.error(f"--temperature must be given with --sample, got {arguments.temperature} without it.")
-    beams = arguments.num_beams or (1 if arguments.sample else 4)
-    if arguments.n_best is not None and arguments.n_best > beams and not (arguments.sample and beams == 1):
-        parser.error(f"--n_best must be at most --num_beams {beams}, got {arguments.n_best}.")
-    check_differs_from_output(parser, arguments.output, input=source, prefix_file=arguments.prefix_file)
-
-
-def input_file(text: str) -> Path | None:
-    """Argument type: an existing file, or `None` for standard input."""
-    return None if is_standard_stream(text) else existing_file(text)
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Load the model and translate."""
-    if arguments.input:
-        check_plain_text("--input", arguments.input)
-    state = start_processes(arguments.device)
-    from_file_to_file = bool(arguments.output and arguments.input and arguments.input.is_file())
-    if state.num_processes > 1 and not from_file_to_file:
-        raise ValueError(f"--input and --output must both be files with {state.num_processes} processes.")
-    model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
-    options = translation_options(arguments)
-    if from_file_to_file:
-        formats = {"prefix_file": arguments.prefix_file, "output_format": arguments.output_format}
-        translate_file(
-            arguments.input, arguments.output, model, tokenizer, restart=arguments.restart, **formats, **options
-        )
-    else:
-        translate_lines(arguments, model, tokenizer, options)
-    state.destroy_process_group()
-
-
-def translation_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `translate` and of `generate()`."""
-    names = ("length_penalty", "max_batch_tokens", "max_source_tokens", "chunk_size", "n_best")
-    options = {name: getattr(arguments, name) for name in names}
-    options |= given(arguments, ("src_lang", "tgt_lang"))
-    options["num_beams"] = arguments.num_beams or (1 if arguments.sample else 4)
-    if arguments.sample:
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `translate` and of `generate()`."""
         # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.
-        options |= {"do_sample": True, "top_k": 0, "temperature": arguments.temperature or 1.0, "seed": arguments.seed}
-    return options
+        sampling = {"do_sample": True, "top_k": 0, "temperature": self.temperature or 1.0, "seed": self.seed}
+        return {
+            "num_beams": self.num_beams or (1 if self.sample else 4),
+            "length_penalty": self.length_penalty,
+            "max_batch_tokens": self.max_tokens_per_batch,
+            "max_source_tokens": self.max_source_tokens,
+            "n_best": self.n_best,
+            **drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang),
+            **(sampling if self.sample else {}),
+        }
 
 
-def translate_lines(
-    arguments: argparse.Namespace, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]
-) -> None:
+def run(arguments: Arguments) -> None:
+    """Load the model and translate."""
+    check_plain_text("--input", arguments.input)
+    with arguments.processes() as state:
+        from_file_to_file = arguments.output != STANDARD and arguments.input.is_file()
+        if state.num_processes > 1 and not from_file_to_file:
+            raise ValueError(f"--input and --output must both be files with {state.num_processes} processes.")
+        model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
+        if not from_file_to_file:
+            translate_lines(arguments, model, tokenizer)
+            return
+        names = ("prefix_file", "output_format", "chunk_size", "restart")
+        options = {name: getattr(arguments, name) for name in names} | arguments.options
+        translate_file(arguments.input, arguments.output, model, tokenizer, **options)
+
+
+def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Translate sentences, standard input or a file to standard output or a file, in a single pass."""
-    chunk_size, progress = options.pop("chunk_size"), None
-    if not arguments.sentences and not arguments.input and sys.stdin.isatty():
+    chunk_size, progress = arguments.chunk_size, None
+    name = "stdin" if arguments.input == STANDARD else str(arguments.input)
+    if not arguments.sentences and arguments.input == STANDARD and sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
         chunk_size, progress = 1, False
-    in_file = nullcontext() if arguments.sentences else name_lines_in_errors(str(arguments.input or "stdin"))
-    with in_file, open_texts(arguments) as texts, open_lines(arguments.prefix_file) as prefixes:
-        settings = TranslationOptions.from_kwargs(**options)
+    in_file = nullcontext() if arguments.sentences else name_lines_in_errors(name)
+    with in_file, open_texts(arguments, name) as texts, open_lines(arguments.prefix_file) as prefixes:
+        settings = TranslationOptions.from_kwargs(**arguments.options)
         candidates = stream_candidates(texts, model, tokenizer, settings, prefixes, chunk_size, progress)
         write = candidate_format(arguments.output_format, settings.n_best)
-        lines = encode_lines(format_all(candidates, write))
-        write_output(arguments.output, lines)
+        write_output(arguments.output, encode_lines(format_all(candidates, write)))
 
 
 @contextmanager
-def open_texts(arguments: argparse.Namespace) -> Iterator[Iterable[str]]:
+def open_texts(arguments: Arguments, name: str) -> Iterator[Iterable[str]]:
     """The sentences of the command line, or the lines of the input."""
     if arguments.sentences:
         yield arguments.sentences
-    elif arguments.input:
-        with open_binary(arguments.input) as file:
-            yield read_lines(file, str(arguments.input))
-    else:
-        yield read_lines(sys.stdin.buffer, "stdin")
+        return
+    with open_binary(arguments.input) as file:
+        yield read_lines(file, name)

@@ -19,14 +19,16 @@ from filelock import FileLock, Timeout
 TIMEOUT = timedelta(days=365)
 
 
-def exit_with_launcher(polling_interval: float = 0.2) -> None:
-    """Exit this process when its launcher has died. A launcher that is killed cannot stop its processes.
+def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:
+    """Accelerate's state of this process, on the device of `--device` or on an accelerator if there is one.
 
-    Otherwise this process would write to the same files as the next run.
+    The process exits when its launcher has died. A launcher that is killed cannot stop its processes, which would
+    write to the same files as the next run.
     """
+    from accelerate import PartialState  # not required for translating texts
+    from accelerate.utils import parse_flag_from_env
+
     launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
-    if not any(names <= set(os.environ) for names in launchers):
-        return
     launcher = os.getppid()
 
     def watch() -> None:
@@ -34,14 +36,8 @@ def exit_with_launcher(polling_interval: float = 0.2) -> None:
             time.sleep(polling_interval)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def start_processes(device: str | None) -> Any:
-    """Accelerate's state of this process, on the device of `--device` or on an accelerator if there is one."""
-    from accelerate import PartialState  # not required for translating texts
-    from accelerate.utils import parse_flag_from_env
-
+    if any(names <= set(os.environ) for names in launchers):
+        threading.Thread(target=watch, daemon=True).start()
     on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
     return PartialState(cpu=on_cpu or not torch.accelerator.is_available())
 

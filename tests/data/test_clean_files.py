@@ -187,7 +187,6 @@ def test_every_filter_can_be_turned_off(run, table, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--train_file missing.tsv --output b.tsv", "train_file must be a file, got 'missing.tsv'."),
         ("--train_file train.tsv --output train.tsv", "outputs must differ from each other and from the inputs, got"),
         ("--train_file train.tsv --output - --rejected -", "outputs must differ from each other and from the inputs"),
         ("--train_file train.tsv --output no/b.tsv", "outputs must be files in folders that exist, got no/b.tsv."),
@@ -201,6 +200,22 @@ def test_invalid_input_is_a_one_line_error(run, table, flags, message, monkeypat
     assert (status, len(errors)) == (2, 1)
     assert errors[0].startswith(f"random-transformer clean: error: {message}")
     assert [path.name for path in table.parent.iterdir()] == ["train.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--train_file a.tsv --output b.tsv", "argument --train_file: must be a file that exists, got 'a.tsv'."),
+        ("--output b.tsv", "--train_file, or --source_file and --target_file, must be given, got none."),
+        ("--train_file -", "--output, or --output_source and --output_target, must be given, got none."),
+        ("--train_file - --output b.tsv --max_length x", "argument --max_length: must be a number or 'off'"),
+    ],
+)
+def test_invalid_flag_exits(run, flags, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        sys.exit(run(*flags.split())[0])
+    assert exit_.value.code == 2
+    assert f"random-transformer clean: error: {message}" in capsys.readouterr().err
 
 
 def test_files_of_different_lengths_are_an_error(tmp_path):

@@ -168,7 +168,9 @@ def test_unsupported_models(tmp_path, capsys):
     assert message.endswith("of type 't5'.")
     assert "without config.json" in error_of([tmp_path, *options], capsys)
     (tmp_path / "t5" / "config.json").write_text("{")
-    assert "must contain a config.json that can be read" in error_of([tmp_path / "t5", *options], capsys)
+    assert "config.json must be a JSON file, but it is missing or damaged" in error_of(
+        [tmp_path / "t5", *options], capsys
+    )
     (tmp_path / "t5" / "config.json").rename(tmp_path / "t5" / "adapter_config.json")
     assert "with an adapter: merge it first" in error_of([tmp_path / "t5", *options], capsys)
     assert not (tmp_path / "out").exists()

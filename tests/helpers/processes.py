@@ -73,7 +73,7 @@ def fork_server() -> ForkServerContext:
 
 
 @contextmanager
-def start_two_processes(script: Path, *arguments: object) -> Iterator[tuple[list[BaseProcess], list[Path]]]:
+def start_two_processes(script: Path | str, *arguments: object) -> Iterator[tuple[list[BaseProcess], list[Path]]]:
     """Start two processes with the environment that `torchrun` gives them; yields them and the files of their stderr.
 
     The processes must have ended at the end of the block.
@@ -93,7 +93,7 @@ def start_two_processes(script: Path, *arguments: object) -> Iterator[tuple[list
         yield ranks, files
 
 
-def run_on_two_processes(script: Path, *arguments: object, timeout: float = 1200) -> Ended:
+def run_on_two_processes(script: Path | str, *arguments: object, timeout: float = 1200) -> Ended:
     """Run a script in two processes, and stop one if the other fails."""
     with start_two_processes(script, *arguments) as (ranks, files):
         deadline = time.monotonic() + timeout

@@ -285,8 +285,3 @@ class TestCommand:
         assert f"--input {message}" in capsys.readouterr().err
         with pytest.raises(ValueError, match=f"input_file {message}"):
             translate_file(path, tmp_path / "out", model, tokenizer)
-
-    def test_more_candidates_than_beams(self, translator_folder, capsys):
-        with pytest.raises(SystemExit):
-            command.main(["--model", str(translator_folder), "--n_best", "5", "a"])
-        assert "--n_best must be at most --num_beams 4, got 5." in capsys.readouterr().err

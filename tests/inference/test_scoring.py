@@ -319,9 +319,3 @@ class TestCommand:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + long + b"\tb\n")))
         assert self.run(folder, *option) == 2
         assert re.search(r"stdin, line 2: texts must have at most \d+ tokens", capsys.readouterr().err)
-
-    def test_target_without_source(self, folder, tmp_path, capsys):
-        write_pairs(tmp_path)
-        with pytest.raises(SystemExit):
-            self.run(folder, "--target_file", tmp_path / "target.txt")
-        assert "--target_file must be given with --source_file" in capsys.readouterr().err

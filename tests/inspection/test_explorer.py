@@ -280,17 +280,16 @@ def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
     ("arguments", "message"),
     [
         (["nowhere", "a"], "FOLDER: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
-        (["FOLDER", " "], "the sentence must not be empty"),
-        (["FOLDER", "a", "--output", "."], "--output must be a file, got the folder"),
-        (["FOLDER"], "a folder and a sentence must be given, or --architecture with a folder"),
-        (["--architecture", "FOLDER", "FOLDER", "a"], "--architecture must be used without a sentence"),
-        (["--architecture", "FOLDER", "--output", "a.html"], "--output must be an .svg file with --architecture"),
-        (["--architecture", "nowhere"], "--architecture: must be a folder with a config.json, got 'nowhere'"),
+        (["FOLDER", " "], "a folder and a sentence, or --architecture with a folder, must be given, got"),
+        (["FOLDER", "a", "--output", "."], "--output must be a file, with --architecture an .svg file, got ."),
+        (["--architecture", "FOLDER", "FOLDER", "a"], "a folder and a sentence, or --architecture with a folder, must"),
+        (["--architecture", "FOLDER", "--output", "a.html"], "--output must be a file, with --architecture an .svg"),
+        (["--architecture", "nowhere"], "--architecture: nowhere/config.json must be a JSON file, but it is missing"),
     ],
 )
 def test_invalid_arguments(arguments, message, folder, capsys):
     with pytest.raises(SystemExit) as stop:
-        explore.main([str(folder) if argument == "FOLDER" else argument for argument in arguments])
+        sys.exit(explore.main([str(folder) if argument == "FOLDER" else argument for argument in arguments]))
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 

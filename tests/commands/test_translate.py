@@ -1,0 +1,321 @@
+"""`random-transformer translate`, in this process where possible."""
+
+import gzip
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+from modeling_random_transformer.commands import command_line
+from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer.inference import encode_lines, translate, translation_files
+from tests.helpers.models import tiny_config
+from tests.helpers.processes import run_on_two_processes
+from tests.helpers.translation import some_texts
+
+TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
+CONTENT = "\n".join(TEXTS)
+pytestmark = pytest.mark.usefixtures("_reset_accelerate")
+
+
+def lines_of(translations) -> list[str]:
+    return [line.decode()[:-1] for line in encode_lines(translations)]
+
+
+@pytest.fixture(scope="module")
+def expected(translator, tokenizer):
+    return lines_of(translate(TEXTS, translator, tokenizer))
+
+
+@pytest.fixture
+def run(translator_folder, capsysbinary):
+    """Run the command in this process; returns the exit status and the lines of stdout and stderr."""
+
+    def run(*arguments):
+        model = [] if "--model" in arguments else ["--model", str(translator_folder)]
+        try:
+            status = command.main([*model, "--device", "cpu", *map(str, arguments)])
+        except SystemExit as exit_of_argparse:
+            status = exit_of_argparse.code
+        captured = capsysbinary.readouterr()
+        return status, captured.out.decode().split("\n")[:-1], captured.err.decode().splitlines()
+
+    return run
+
+
+@pytest.fixture
+def folder(translator_folder, tmp_path):
+    """A copy of the model, which a test may change."""
+    return shutil.copytree(translator_folder, tmp_path / "model")
+
+
+class Stdin(io.TextIOWrapper):
+    def __init__(self, content: str | bytes, typed: bool = False):
+        super().__init__(io.BytesIO(content if isinstance(content, bytes) else content.encode()))
+        self.typed = typed
+
+    def isatty(self):
+        return self.typed
+
+
+class TestInputs:
+    def test_sentences_between_options(self, run, translator, tokenizer):
+        expected = translate(["the boy", "el niño"], translator, tokenizer, num_beams=2, length_penalty=1.5)
+        assert run("the boy", "--num_beams", 2, "el niño", "--length_penalty", 1.5) == (0, expected, [])
+
+    @pytest.mark.parametrize(
+        ("source", "flags"),
+        [
+            (None, TEXTS),
+            ("stdin", []),
+            ("stdin", ["--input", "-"]),
+            ("in.gz", ["--input", "in.gz"]),
+            ("in.txt", ["--input", "in.txt", "--chunk_size", 2]),
+            ("in.txt", ["--input", "in.txt", "--output", "out.txt"]),
+            ("stdin", ["--output", "out.txt"]),
+            ("pipe", ["--input", "pipe", "--output", "out.txt"]),  # which cannot be read twice
+        ],
+        ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else value,
+    )
+    def test_line_n_translates_text_n(self, run, expected, tmp_path, monkeypatch, source, flags):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "stdin", Stdin(CONTENT.replace("\n", "\r\n") if source == "stdin" else ""))
+        if source == "in.gz":
+            (tmp_path / source).write_bytes(gzip.compress(CONTENT.encode()))
+        elif source == "in.txt":
+            (tmp_path / source).write_text(CONTENT)
+        elif source == "pipe":
+            os.mkfifo(source)
+            subprocess.Popen(["sh", "-c", 'printf "%s" "$1" > "$0"', source, CONTENT])
+        status, output, errors = run(*flags)
+        if "out.txt" in flags:
+            assert not output
+            output = (tmp_path / "out.txt").read_text().split("\n")[:-1]
+        assert (status, output, errors) == (0, expected, [])
+
+    def test_interactive_input_is_translated_line_by_line(self, run, expected, monkeypatch):
+        """The translation of a line is written before the next line is read."""
+        events = []
+
+        def read():
+            for line in CONTENT.encode().splitlines(keepends=True):
+                events.append("line")
+                yield line
+
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=read(), isatty=lambda: True))
+        stdout = SimpleNamespace(buffer=SimpleNamespace(write=events.append, flush=lambda: None))
+        monkeypatch.setattr(command_line, "sys", SimpleNamespace(stdout=stdout))
+        assert run() == (0, [], ["Enter one text per line; end with Ctrl-D."])
+        assert events == [event for line in expected for event in ("line", f"{line}\n".encode())]
+
+    def test_adapter(self, run, folder, tokenizer, tmp_path):
+        saved = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        before = translate(TEXTS, saved, tokenizer)
+        adapted = get_peft_model(saved, LoraConfig(init_lora_weights=False)).eval()
+        adapted.save_pretrained(tmp_path / "adapter")
+        tokenizer.save_pretrained(tmp_path / "adapter")
+        expected = translate(TEXTS, adapted, tokenizer)
+        assert expected != before
+        assert run("--model", tmp_path / "adapter", *TEXTS)[:2] == (0, lines_of(expected))
+        shutil.rmtree(folder)  # its base model
+        status, _, errors = run("--model", tmp_path / "adapter", "the boy")
+        assert status == 2
+        assert "adapter_config.json: " in errors[-1]
+        assert str(folder) in errors[-1]
+
+
+class TestOptions:
+    def test_sampling(self, run):
+        sampled = run("--sample", "--seed", 1, *TEXTS)
+        assert sampled == run("--seed", 1, "--sample", *TEXTS)
+        assert sampled != run("--sample", "--seed", 2, *TEXTS)
+        greedy = run("--num_beams", 1, *TEXTS)
+        assert run("--sample", "--temperature", 1e-6, *TEXTS) == greedy != sampled
+
+    def test_dtype(self, run, monkeypatch):
+        models = []
+        monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: models.append(model))
+        for dtype in ("auto", "float32", "bfloat16", "int8"):
+            assert run("--dtype", dtype, "the boy") == (0, [], [])
+        float32, bfloat16 = torch.float32, torch.bfloat16
+        assert [model.dtype for model in models] == [float32, float32, bfloat16, float32]
+        assert [getattr(model, "is_quantized", False) for model in models] == [False, False, False, True]
+
+    def test_max_source_tokens_truncates(self, run):
+        cut = run("--max_source_tokens", 4, "the the the the", "the the the the the")
+        assert cut[1][0] == cut[1][1]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--num_beams", "0"], "argument --num_beams: must be a positive integer, got '0'."),
+            (["--max_tokens_per_batch", "two"], "argument --max_tokens_per_batch: must be a positive integer"),
+            (
+                ["--temperature", "0", "--sample"],
+                "--temperature must be a positive number, given with --sample, got 0.0",
+            ),
+            (["--temperature", "2"], "--temperature must be a positive number, given with --sample, got 2.0."),
+            (["--n_best", "5"], "n_best must be at most num_beams=4, got 5."),
+            (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
+            (
+                ["--output", "missing/out"],
+                "argument --output: must be a file, new or not, in a folder that exists, got",
+            ),
+            (["--output", "/dev/null"], "argument --output: must be a file, new or not, in a folder that exists, got"),
+            (["--model", "missing"], "argument --model: must be a folder with a saved model and its tokenizer, got"),
+            (["--dtype", "float8"], "argument --dtype: invalid choice: 'float8' (choose from"),
+            (["--input", "INPUT", "a"], "sentences and --input must not be given together, got ['a'], INPUT."),
+            (["--input", "INPUT", "--output", "INPUT"], "output_file must differ from input, got 'INPUT' for both."),
+            (["--input", "pairs.tsv"], "argument --input: must be a file that exists"),
+            (["--beams=2"], "unrecognized arguments: --beams=2"),
+            (["--device", "nonsense", "a"], "device must be an available device, got nonsense:"),
+            (["the boy", b"\xff".decode(errors="surrogateescape")], "index 1: texts must be Unicode, got"),
+        ],
+        ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
+    )
+    def test_invalid_arguments_are_one_line_errors(self, run, translator_folder, arguments, message):
+        names = {"FOLDER": str(translator_folder), "INPUT": str(translator_folder / "model.safetensors")}
+        for name, path in names.items():
+            arguments = [argument.replace(name, path) for argument in arguments]
+            message = message.replace(name, path)
+        status, output, errors = run(*arguments)
+        assert (status, output, len(errors)) == (2, [], 1)
+        assert errors[0].startswith(f"random-transformer translate: error: {message}")
+
+    def test_invalid_utf8(self, run, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", Stdin(b"the boy\n" * 3 + b"the \xff boy\n"))
+        status, output, errors = run("--chunk_size", 3)
+        assert (status, len(output)) == (2, 3), "the chunk before is translated"
+        assert "stdin must be UTF-8 text, but line 4 is not:" in errors[0]
+
+    def test_resume_requires_the_same_options(self, run, tmp_path, monkeypatch):
+        (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
+        files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+
+        def stopped(*_, **__):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", stopped)
+            assert run(*files)[0] == 130
+        status, _, errors = run(*files, "--num_beams", 2)
+        assert status == 2
+        assert (
+            "out.txt.parts must contain an earlier attempt with the same inputs and options, got one with other values "
+            "(num_beams was 4, now 2)" in errors[0]
+        )
+        assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
+
+    def test_several_processes_require_files(self, run, monkeypatch):
+        state = SimpleNamespace(num_processes=2, destroy_process_group=lambda: None)
+        monkeypatch.setattr(command_line, "start_processes", lambda _: state)
+        status, _, errors = run("the boy")
+        assert (status, len(errors)) == (2, 1)
+        assert "--input and --output must both be files with 2 processes." in errors[0]
+
+
+class TestDamagedFolders:
+    @pytest.mark.parametrize(
+        ("name", "field", "value", "reason"),
+        [
+            ("config.json", None, None, ""),
+            ("config.json", "model_type", "x", "model_type must be an architecture of transformers, got 'x'"),
+            ("config.json", "dropout", "x", "dropout must be a rate of at least 0 and below 1, got 'x'"),
+            ("config.json", "vocab_size", 7, ""),
+            ("config.json", "decoder_layers", 1, ""),
+            ("generation_config.json", "suppress_tokens", 7, ""),
+            ("tokenizer_config.json", "add_prefix_space", 1.5, "add_prefix_space must be True or False, got 1.5"),
+            ("tokenizer.json", "model", 7, ""),
+            ("model.safetensors", None, None, ""),
+        ],
+    )
+    def test_error_names_the_damaged_file(self, run, folder, name, field, value, reason):
+        file = folder / name
+        file.write_text("{" if field is None else json.dumps({**json.loads(file.read_bytes()), field: value}))
+        status, lines, errors = run("--model", folder, "the boy")
+        assert (status, lines, len(errors)) == (2, [], 1)
+        assert f"--model must contain a model and its tokenizer, got {folder}:" in errors[0]
+        assert name in errors[0]
+        assert reason in errors[0]
+        assert "trust" not in errors[0]
+
+    def test_missing_weights(self, run, folder):
+        weights = load_file(folder / "model.safetensors")
+        weights.pop("model.encoder.layers.0.fc1.bias")
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        status, lines, errors = run("--model", folder, "the boy")
+        assert (status, lines) == (2, [])
+        assert "got none for model.encoder.layers.0.fc1.bias" in errors[-1]
+
+    def test_tokenizer_of_another_vocabulary(self, run, folder):
+        RandomTransformerTokenizer.train(["a"] * 9, vocab_size=1000).save_pretrained(folder)
+        RandomTransformerForConditionalGeneration(tiny_config(vocab_size=1000)).save_pretrained(folder)
+        status, lines, errors = run("--model", folder, "the boy")
+        assert (status, lines) == (2, [])
+        assert "tokenizer must match the model's vocab_size=1000, got " in errors[-1]
+
+
+@pytest.mark.parametrize(
+    ("stdout", "status", "error"),
+    [
+        ("closed", 0, b""),
+        ("/dev/full", 2, b"random-transformer translate: error: stdout: No space left on device.\n"),
+    ],
+)
+def test_stdout_that_cannot_be_written(translator_folder, tmp_path, stdout, status, error):
+    """A reader that has exited, such as `head`, is no error. The end of the process writes the buffer again."""
+    if stdout == "closed":
+        read, write = os.pipe()
+        os.close(read)
+    else:
+        write = os.open(stdout, os.O_WRONLY)
+    child = os.fork()
+    if child == 0:
+        found = 99
+        try:
+            os.dup2(write, 1)
+            sys.stdout, sys.stderr = open(1, "w"), open(tmp_path / "stderr", "w")  # noqa: SIM115
+            found = command.main(["--model", str(translator_folder), "--device", "cpu", "the boy"])
+            sys.stdout.close()
+            sys.stderr.close()
+        finally:
+            os._exit(found)
+    os.close(write)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
+    assert (tmp_path / "stderr").read_bytes() == error
+
+
+@pytest.mark.slow
+def test_two_processes_continue_the_parts_of_one(run, translator, tokenizer, translator_folder, tmp_path, monkeypatch):
+    texts, chunks = some_texts(20, seed=7), []
+    (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
+    flags = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--num_beams", 1, "--chunk_size", 3]
+    translate_chunk = translation_files.translate_chunk
+
+    def stop_at_third(*arguments):
+        chunks.append(arguments)
+        if len(chunks) == 3:
+            raise KeyboardInterrupt
+        return translate_chunk(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(translation_files, "translate_chunk", stop_at_third)
+        assert run(*flags)[0] == 130
+    assert len(list((tmp_path / "out.txt.parts").glob("*.txt"))) == 2
+    done = run_on_two_processes("modeling_random_transformer", "translate", "--model", translator_folder, *flags)
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = translate(texts, translator, tokenizer, num_beams=1)
+    assert (tmp_path / "out.txt").read_bytes() == b"".join(encode_lines(expected))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
