@@ -211,9 +211,9 @@ def test_invalid_input_is_a_one_line_error(run, table, flags, message, monkeypat
         ("--train_file - --output b.tsv --max_length x", "argument --max_length: must be a number or 'off'"),
     ],
 )
-def test_invalid_flag_exits(run, flags, message, capsys):
+def test_invalid_flag_exits(flags, message, capsys):
     with pytest.raises(SystemExit) as exit_:
-        sys.exit(run(*flags.split())[0])
+        sys.exit(cli.main(["clean", *flags.split()]))
     assert exit_.value.code == 2
     assert f"random-transformer clean: error: {message}" in capsys.readouterr().err
 
