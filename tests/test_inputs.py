@@ -5,7 +5,6 @@ import torch
 from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import (
     BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPooling,
     Seq2SeqModelOutput,
 )
@@ -17,10 +16,8 @@ from tests.helpers.models import padded_batch, random_ids, tiny_model
     "wrap",
     [
         lambda states: BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=states[:, 0]),
-        lambda states: BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states),
         lambda states: Seq2SeqModelOutput(last_hidden_state=states, encoder_last_hidden_state=states),
         lambda states: {"last_hidden_state": states},
-        lambda states: (states,),
         lambda states: [states, None, None],
         lambda states: (states, None, None, "more"),
     ],

@@ -6,12 +6,10 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -28,7 +26,6 @@ from transformers import (
     M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
-    PreTrainedTokenizerFast,
     RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
@@ -150,27 +147,6 @@ class TestGeneration:
             assert texts_of(pipe(TEXTS, batch_size=batch_size, **options)) == expected
         assert texts_of(pipe(tuple(TEXTS), batch_size=3, **options)) == expected
 
-    def test_sampling_is_reproducible_with_a_seed(self, pipe):
-        options = SHORT | {"do_sample": True, "temperature": 1.5}
-        for texts, batch_size in ((TEXTS[0], 1), (TEXTS, len(TEXTS))):
-            torch.manual_seed(5)
-            expected = reference(pipe.model, pipe.tokenizer, texts, **options)
-            torch.manual_seed(5)
-            answers = pipe(texts, batch_size=batch_size, **options)
-            assert texts_of(answers if isinstance(answers, list) else [answers]) == expected
-        torch.manual_seed(5)
-        alone = one_by_one(pipe.model, pipe.tokenizer, TEXTS, **options)
-        torch.manual_seed(5)
-        assert texts_of(pipe(TEXTS, **options)) == alone
-
-    def test_num_return_sequences_returns_a_list(self, pipe):
-        options = SHORT | {"num_beams": 4, "num_return_sequences": 3}
-        expected = [reference(pipe.model, pipe.tokenizer, text, **options) for text in TEXTS]
-        assert texts_of(pipe(TEXTS[1], **options)) == expected[1]
-        for batch_size in (1, 5):
-            answers = pipe(TEXTS, batch_size=batch_size, **options)
-            assert [texts_of(answer) for answer in answers] == expected
-
     def test_call_options_override_pipeline_options(self, model, tokenizer):
         pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", num_beams=3, **SHORT)
         hand = (model, tokenizer, TEXTS)
@@ -212,23 +188,6 @@ class TestGeneration:
         own_pipe.model.config.prefix = prefix
         assert texts_of(own_pipe(TEXTS, batch_size=4, **SHORT)) == expected
         assert texts_of(own_pipe(TEXTS, prefix="", **SHORT)) != expected
-
-    def test_token_type_ids_are_not_passed_to_generate(self, own_pipe):
-        """generate() of an encoder-decoder does not accept them."""
-        words = {"<pad>": 0, "a": 1, "</s>": 2, "b": 3}
-        backend = Tokenizer(models.WordLevel(words, unk_token="a"))
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        fast = PreTrainedTokenizerFast(
-            tokenizer_object=backend,
-            pad_token="<pad>",
-            eos_token="</s>",
-            model_input_names=["input_ids", "token_type_ids"],
-        )
-        assert "token_type_ids" in fast("a b")
-        pipe = pipeline("seq2seq", model=own_pipe.model, tokenizer=fast, device="cpu")
-        inputs = {"input_ids": torch.tensor([[1, 3]]), "attention_mask": torch.ones(1, 2, dtype=torch.long)}
-        expected = fast.decode(own_pipe.model.generate(**inputs, **SHORT)[0], skip_special_tokens=True)
-        assert texts_of(pipe(["a b", "b b b"], batch_size=2, **SHORT))[0] == expected
 
 
 class TestScores:
@@ -312,17 +271,6 @@ class TestBatches:
             assert texts_of(own_pipe(texts, max_batch_tokens=200, num_beams=2, **SHORT)) == expected
         assert all(2 * mask.numel() <= 200 or len(mask) == 1 for mask in masks)
         assert len(masks) < 2 * len(TEXTS)
-
-    def test_max_batch_tokens_limits_new_tokens_by_the_source(self, own_pipe):
-        model, tokenizer = own_pipe.model, own_pipe.tokenizer
-        model.lm_head.bias.data[EOS] = -100.0
-        limits = [module.longest_target(len(tokenizer(text).input_ids), model.config) for text in TEXTS[:3]]
-        expected = [
-            reference(model, tokenizer, text, max_new_tokens=limit)[0]
-            for text, limit in zip(TEXTS[:3], limits, strict=True)
-        ]
-        assert texts_of(own_pipe(TEXTS[:3], max_batch_tokens=500)) == expected
-        assert texts_of([own_pipe(TEXTS[0], max_batch_tokens=500)]) == expected[:1]
 
 
 class TestStreams:
@@ -527,17 +475,6 @@ print(json.dumps(results))
 
 
 class TestSaving:
-    def test_saves_the_pipeline_file(self, pipe, tmp_path):
-        pipe.save_pretrained(tmp_path)
-        assert (tmp_path / "pipeline_random_transformer.py").read_bytes() == Path(module.__file__).read_bytes()
-        assert json.loads((tmp_path / "config.json").read_text())["custom_pipelines"] == {
-            "seq2seq": {
-                "impl": "pipeline_random_transformer.Seq2SeqPipeline",
-                "pt": ["AutoModelForSeq2SeqLM"],
-                "type": "text",
-            }
-        }
-
     @pytest.mark.usefixtures("modules_cache")
     def test_remote_code_does_not_replace_the_registered_task(self, tokenizer, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "path", [*sys.path])

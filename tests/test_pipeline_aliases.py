@@ -124,12 +124,6 @@ def test_languages(model, tokenizer):
     assert without_tags(TEXTS) == without_tags(TEXTS, src_lang="en", tgt_lang="de")
 
 
-@pytest.mark.parametrize("task", ["translation_en", "translation_en_to", "translation_a_b_to_c_d"])
-def test_unknown_task(task, model, tokenizer):
-    with pytest.raises(KeyError):
-        make(task, model, tokenizer)
-
-
 def test_tasks_of_transformers_are_not_replaced(monkeypatch):
     own = {"impl": object, "pt": (), "type": "text"}
     monkeypatch.setattr(PIPELINE_REGISTRY, "supported_tasks", {"translation": own, "summarization": own})

@@ -288,12 +288,6 @@ class Parts:
                     f"{others[0].name}."
                 )
 
-    def own_files(self) -> list[Path]:
-        """The parts, the temporary files of interrupted writes and, as the last one, the record."""
-        names = rf"(\d{{8,}}\.txt|job\.json|{re.escape(self.output.name)})(\.[0-9a-f]{{8}}\.tmp)?"
-        found = [path for path in self.folder.iterdir() if re.fullmatch(names, path.name)]
-        return sorted(found, key=lambda path: path == self.record)
-
     def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
         """Begin the job, or continue that of an earlier call, in the first process.
 
@@ -303,10 +297,9 @@ class Parts:
         Raises:
             ValueError: the parts belong to another job, or the record is damaged.
         """
-        job = Job(self.record)
         if restart:
             self.remove()
-        job.begin("lines", inputs, restart=restart)
+        Job(self.record).begin("lines", inputs, restart=restart)
         return [number for number in range(len(self.digests)) if not self.path(number).exists()]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
@@ -332,28 +325,23 @@ class Parts:
         paths = [self.path(number) for number in range(len(self.digests))]
         while not all(path.exists() for path in paths):  # a killed process also ends the others: see its launcher
             time.sleep(POLLING_INTERVAL)
-        write_binary(self.output, (block for path in paths for block in read_blocks(path)), self.folder)
+        write_binary(self.output, (path.read_bytes() for path in paths), self.folder)
         self.remove()
         self.lock.unlink()
         with suppress(OSError):  # contains other files
             self.folder.rmdir()
 
     def remove(self) -> None:
-        """Delete what the job has written, except for the lock."""
-        for path in self.own_files():
+        """Delete what the job has written, the record last, except for the lock."""
+        names = rf"(\d{{8,}}\.txt|job\.json|{re.escape(self.output.name)})(\.[0-9a-f]{{8}}\.tmp)?"
+        found = [path for path in self.folder.iterdir() if re.fullmatch(names, path.name)]
+        for path in sorted(found, key=lambda path: path == self.record):
             path.unlink()
 
 
 def encode_items(items: Sequence[Any]) -> bytes:
     """Items as lines of JSON, for a digest."""
     return b"".join(json.dumps(item).encode() + b"\n" for item in items)
-
-
-def read_blocks(path: Path, size: int = 2**20) -> Iterator[bytes]:
-    """Read a file in blocks."""
-    with open(path, "rb") as file:
-        while block := file.read(size):
-            yield block
 
 
 def process_state(device: Any) -> Any:

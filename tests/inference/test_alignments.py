@@ -14,7 +14,6 @@ from modeling_random_transformer.inference.alignments import (
     words_by_offsets,
 )
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
-from tests.helpers.gold_alignments import alignment_error_rate, gold_alignment
 from tests.helpers.translation import some_texts
 
 PAIRS = list(zip(some_texts(12, seed=1), some_texts(12, seed=2), strict=True))
@@ -108,13 +107,3 @@ def test_command_and_file_write_pharaoh_lines(model, tokenizer, tmp_path, capsys
     assert capsys.readouterr().out.splitlines() == lines
     assert command.main([*map(str, arguments), "--token_scores"]) == 2
     assert "--alignments must be given without" in capsys.readouterr().err
-
-
-def test_gold_alignments():
-    sure, possible = gold_alignment("The boy wants two red apples.", "El niño quiere dos manzanas rojas.")
-    assert sure == {(0, 0), (1, 1), (2, 2), (3, 3), (5, 4), (4, 5)} == possible
-    sure, possible = gold_alignment("Do we see the man's dog?", "¿Vemos el perro del hombre?")
-    assert sure == {(2, 0), (5, 2), (4, 4), (3, 3)}
-    assert possible - sure == {(i, 1) for i in range(6)}
-    assert alignment_error_rate([sure], [(sure, possible)]) == 0
-    assert alignment_error_rate([{(0, 0)}], [(sure, possible)]) == 1

@@ -54,20 +54,6 @@ def test_equals_the_loss_of_each_pair(name, tokenizer, request):
     assert scores[0].token_log_probabilities is None
 
 
-@pytest.mark.parametrize("name", ["model", "marian"])
-def test_equals_the_scores_of_generate(name, tokenizer, request):
-    model = request.getfixturevalue(name)
-    scorer = Scorer(model, tokenizer)
-    for source, _ in PAIRS[:5]:
-        inputs = tokenizer(source, return_tensors="pt")
-        options = {"return_dict_in_generate": True, "output_scores": True, "num_beams": 1, "min_new_tokens": 0}
-        outputs = model.generate(**inputs, max_new_tokens=12, **options)
-        generated = outputs.sequences[0, 1:].tolist()
-        steps = [scores.log_softmax(-1)[0, token] for scores, token in zip(outputs.scores, generated, strict=True)]
-        [forced] = scorer.forward(inputs["input_ids"].tolist(), [generated], None)
-        assert forced == pytest.approx(torch.stack(steps).tolist(), abs=1e-5)  # generate() rounds scores to float32
-
-
 def test_an_empty_target_is_the_end_token(model, tokenizer):
     [score] = score_pairs(model, tokenizer, [("the boy", "")])
     assert score.tokens == 1
@@ -124,20 +110,6 @@ def test_languages_of_a_model_of_several_languages(tmp_path):
 def test_a_missing_or_unknown_language_is_an_error_before_the_first_pair(codes, message):
     with pytest.raises(ValueError, match=message):
         score_pairs(*multilingual_translator(), iter(()), **codes)
-
-
-def test_pairs_are_read_lazily_and_the_mode_of_the_model_is_restored(model, tokenizer):
-    model.train()
-    read = []
-    pairs = (read.append(pair) or pair for pair in PAIRS)
-    try:
-        scores = score_pairs(model, tokenizer, pairs, chunk_size=4)
-        assert read == []
-        next(scores)
-        assert len(read) == 4
-        assert model.training
-    finally:
-        model.eval()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -281,19 +253,14 @@ class TestCommand:
         score = json.loads(capsysbinary.readouterr().out)
         assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
 
-    def test_invalid_line_of_standard_input(self, folder, monkeypatch, capsys):
+    def test_invalid_inputs(self, folder, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n\xe9\tb\n")))
         assert self.run(folder) == 2
         assert "stdin must contain valid pairs only, but line 2 is not UTF-8." in capsys.readouterr().err
-
-    def test_columns_are_selected_by_key(self, folder, tmp_path, monkeypatch, capsysbinary):
-        (tmp_path / "plain.tsv").write_text("the boy\tel libro\n")
-        assert self.run(folder, "--source_file", tmp_path / "plain.tsv") == 0
-        expected = capsysbinary.readouterr().out
-        (tmp_path / "pairs.tsv").write_text("id\tes\ten\n7\tel libro\tthe boy\n")
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((tmp_path / "pairs.tsv").read_bytes())))
-        assert self.run(folder, "--source_key", "en", "--target_key", "es") == 0
-        assert capsysbinary.readouterr().out == expected
+        write_pairs(tmp_path)
+        with pytest.raises(SystemExit):
+            self.run(folder, "--target_file", tmp_path / "target.txt")
+        assert "--target_file must be given with --source_file" in capsys.readouterr().err
 
     def test_pipes_are_read_once(self, folder, tmp_path, capsysbinary):
         write_pairs(tmp_path)

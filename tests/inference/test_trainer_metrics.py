@@ -97,14 +97,6 @@ def test_end_token_that_is_also_the_padding_token():
     assert result == pytest.approx({"bleu": 100, "chrf": 100, "generated_length": 4.5})
 
 
-def test_metrics_and_options_can_be_selected(tokenizer, generated, labels):
-    prediction = EvalPrediction(generated, labels)
-    assert list(translation_metrics(tokenizer, ["chrf"])(prediction)) == ["chrf", "generated_length"]
-    assert list(translation_metrics(tokenizer, iter(["bleu"]))(prediction)) == ["bleu", "generated_length"]
-    result = translation_metrics(tokenizer, "bleu", tokenize="zh", lowercase=True)(prediction)
-    assert result["bleu"] == score(PREDICTIONS, REFERENCES, "bleu", tokenize="zh", lowercase=True)["bleu"]["score"]
-
-
 def test_invalid_options_raise_error_before_training(tokenizer, monkeypatch):
     with pytest.raises(ValueError, match=r"tokenize must be one of .* got 'klingon'"):
         translation_metrics(tokenizer, tokenize="klingon")
