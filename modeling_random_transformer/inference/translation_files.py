@@ -297,9 +297,10 @@ class Parts:
         Raises:
             ValueError: the parts belong to another job, or the record is damaged.
         """
+        job = Job(self.record)  # a damaged record is an error before anything is removed
         if restart:
             self.remove()
-        Job(self.record).begin("lines", inputs, restart=restart)
+        job.begin("lines", inputs, restart=restart)
         return [number for number in range(len(self.digests)) if not self.path(number).exists()]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
