@@ -253,14 +253,10 @@ class TestCommand:
         score = json.loads(capsysbinary.readouterr().out)
         assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
 
-    def test_invalid_inputs(self, folder, tmp_path, monkeypatch, capsys):
+    def test_invalid_inputs(self, folder, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n\xe9\tb\n")))
         assert self.run(folder) == 2
         assert "stdin must contain valid pairs only, but line 2 is not UTF-8." in capsys.readouterr().err
-        write_pairs(tmp_path)
-        with pytest.raises(SystemExit):
-            self.run(folder, "--target_file", tmp_path / "target.txt")
-        assert "--target_file must be given with --source_file" in capsys.readouterr().err
 
     def test_pipes_are_read_once(self, folder, tmp_path, capsysbinary):
         write_pairs(tmp_path)
