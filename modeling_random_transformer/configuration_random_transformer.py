@@ -4,7 +4,7 @@
 "The Random Transformer", which computes the same network by hand in four dimensions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import fields
 from os import PathLike
@@ -34,26 +34,6 @@ PIPELINES = {
         "pt": ["AutoModelForSeq2SeqLM"],
         "type": "text",
     }
-}
-
-# Limits far above any real model, so that a corrupted size cannot cause a huge allocation.
-MAX_SIZE, MAX_LAYERS = 2**24, 2**12
-# Boolean fields, and fields with a few allowed values.
-FLAGS = (
-    "attention_bias",
-    "scale_embedding",
-    "share_embeddings",
-    "tie_word_embeddings",
-    "lm_head_bias",
-    "use_cache",
-    "is_encoder_decoder",
-    "is_decoder",
-)
-CHOICES = {
-    "activation_function": ACT2FN,
-    "norm_order": ("post", "pre"),
-    "position_embedding": ("sinusoidal", "learned", "none"),
-    "sinusoid_layout": ("interleaved", "concatenated"),
 }
 
 
@@ -183,13 +163,13 @@ class RandomTransformerConfig(PretrainedConfig):
         for alias, name in self.attribute_map.items():
             if alias in kwargs:  # before validation and before other fields are derived from it
                 setattr(self, name, kwargs.pop(alias))
-        _check_arguments({"custom_pipelines": custom_pipelines, **kwargs})
+        _check({"custom_pipelines": custom_pipelines, **kwargs})
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             # The package registers these pipelines, so a folder's code is not needed for them.
             custom_pipelines = {k: v for k, v in (custom_pipelines or {}).items() if k not in PIPELINES}
         if custom_pipelines:
             kwargs["custom_pipelines"] = custom_pipelines
-        self._check_fields()
+        _check(vars(self))
         for name, derive in _DERIVED.items():
             if getattr(self, name) is None:
                 setattr(self, name, derive(self))
@@ -220,7 +200,7 @@ class RandomTransformerConfig(PretrainedConfig):
         Raises:
             ValueError: a field was set to a value that is not allowed.
         """
-        self._check_fields()
+        _check(vars(self))
         self._check_combinations()
 
     def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
@@ -270,44 +250,6 @@ class RandomTransformerConfig(PretrainedConfig):
             renamed[name] = values[alias]
         return renamed
 
-    def _check_fields(self) -> None:
-        for name in ("vocab_size", "d_model", "num_heads", "d_ff", "max_position_embeddings"):
-            _check_size(name, getattr(self, name), MAX_SIZE)
-        for name in ("encoder_layers", "decoder_layers"):
-            _check_size(name, getattr(self, name), MAX_LAYERS)
-        for name in ("d_k", "d_v"):
-            _check_size(name, getattr(self, name), MAX_SIZE, optional=True)
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            rate = getattr(self, name)
-            _check(name, rate, _is_number(rate) and 0 <= rate < 1, "a rate of at least 0 and below 1")
-        epsilon, scale = self.layer_norm_eps, self.attention_scale
-        _check("layer_norm_eps", epsilon, _is_positive(epsilon), "a positive number")
-        _check("attention_scale", scale, scale is None or _is_positive(scale), "None or a positive number")
-        offset = self.position_offset
-        is_index = _is_int(offset) and 0 <= offset <= MAX_SIZE
-        _check("position_offset", offset, is_index, f"an integer of at least 0 and at most {MAX_SIZE}")
-        for name in FLAGS:
-            _check(name, getattr(self, name), isinstance(getattr(self, name), bool), "True or False")
-        _check_optional_flag("final_layer_norm", self.final_layer_norm)
-        for name, choices in CHOICES.items():
-            value = getattr(self, name)
-            _check(name, value, isinstance(value, str) and value in choices, f"one of {_format_names(choices)}")
-        self._check_inherited_fields()
-
-    def _check_inherited_fields(self) -> None:
-        """Check fields of `PretrainedConfig` for which a wrong type would only fail later."""
-        names, labels, chunk_size = self.architectures, self.id2label, self.chunk_size_feed_forward
-        _check("architectures", names, names is None or _are_strings(names), "None or a list of strings")
-        _check(
-            "chunk_size_feed_forward", chunk_size, _is_int(chunk_size) and chunk_size >= 0, "an integer of at least 0"
-        )
-        _check_dtype("dtype", self.dtype)
-        _check("id2label", labels, labels is None or _are_labels(labels), "None or a dictionary of labels by id")
-        _check_optional("label2id", self.label2id, dict, "a dictionary")
-        for name in ("output_hidden_states", "return_dict"):
-            _check_optional_flag(name, getattr(self, name))
-        _check_optional("transformers_version", self.transformers_version, str, "a string")
-
     def _check_combinations(self) -> None:
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise ValueError(
@@ -343,44 +285,28 @@ _DERIVED = {
 
 # The strict dataclasses of transformers 5.17 and 5.23 do not replace these checks: their exception is not a ValueError,
 # its message has several lines, and they check types but not ranges.
-def _check(name: str, value: Any, is_valid: bool, allowed: str) -> None:
-    if not is_valid:
-        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+Rule = tuple[str, Callable[[Any], bool]]  # what is allowed, and whether a value is
 
 
-def _check_size(name: str, value: Any, largest: int, optional: bool = False) -> None:
-    is_valid = (optional and value is None) or (_is_int(value) and 0 < value <= largest)
-    _check(name, value, is_valid, f"{'None or ' if optional else ''}a positive integer of at most {largest}")
+def _format_names(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
 
 
-def _check_optional(name: str, value: Any, expected: type, allowed: str) -> None:
-    _check(name, value, value is None or isinstance(value, expected), f"None or {allowed}")
+def _integer(lowest: int, highest: int) -> Rule:
+    return f"an integer from {lowest} to {highest}", lambda value: _is_int(value) and lowest <= value <= highest
 
 
-def _check_optional_flag(name: str, value: Any) -> None:
-    _check(name, value, value is None or isinstance(value, bool), "None, True or False")
+def _one_of(names: Iterable[str]) -> Rule:
+    return f"one of {_format_names(names)}", lambda value: isinstance(value, str) and value in names
 
 
-def _check_dtype(name: str, value: Any) -> None:
-    """Check that a value is a floating-point dtype of torch, its name or `None`."""
-    dtype = getattr(torch, value, None) if isinstance(value, str) else value
-    is_valid = value is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
-    _check(name, value, is_valid, "None or a floating-point dtype")
+def _instance(allowed: str, *classes: type) -> Rule:
+    return allowed, lambda value: isinstance(value, classes)
 
 
-def _check_arguments(values: dict[str, Any]) -> None:
-    """Check keyword arguments that are not fields."""
-    implementation, layer_types = values.get("attn_implementation"), values.get("layer_types")
-    is_valid = implementation is None or isinstance(implementation, str | dict)
-    _check("attn_implementation", implementation, is_valid, "None, a string or a dictionary")
-    is_valid = layer_types is None or (
-        isinstance(layer_types, list) and all(kind == "full_attention" for kind in layer_types)
-    )
-    _check("layer_types", layer_types, is_valid, "None or a list of 'full_attention'")
-    _check_optional("custom_pipelines", values.get("custom_pipelines"), dict, "a dictionary")
-    _check_size("num_labels", values.get("num_labels"), MAX_SIZE, optional=True)
-    _check_optional_flag("output_attentions", values.get("output_attentions"))
-    _check_dtype("torch_dtype", values.get("torch_dtype"))
+def _optional(rule: Rule) -> Rule:
+    allowed, is_valid = rule
+    return f"None or {allowed}", lambda value: value is None or is_valid(value)
 
 
 def _is_int(value: Any) -> bool:
@@ -391,24 +317,60 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and 0 < value < float("inf")
+def _is_floating_point(dtype: Any) -> bool:
+    dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    return isinstance(dtype, torch.dtype) and dtype.is_floating_point
+
+
+def _are_labels(value: Any) -> bool:
+    """Whether this maps ids, which are strings in JSON, to labels."""
+    return isinstance(value, dict) and all(str(key).isdecimal() and isinstance(value[key], str) for key in value)
 
 
 def _are_strings(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
 
-def _are_labels(value: Any) -> bool:
-    """Whether this maps ids (strings in JSON) to labels."""
-    try:
-        return all(isinstance(label, str) for label in {int(key): label for key, label in value.items()}.values())
-    except (AttributeError, TypeError, ValueError):
-        return False
+# Limits far above any real model, so that a corrupted size cannot cause a huge allocation.
+MAX_SIZE, MAX_LAYERS = 2**24, 2**12
+SIZE = _integer(1, MAX_SIZE)
+RATE: Rule = ("a rate of at least 0 and below 1", lambda value: _is_number(value) and 0 <= value < 1)
+POSITIVE: Rule = ("a positive number", lambda value: _is_number(value) and 0 < value < float("inf"))
+FLAG = _instance("True or False", bool)
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("vocab_size", "d_model", "num_heads", "d_ff", "max_position_embeddings"), SIZE),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), _integer(1, MAX_LAYERS)),
+    **dict.fromkeys(("d_k", "d_v", "num_labels"), _optional(SIZE)),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), RATE),
+    **dict.fromkeys(("attention_bias", "scale_embedding", "share_embeddings", "tie_word_embeddings"), FLAG),
+    **dict.fromkeys(("lm_head_bias", "use_cache", "is_encoder_decoder", "is_decoder"), FLAG),
+    "activation_function": _one_of(ACT2FN),
+    "norm_order": _one_of(("post", "pre")),
+    "final_layer_norm": _optional(FLAG),
+    "layer_norm_eps": POSITIVE,
+    "attention_scale": _optional(POSITIVE),
+    "position_embedding": _one_of(("sinusoidal", "learned", "none")),
+    "sinusoid_layout": _one_of(("interleaved", "concatenated")),
+    "position_offset": _integer(0, MAX_SIZE),
+    # Fields and arguments of transformers for which a wrong value would only fail later.
+    **dict.fromkeys(("output_attentions", "output_hidden_states", "return_dict"), _optional(FLAG)),
+    **dict.fromkeys(("dtype", "torch_dtype"), _optional(("a floating-point dtype", _is_floating_point))),
+    **dict.fromkeys(("label2id", "custom_pipelines"), _optional(_instance("a dictionary", dict))),
+    "architectures": _optional(("a list of strings", _are_strings)),
+    "attn_implementation": _optional(_instance("a string or a dictionary", str, dict)),
+    "chunk_size_feed_forward": _integer(0, MAX_SIZE),
+    "id2label": _optional(("a dictionary of labels by id", _are_labels)),
+    "layer_types": _optional(
+        ("a list of 'full_attention'", lambda value: _are_strings(value) and set(value) <= {"full_attention"})
+    ),
+    "transformers_version": _optional(_instance("a string", str)),
+}
 
 
-def _format_names(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+def _check(values: Mapping[str, Any]) -> None:
+    for name, (allowed, is_valid) in RULES.items():
+        if name in values and not is_valid(values[name]):
+            raise ValueError(f"{name} must be {allowed}, got {values[name]!r}.")
 
 
 # Rows A to E each vary one hyperparameter of the base model. Row B changes d_k only: the paper's parameter counts show
@@ -433,14 +395,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "E": {"position_embedding": "learned"},
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
     # Wu et al. 2021, "Good for Misconceived Reasons", Transformer-Tiny for Multi30k.
-    "tiny": {
-        "encoder_layers": 4,
-        "decoder_layers": 4,
-        "d_model": 128,
-        "d_ff": 256,
-        "num_heads": 4,
-        "dropout": 0.3,
-    },
+    "tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
     # fairseq's recipe for IWSLT'14.
     "iwslt": {"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
     # Deep encoder, shallow decoder (Kasai et al. 2021): most of the time of translation is the decoder's. Twelve layers

@@ -170,14 +170,12 @@ class SinusoidalPositions(nn.Module):
     """Sinusoids for sequences of any length (paper 3.5). They have no parameters and are not saved in checkpoints."""
 
     table: Tensor  # [max_position_embeddings, d_model], computed in advance
-    distances: Tensor  # those of multiples of max_position_embeddings, of the same shape
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__()
         self.config = config
-        for name in ("table", "distances"):
-            buffer = torch.empty(config.max_position_embeddings, config.d_model, dtype=torch.float32)
-            self.register_buffer(name, buffer, persistent=False)
+        table = torch.empty(config.max_position_embeddings, config.d_model, dtype=torch.float32)
+        self.register_buffer("table", table, persistent=False)
         self.fill()
 
     def forward(self, positions: Tensor, longest: int | None) -> Tensor:
@@ -188,28 +186,15 @@ class SinusoidalPositions(nn.Module):
         # The comparison would specialize a graph.
         if longest is not None and not is_transformed() and longest <= len(self.table):
             return nn.functional.embedding(positions, self.table)
-        return self.encode(positions) if self.table.is_cpu else self.look_up(positions)
+        return self.encode(positions)
 
     def encode(self, indices: Tensor) -> Tensor:
         """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
         return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
 
-    def look_up(self, indices: Tensor) -> Tensor:
-        """`encode` without float64, from the table and the distances. Exact for indices in the table.
-
-        sin(a + b) = sin a · cos b + cos a · sin b, cos(a + b) = cos a · cos b - sin a · sin b.
-        """
-        dim, pair = (-2, (2, -1)) if self.config.sinusoid_layout == "concatenated" else (-1, (-1, 2))
-        rows = (indices % len(self.table), self.table), (indices // len(self.table), self.distances)
-        a, b = (nn.functional.embedding(*row).unflatten(-1, pair).unbind(dim) for row in rows)
-        return torch.stack([a[0] * b[1] + a[1] * b[0], a[1] * b[1] - a[0] * b[0]], dim).flatten(-2)
-
     def fill(self) -> None:
-        """Compute the buffers."""
-        indices = torch.arange(len(self.table), device=self.table.device)
-        init.copy_(self.table, self.encode(indices))
-        config = self.config
-        init.copy_(self.distances, sinusoids(indices * len(indices), config.d_model, config.sinusoid_layout))
+        """Compute the table."""
+        init.copy_(self.table, self.encode(torch.arange(len(self.table), device=self.table.device)))
 
     def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .float() …
         dtype = self.table.dtype
@@ -452,8 +437,9 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         """Rows of the embedding matrix, not yet scaled, unless the tokens already are."""
         try:
             return tokens if tokens.is_floating_point() else self.embed_tokens(tokens)
-        except IndexError as error:
-            raise out_of_vocabulary(f"{self.input_prefix}input_ids", tokens, self.config.vocab_size) from error
+        except IndexError as error:  # on a CPU; only then are ids inspected, so valid ids cost nothing
+            allowed = f"{self.input_prefix}input_ids must be in the vocabulary, 0 to {self.config.vocab_size - 1}"
+            raise ValueError(f"{allowed}, got ids from {tokens.min()} to {tokens.max()}.") from error
 
     def init_parallel_plans(self) -> None:
         """Clear the plans of this stack: those of the model name the modules of both stacks."""
@@ -703,13 +689,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         )
         indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, indices])
-        loss = None
-        if labels is not None:
-            check_shape("labels", labels, *logits.shape[:2])
-            try:
-                loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
-            except IndexError as error:
-                raise out_of_vocabulary("labels that are not -100", labels, self.config.vocab_size) from error
+        loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
         fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
 
@@ -790,27 +770,16 @@ def target_positions(
         longest = seen + length
         check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, longest)
     if position_ids is not None:
-        return position_ids, end_of_positions(decoder.config, position_ids, length)
+        check_shape("position_ids", position_ids, "batch", length)
+        if not position_ids.is_cpu or is_transformed():  # reading them would synchronize a GPU
+            return position_ids, None
+        lowest, highest = (position_ids.min().item(), position_ids.max().item()) if batch else (0, 0)
+        if lowest < 0:
+            raise ValueError(f"position_ids must be at least 0, got {lowest}.")
+        return position_ids, int(highest) + 1
     if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
         return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], longest
     return seen + torch.arange(length, device=tokens.device), longest
-
-
-def end_of_positions(config: RandomTransformerConfig, position_ids: Tensor, length: int) -> int | None:
-    """One more than the highest position; `None` on a GPU, where reading it would synchronize.
-
-    There, `LearnedPositions` raises a device-side assertion for invalid positions.
-    """
-    check_shape("position_ids", position_ids, "batch", length)
-    if position_ids.device.type != "cpu" or position_ids.numel() == 0 or is_transformed():
-        return None
-    lowest, highest = (int(position) for position in position_ids.aminmax())
-    limit = config.max_position_embeddings
-    if config.position_embedding == "learned" and highest >= limit:
-        raise ValueError(f"position_ids must be below max_position_embeddings={limit}, got up to {highest}.")
-    if lowest < 0:
-        raise ValueError(f"position_ids must be at least 0, got {lowest}.")
-    return highest + 1
 
 
 def cross_attention_mask(
@@ -839,15 +808,12 @@ def cross_attention_mask(
 def as_encoder_output(outputs: Any) -> BaseModelOutput:
     """An encoder's output from a mapping, another `ModelOutput` class, or a tuple in the order of its fields."""
     names = ("last_hidden_state", "hidden_states", "attentions")
-    if isinstance(outputs, Mapping):
-        fields = {name: outputs.get(name) for name in names}
-    else:
-        fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else {}
-    if not isinstance(fields.get("last_hidden_state"), Tensor):
+    fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else outputs
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("last_hidden_state"), Tensor):
         raise ValueError(
             f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
         )
-    return BaseModelOutput(**fields)
+    return BaseModelOutput(**{name: fields.get(name) for name in names})
 
 
 # Checks of inputs
@@ -881,12 +847,6 @@ def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) 
     """Raise a ValueError if a padding mask does not match its tokens. Masks of four dimensions are not checked."""
     if mask is not None and mask.dim() != 4:
         check_shape(name, mask, batch, length)
-
-
-def out_of_vocabulary(name: str, ids: Tensor, vocab_size: int) -> ValueError:
-    """The ValueError that replaces an IndexError on the CPU. Only then are ids inspected, so valid ids cost nothing."""
-    lowest, highest = ids.min().item(), ids.max().item()
-    return ValueError(f"{name} must be in the vocabulary, 0 to {vocab_size - 1}, got ids from {lowest} to {highest}.")
 
 
 def checked_loss(

@@ -211,17 +211,18 @@ def smoothed_cross_entropy(
         smoothing: the probability that is spread evenly over the vocabulary, at least 0 and below 1.
         count: tokens to average over; the number of labels that are not ignored by default.
         ignore_index: the label of positions without a target.
-        overwrite: store the gradient in the memory of the logits, for callers that no longer need them. Second
-            derivatives are then not available.
+        overwrite: store the gradient in the memory of the logits, for callers that no longer need them.
 
     Raises:
         IndexError: on a CPU, for a label that is neither a token id nor `ignore_index`.
-        RuntimeError: in a backward pass with `create_graph=True`, if `overwrite` is set.
+        RuntimeError: in a backward pass with `create_graph=True`. For second derivatives, use PyTorch's function or
+            `torch.func`.
     """
     logits, labels = logits.flatten(0, -2), labels.flatten().to(logits.device)
     weight = reciprocal((labels != ignore_index).sum() if count is None else count, logits)
     if is_transformed():
-        return cross_entropy_sum(logits, labels, ignore_index, smoothing, weight)
+        options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": "sum", "label_smoothing": smoothing}
+        return weight * cross_entropy(logits.to(weight.dtype), labels, **options)
     if labels.device.type == "cpu" and labels.numel():
         lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
         if lowest < 0 or highest >= logits.shape[1]:
@@ -261,14 +262,11 @@ def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
     return count.reciprocal().masked_fill(count == 0, 0)
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor, ignore_index: int, smoothing: float, weight: Tensor) -> Tensor:
-    """`weight` times the sum over the tokens of logits `[tokens, vocab_size]` and labels `[tokens]`, by PyTorch."""
-    scores = logits.to(weight.dtype)
-    return weight * cross_entropy(scores, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing)
-
-
 class _CrossEntropySum(torch.autograd.Function):
-    """`cross_entropy_sum` with its gradient computed in the same pass."""
+    """`weight` times the sum of the tokens' losses, with its gradient computed in the same pass.
+
+    Logits are `[tokens, vocab_size]`, labels are `[tokens]`.
+    """
 
     @staticmethod
     def forward(
@@ -300,31 +298,20 @@ class _CrossEntropySum(torch.autograd.Function):
                     scores.sub_(smoothing / logits.shape[1])
                 scores.scatter_add_(1, targets[chunk], scores.new_full((len(scores), 1), smoothing - 1))
                 gradient[chunk] = scores.mul_(factors[chunk])
-        # Second derivatives need the logits. They are as large as the gradient, but are still in memory at this point.
-        ctx.save_for_backward(gradient, backward_weight, None if overwrite else logits, labels, weight)
-        ctx.ignore_index, ctx.smoothing = ignore_index, smoothing
+        ctx.save_for_backward(gradient, backward_weight)
         return loss * weight
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        gradient, backward_weight, logits, labels, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True
-            if logits is None:
-                raise RuntimeError("overwrite must be False for a backward pass with create_graph=True, got True.")
-            loss = cross_entropy_sum(logits, labels, ctx.ignore_index, ctx.smoothing, weight)
-            gradient = torch.autograd.grad(loss, logits, scale, create_graph=True)[0]
-        else:
-            gradient = _scale(gradient, (scale * backward_weight).to(gradient.dtype))
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph must be False for this loss, which has no second derivative, got True.")
+        gradient, backward_weight = ctx.saved_tensors
+        scale = (scale * backward_weight).to(gradient.dtype)
+        if is_transformed() or torch._C._autograd._get_current_graph_task_keep_graph():
+            gradient = gradient * scale  # another backward pass may need the gradient
+        elif not scale.is_cpu or scale != 1:  # a comparison would synchronize a GPU
+            gradient.mul_(scale)
         return gradient, None, None, None, None, None
-
-
-def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
-    """`gradient * scale`, in the memory of the gradient unless another backward pass may need it."""
-    if is_transformed() or torch._C._autograd._get_current_graph_task_keep_graph():
-        return gradient * scale
-    if scale.device.type == "cpu" and scale == 1:  # a comparison would synchronize a GPU
-        return gradient
-    return gradient.mul_(scale)
 
 
 # Packed linear layers: weights in oneDNN's blocked layout, for the few rows of a decoding step

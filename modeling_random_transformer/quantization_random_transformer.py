@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from transformers import logging
 from transformers.core_model_loading import ConversionOps
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.base import HfQuantizer
@@ -16,12 +15,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed
 
-logger = logging.get_logger(__name__)
-
 METHOD = "dynamic_int8"
-DEVICE_WARNING = (
-    "Layers with int8 weights multiply in floating point on devices other than CPUs: they save memory, not time."
-)
 
 
 # Linear layers with int8 weights, and activations that are quantized row by row at each call
@@ -78,17 +72,12 @@ class Int8Linear(nn.Module):
             raise RuntimeError("Layers with int8 weights cannot be trained: the inputs must not require gradients.")
         packed = packed_int8_linear((self,))
         if packed is None:
-            if not self.weight.is_cpu and not is_transformed():
-                logger.warning_once(DEVICE_WARNING)
             return linear(states, self.dequantized_weight(), self.bias)
         return packed(states) if states.dim() > 1 else packed(states[None])[0]
 
     def dequantized_weight(self) -> Tensor:
         """The weights in the dtype of the scales, `[out_features, in_features]`."""
         return self.weight.to(self.weight_scale.dtype) * self.weight_scale[:, None]
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:  # of .to(), .cuda(), .float() …
         self.products.clear()
@@ -273,12 +262,8 @@ class DynamicInt8Config(QuantizationConfigMixin):
 class DynamicInt8Quantizer(HfQuantizer):
     """Replaces linear layers by `Int8Linear` while transformers loads a model."""
 
-    def validate_environment(self, *args: Any, **_: Any) -> None:
-        """No requirement: without int8 kernels, the layers multiply in floating point."""
-
-    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        if dtype != torch.float32:
-            logger.info("%s requires dtype float32 for the other weights, got %s.", METHOD, dtype)
+    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:  # noqa: ARG002
+        """The dtype of the other weights."""
         return torch.float32
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:

@@ -52,7 +52,6 @@ QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
 LONG = (
     "benchmarks/test_gpu.py",
     "commands/test_translate_processes.py",
-    "conformance/test_distributed.py",
     "device/test_cuda_benchmarks.py",
     "examples/test_classify_text.py",
     "examples/test_compare_recurrent.py",

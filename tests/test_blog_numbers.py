@@ -4,16 +4,11 @@ The position encoding of "World" is tested against the correct value: the blog p
 instead of index // 2. Its later numbers depend on its printed embedding E, which is therefore used as the input.
 """
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 from transformers.masking_utils import create_causal_mask
 
-from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward, sinusoids
 from tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
 
@@ -40,12 +35,6 @@ def head_outputs(scale: float) -> Tensor:
     attention = first_layer().self_attn
     query, key, value = (attention.split_heads(attention.get_submodule(f"{name}_proj")(E), 3) for name in "qkv")
     return eager_attention_forward(attention, query, key, value, None, scaling=scale)[0][0]
-
-
-def test_sizes():
-    original, blog = RandomTransformerConfig(), RandomTransformerConfig.from_preset("blog")
-    for config, sizes in ((original, BLOG["original_sizes"]), (blog, BLOG["blog_sizes"])):
-        assert {name: getattr(config, name) for name in sizes} == sizes
 
 
 def test_positions():
@@ -138,12 +127,6 @@ def test_layer_norm():
     assert_printed(add_and_norm(layer_norm_eps=2e-6 * sum(BLOG["std_E_plus_Z"]) / 2), printed.tolist())
 
 
-def test_softmax_of_one_two_three():
-    query, key = tensor([[[[1.0]]]]), tensor([[[[1.0], [2.0], [3.0]]]])
-    _, weights = eager_attention_forward(torch.nn.Identity(), query, key, key, None, scaling=1.0)
-    torch.testing.assert_close(weights.flatten(), tensor(BLOG["softmax_123"]), rtol=0, atol=0.005)
-
-
 def test_output_layer_chooses_hola():
     model = eager_model()
     with torch.no_grad():
@@ -174,33 +157,3 @@ def test_layer_norm_of_the_decoder():
         .self_attn_layer_norm(tensor(decoder["SOS_plus_position"]) + tensor(decoder["self_attention"]))
     )
     torch.testing.assert_close(normed, tensor(decoder["layer_norm"]), rtol=0, atol=3e-7)
-
-
-def long_numbers(tree: object, path: str = "") -> Iterator[tuple[str, set[str]]]:
-    """Each part of `blog_numbers.json`, and its numbers of at least six digits without their signs."""
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from long_numbers(value, f"{path}{key}.")
-    else:
-        numbers = re.findall(r"[\d.]+(?:e-\d+)?", repr(tree))
-        yield path, {number for number in numbers if len(re.sub(r"e.*|\D", "", number)) >= 6}
-
-
-def test_numbers_in_the_documentation():
-    """How many of the different numbers are inputs, and how many follow from them."""
-    inputs, others = (tuple(f"{path}." for path in BLOG[kind]) for kind in ("inputs", "not_in_the_post"))
-    found = list(long_numbers(BLOG))
-    given = set().union(*(numbers for path, numbers in found if path.startswith(inputs)))
-    results = set().union(*(numbers for path, numbers in found if not path.startswith(inputs + others)))
-    assert not given & results
-    page = (Path(__file__).parents[1] / "docs" / "explanation" / "decisions.md").read_text()
-    assert f"{len(results)} are results" in page
-    assert f"{len(given)} are inputs" in page
-
-
-def test_random_model_of_six_layers_is_finite():
-    """Without residual connections and layer norms, the blog post's six layers overflow."""
-    encoded = eager_model().model.encoder(inputs_embeds=E).last_hidden_state
-    assert encoded.shape == (1, 2, 4)
-    assert encoded.isfinite().all()
-    torch.testing.assert_close(encoded.mean(-1), torch.zeros(1, 2).double(), atol=1e-9, rtol=0)

@@ -69,15 +69,6 @@ def test_training(norm_order, dropout):
     assert recompilations() <= 2
 
 
-def test_gradient_checkpointing():
-    model = exact_model(**ONE_LAYER).train()
-    batch = next(grouped_batches(longest=20, max_tokens=100))
-    expected = loss_and_gradient(model, model.lm_head.weight, batch)
-    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
-    actual = loss_and_gradient(torch.compile(model, **BACKEND), model.lm_head.weight, batch)
-    torch.testing.assert_close(actual, expected)
-
-
 def pairs(_):
     lengths = random_lengths(longest=150, pairs=60).tolist()
     sources, targets = ([[5] * (length - 1) + [2] for length in row] for row in lengths)
@@ -132,13 +123,3 @@ def test_greedy_search(dynamic, sizes):
         compiled = static(model, batch, compile_config=config)
         assert torch.equal(compiled, static(model, batch, disable_compile=True))
     assert 0 <= recompilations() <= 2
-
-
-@pytest.mark.slow
-def test_beam_search():
-    """transformers compiles no beam search, so `forward` is compiled: one graph for the first pass, one for a step."""
-    model, reference = (exact_model(spread=2.0, **ONE_LAYER) for _ in range(2))
-    model.forward = torch.compile(model.forward, **BACKEND, dynamic=True)
-    for batch in source_batches(5, 4, 3, 6, 2):  # equal sizes in the first batch, such as 16 and d_model, would be tied
-        assert torch.equal(static(model, batch, num_beams=3), static(reference, batch, num_beams=3))
-    assert recompilations() <= 2

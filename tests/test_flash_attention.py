@@ -47,8 +47,8 @@ def model(monkeypatch):
     return model
 
 
-@pytest.mark.parametrize("lengths", [[7, 7], [7, 4], [5, 5, 2, 1]])
-@pytest.mark.parametrize("target_len", [1, 4, 5, 7])
+@pytest.mark.parametrize("lengths", [[7, 7], [5, 5, 2, 1]])
+@pytest.mark.parametrize("target_len", [1, 5, 7])
 def test_flash_attention_agrees_with_eager(model, lengths, target_len):
     """Target lengths equal to the source's or different, with and without padding."""
     batch = padded_batch(lengths) | {"decoder_input_ids": random_ids(len(lengths), target_len, seed=1)}

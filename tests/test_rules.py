@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
-from tests.helpers.models import PAD, VOCAB_SIZE, assert_near, exact_model, padded_batch, random_ids, tiny_model
+from tests.helpers.models import VOCAB_SIZE, assert_near, exact_model, padded_batch, random_ids, tiny_model
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}  # in float64
 VARIANTS = {
@@ -23,10 +23,11 @@ variants = st.sampled_from(sorted(VARIANTS))
 lengths = st.lists(st.integers(1, 10), min_size=1, max_size=4)
 
 
-@given(variant=variants, lengths=lengths, target_len=st.integers(1, 8), seed=st.integers(0, 99))
-def test_sdpa_agrees_with_eager(variant, lengths, target_len, seed):
-    model = exact_model(seed, **VARIANTS[variant])
-    batch = padded_batch(lengths, seed) | {"decoder_input_ids": random_ids(len(lengths), target_len, seed + 1)}
+@given(variant=variants, lengths=lengths, target_len=st.integers(1, 8), visible=st.integers(0, 1))
+def test_sdpa_agrees_with_eager(variant, lengths, target_len, visible):
+    model = exact_model(**VARIANTS[variant])
+    batch = padded_batch(lengths) | {"decoder_input_ids": random_ids(len(lengths), target_len, 1)}
+    batch["attention_mask"][-1] *= visible  # the last row may be all padding
     logits = {}
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
@@ -85,40 +86,32 @@ def test_cached_decoding_equals_uncached(variant, cuts, seed):
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, **TOLERANCE)
 
 
-@given(variant=variants, rows_per_source=st.integers(1, 4), seed=st.integers(0, 99))
-def test_rows_sharing_a_source_equal_rows_with_copies(variant, rows_per_source, seed):
-    model = exact_model(seed, **VARIANTS[variant])
-    source = padded_batch([6, 3], seed)
-    targets = random_ids(2 * rows_per_source, 5, seed + 1)
+@given(variant=variants, rows_per_source=st.integers(1, 4), attention=st.sampled_from(["eager", "sdpa"]))
+def test_rows_sharing_a_source_equal_rows_with_copies(variant, rows_per_source, attention):
+    model = exact_model(attn_implementation=attention, **VARIANTS[variant])
+    source = padded_batch([6, 3])
     copies = {name: value.repeat_interleave(rows_per_source, dim=0) for name, value in source.items()}
+    targets = random_ids(2 * rows_per_source, 5, seed=1)
+    options = {"decoder_input_ids": targets, "output_attentions": attention == "eager"}
     with torch.no_grad():
         encoded = model.get_encoder()(**source)
-        shared = model(
-            encoder_outputs=encoded, attention_mask=source["attention_mask"], decoder_input_ids=targets
-        ).logits
-        copied = model(**copies, decoder_input_ids=targets).logits
-    torch.testing.assert_close(shared, copied, **TOLERANCE)
+        shared = model(encoder_outputs=encoded, attention_mask=source["attention_mask"], **options)
+        copied = model(**copies, **options)
+    torch.testing.assert_close(shared.logits, copied.logits, **TOLERANCE)
+    if attention == "eager":
+        torch.testing.assert_close(shared.cross_attentions, copied.cross_attentions, **TOLERANCE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("variant", ["post", "pre"])
-def test_fully_padded_source_yields_finite_logits(variant, implementation, dtype):
-    model = tiny_model(spread=3.0, attn_implementation=implementation, **VARIANTS[variant]).to(dtype)
-    batch = padded_batch([5, 5])
-    batch["input_ids"][1], batch["attention_mask"][1] = PAD, 0
-    logits = model(**batch, decoder_input_ids=random_ids(2, 4)).logits
-    assert logits.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_half_precision_masks_yield_no_nan(implementation, dtype):
-    model = tiny_model(spread=2.0, attn_implementation=implementation).to(dtype)
+def test_masks_yield_finite_numbers(variant, implementation, dtype):
+    """In every precision, also for a row whose source is all padding."""
+    model = tiny_model(spread=2.0, attn_implementation=implementation, **VARIANTS[variant]).to(dtype)
     batch = padded_batch([9, 4, 1])
     batch["attention_mask"][2] = 0
-    output = model(**batch, decoder_input_ids=random_ids(3, 6), labels=random_ids(3, 6))
-    assert not output.logits.isnan().any()
+    output = model(**batch, labels=random_ids(3, 6))
+    assert output.logits.isfinite().all()
     output.loss.backward()
     assert not any(parameter.grad.isnan().any() for parameter in model.parameters())
 
@@ -149,49 +142,32 @@ def test_eager_attention_with_a_boolean_mask(dtype):
         assert torch.equal(with_boolean, with_additive)
 
 
-def test_implementations_agree_on_a_fully_padded_source():
-    model = exact_model()
-    batch = padded_batch([5, 5])
-    batch["attention_mask"][1] = 0
-    logits = []
-    for implementation in ("eager", "sdpa"):
-        model.set_attn_implementation(implementation)
-        logits.append(model(**batch, decoder_input_ids=random_ids(2, 4)).logits)
-    torch.testing.assert_close(*logits, **TOLERANCE)
-
-
 IDS, TARGET = random_ids(2, 5), random_ids(2, 4)
 INVALID_INPUT = {
     "id too large": ({"input_ids": IDS + VOCAB_SIZE}, r"input_ids .* 0 to 60, got ids from"),
-    "negative id": ({"input_ids": IDS - 100}, r"input_ids .* 0 to 60, got ids from"),
     "target id too large": ({"decoder_input_ids": TARGET + VOCAB_SIZE}, r"decoder_input_ids .* 0 to 60"),
     "no source": ({"input_ids": None}, r"exactly one of input_ids and inputs_embeds .* neither"),
     "source twice": ({"inputs_embeds": torch.zeros(2, 5, 16)}, r"exactly one of input_ids and inputs_embeds .* both"),
     "no target": ({"decoder_input_ids": None}, r"exactly one of decoder_input_ids and .* neither"),
     "flat source": ({"input_ids": IDS[0]}, r"input_ids must have shape \[batch, length\], got \[5\]"),
-    "flat target": ({"decoder_input_ids": TARGET[0]}, r"decoder_input_ids must have shape .* got \[4\]"),
     "narrow embeddings": (
         {"input_ids": None, "inputs_embeds": torch.zeros(2, 5, 8)},
         r"inputs_embeds must have shape \[batch, length, 16\], got \[2, 5, 8\]",
     ),
     "short mask": ({"attention_mask": torch.ones(2, 4)}, r"attention_mask must have shape \[2, 5\], got \[2, 4\]"),
-    "mask for one row": ({"attention_mask": torch.ones(1, 5)}, r"attention_mask must have shape \[2, 5\]"),
     "rows that do not match": (
         {"decoder_input_ids": random_ids(3, 4)},
         r"decoder_input_ids .* multiple .* 2 rows, got 3",
     ),
     "label too large": ({"labels": TARGET + VOCAB_SIZE}, r"labels .* 0 to 60"),
     "ids that are no integers": ({"input_ids": IDS.float()}, r"input_ids must be integers, got torch.float32"),
-    "empty source": ({"input_ids": IDS[:, :0]}, r"input_ids must have shape \[batch, length\], got \[2, 0\]"),
     "empty target": ({"decoder_input_ids": TARGET[:, :0]}, r"decoder_input_ids must have shape .* got \[2, 0\]"),
     "short target mask": ({"decoder_attention_mask": torch.ones(2, 3)}, r"decoder_attention_mask .* \[2, 4\], got"),
-    "long target mask": ({"decoder_attention_mask": torch.ones(2, 5)}, r"decoder_attention_mask .* \[2, 4\], got"),
     "narrow encoder outputs": (
         {"encoder_outputs": (torch.zeros(2, 5, 8),)},
         r"encoder_outputs must have shape \[batch, length, 16\], got \[2, 5, 8\]",
     ),
     "labels of another length": ({"labels": random_ids(2, 5)}, r"labels must have shape \[2, 4\], got \[2, 5\]"),
-    "flat labels": ({"decoder_input_ids": None, "labels": TARGET[0]}, r"labels must have shape"),
 }
 
 
@@ -212,22 +188,18 @@ def test_learned_positions_are_limited_and_sinusoids_are_not():
     torch.testing.assert_close(*logits, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_training_uses_eager_attention(dtype, padded, monkeypatch):
+def test_half_precision_training_uses_eager_attention(dtype, monkeypatch):
     """The fused kernel's backward pass is slow on a CPU; eager attention replaces it with the same masks."""
     model = tiny_model().to(dtype).train()
-    inputs = {"input_ids": random_ids(2, 5), "decoder_input_ids": random_ids(2, 4, seed=1)}
-    if padded:
-        inputs["attention_mask"] = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-        inputs["decoder_attention_mask"] = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    logits = {}
-    for implementation in ("eager", "sdpa"):
-        model.set_attn_implementation(implementation)
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # not to be called
-            logits[implementation] = model(**inputs).logits
-    torch.testing.assert_close(logits["sdpa"], logits["eager"], rtol=0, atol=0)
-    model.set_attn_implementation("sdpa")
-    with torch.no_grad():  # by the fused kernel
-        assert_near(model(**inputs).logits, logits["eager"], 8 * torch.finfo(dtype).eps)
+    for target_mask in (None, torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])):
+        inputs = {**padded_batch([5, 3]), "decoder_input_ids": TARGET, "decoder_attention_mask": target_mask}
+        logits = {}
+        for implementation in ("eager", "sdpa"):
+            model.set_attn_implementation(implementation)
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # not to be called
+                logits[implementation] = model(**inputs).logits
+        torch.testing.assert_close(logits["sdpa"], logits["eager"], rtol=0, atol=0)
+        with torch.no_grad():  # by the fused kernel
+            assert_near(model(**inputs).logits, logits["eager"], 8 * torch.finfo(dtype).eps)

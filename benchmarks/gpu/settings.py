@@ -30,7 +30,7 @@ class Settings:
     processes: int | None = None  # `None`: one per device
     start_method: str = "spawn"  # CUDA cannot be used in a process that was forked
     threads: int | None = None  # of PyTorch; `None`: its default
-    test_files: tuple[str, ...] = ("configuration", "tokenizer", "heads", "model", "distributed")
+    test_files: tuple[str, ...] = ("configuration", "tokenizer", "heads", "model")
     test_options: tuple[str, ...] = ("--numprocesses=4",)
 
 

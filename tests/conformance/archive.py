@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from functools import cache
 from pathlib import Path
 
 import transformers
@@ -27,16 +26,6 @@ def published_tests() -> Path:
             if not home.is_dir():
                 _fetch(transformers.__version__, home)
     return home / "tests"
-
-
-@cache
-def archive_error() -> ArchiveError | None:
-    """Why `published_tests` fails, or `None`."""
-    try:
-        published_tests()
-    except ArchiveError as error:
-        return error
-    return None
 
 
 def _fetch(version: str, home: Path) -> None:

@@ -10,8 +10,6 @@ os.environ.setdefault("RUN_SLOW", "1")
 import pytest
 from transformers.models.auto import modeling_auto
 
-from .archive import archive_error
-
 # Helpers of transformers that are named like test files.
 collect_ignore = ["transformers_tests"]
 
@@ -42,29 +40,6 @@ HEADS = {
 def pytest_configure(config):
     for mark in LIBRARY_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' common tests")
-
-
-def pytest_pycollect_makemodule(module_path, parent):
-    """Without the archive, no module in this folder can be imported. Each becomes one failing test with the reason."""
-    if archive_error() is not None:
-        return ModuleWithoutArchive.from_parent(parent, path=module_path)
-    return None
-
-
-class ModuleWithoutArchive(pytest.File):
-    def collect(self):
-        yield MissingArchive.from_parent(self, name="transformers_source_archive")
-
-
-class MissingArchive(pytest.Item):
-    def runtest(self):
-        raise archive_error()
-
-    def repr_failure(self, excinfo):
-        return str(excinfo.value)
-
-    def reportinfo(self):
-        return self.path, None, self.name
 
 
 @pytest.fixture(autouse=True)

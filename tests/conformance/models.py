@@ -1,10 +1,6 @@
-"""The small model of transformers' common tests, with adaptations that they need.
-
-The classes are in a separate module because the processes that the distributed tests start must import them.
-"""
+"""The small model of transformers' common tests, with an adaptation that they need."""
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 
@@ -59,26 +55,3 @@ class Reciter(RandomTransformerForConditionalGeneration):
 
     def generate(self, inputs, max_new_tokens, **kwargs):
         return super().generate(inputs, max_new_tokens=inputs.shape[1] + max_new_tokens, **kwargs)[:, 1:]
-
-
-class SelfFedConfig(RandomTransformerConfig):
-    model_type = "self_fed_random_transformer"
-    _auto_class = None  # a saved folder does not need a copy of this file
-
-
-class SelfFed(RandomTransformerForConditionalGeneration):
-    """Uses the source as the decoder's input if there is none, since the distributed tests call `model(ids)`."""
-
-    config_class = SelfFedConfig
-    config: SelfFedConfig
-    _auto_class = None
-
-    def forward(self, input_ids=None, decoder_input_ids=None, labels=None, **kwargs):
-        if decoder_input_ids is None and labels is None:
-            decoder_input_ids = input_ids
-        return super().forward(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels, **kwargs)
-
-
-# The tests of FSDP load every model as a decoder.
-AutoConfig.register(SelfFedConfig.model_type, SelfFedConfig, exist_ok=True)
-AutoModelForCausalLM.register(SelfFedConfig, SelfFed, exist_ok=True)

@@ -7,11 +7,9 @@ import modeling_random_transformer as package
 from modeling_random_transformer import DynamicInt8Config
 from modeling_random_transformer.inference import score_pairs, translate
 from modeling_random_transformer.inspection import trace
-from modeling_random_transformer.modeling_random_transformer import SinusoidalPositions, sinusoids
 from modeling_random_transformer.training.loss import SmoothedCrossEntropy
 from modeling_random_transformer.training.r_drop import RDropLoss
-from tests.device.simulated_device import synchronizations
-from tests.helpers.models import padded_batch, random_ids, tiny_config, tiny_model
+from tests.helpers.models import padded_batch, random_ids, tiny_model
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
 BATCH = padded_batch([7, 4])
@@ -53,38 +51,6 @@ def test_generate(options):
         torch.manual_seed(0)
         outputs.append(model.generate(**moved(BATCH), max_new_tokens=12, **options).cpu())
     assert torch.equal(*outputs)
-
-
-@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
-@pytest.mark.parametrize("offset", [0, 2])
-def test_sinusoids_of_any_position(layout, offset):
-    config = tiny_config(sinusoid_layout=layout, position_offset=offset)
-    positions = SinusoidalPositions(config).to("sim")
-    indices = torch.tensor([[0, 1, 63], [64, 1000, 4095]])
-    given = indices.to("sim")
-    with synchronizations() as found:
-        actual = positions(given, None)
-    assert not found
-    expected = sinusoids(indices + offset, config.d_model, layout)
-    torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=1e-6)
-    assert torch.equal(actual[0].cpu(), positions.table.cpu()[indices[0]])
-
-
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("max_position_embeddings", [64, 8])
-def test_positions_of_a_token_are_not_computed_on_the_cpu(given, max_position_embeddings):
-    """float64 is only needed for the tables: on this device, a copy from the CPU would show that it was used."""
-    config = tiny_config(max_position_embeddings=max_position_embeddings)
-    model = to_device(package.RandomTransformerForCausalLM(config).eval())
-    inputs = to_device({name: value.flip(1) for name, value in BATCH.items()})  # padding on the left
-    if given:
-        inputs["position_ids"] = torch.arange(7, device="sim")[None].expand(2, -1) + 3
-    counts = []
-    for tokens in (4, 12):
-        with synchronizations() as found:
-            model.generate(**inputs, max_new_tokens=tokens, min_new_tokens=tokens)
-        counts.append(found)
-    assert (counts[1] - counts[0]).total() <= 8, counts[1] - counts[0]
 
 
 @pytest.mark.parametrize("loss", [SmoothedCrossEntropy(0.1), RDropLoss(0.1, 5.0)])

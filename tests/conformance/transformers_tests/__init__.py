@@ -1,7 +1,4 @@
-"""transformers' published common tests as a package, with stubs for the few modules that are not published.
-
-It can be imported in every process, including those that the tests of tensor parallelism and FSDP start.
-"""
+"""transformers' published common tests as a package, with stubs for the few modules that are not published."""
 
 from ..archive import published_tests
 
