@@ -46,8 +46,8 @@ def moved(model):
     return model.eval()
 
 
-def generated(model, num_beams=4):
-    return model.generate(**BATCH, num_beams=num_beams, max_new_tokens=12)
+def generated(model):
+    return model.generate(**BATCH, num_beams=4, max_new_tokens=12)
 
 
 @pytest.fixture
@@ -88,20 +88,18 @@ def test_merged_models_with_two_embeddings_keep_their_output_layer(tied, targets
     assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tied
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-def test_saved_loaded_and_merged_adapters_generate_the_same(beams, folders):
+def test_saved_loaded_and_merged_adapters_generate_the_same(folders):
     base, adapter, adapted = folders
-    expected = generated(adapted, beams)
-    assert not torch.equal(expected, generated(AutoModelForSeq2SeqLM.from_pretrained(base), beams))
+    expected = generated(adapted)
     by_peft = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter)
     by_folder = AutoModelForSeq2SeqLM.from_pretrained(adapter)
     by_library = AutoModelForSeq2SeqLM.from_pretrained(base)
     by_library.load_adapter(str(adapter))
     for model in (by_peft, by_folder, by_library):
-        assert torch.equal(generated(model, beams), expected)
+        assert torch.equal(generated(model), expected)
     merged = by_peft.merge_and_unload()
     assert type(merged) is RandomTransformerForConditionalGeneration
-    assert torch.equal(generated(merged, beams), expected)
+    assert torch.equal(generated(merged), expected)
 
 
 def test_several_adapters(folders):
@@ -110,6 +108,7 @@ def test_several_adapters(folders):
     model = PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(base), adapter, adapter_name="first")
     model.add_adapter("second", LoraConfig(task_type="SEQ_2_SEQ_LM"))
     plain = generated(AutoModelForSeq2SeqLM.from_pretrained(base))
+    assert not torch.equal(generated(adapted), plain)
     model.set_adapter("second")  # a new adapter, which does not change the output yet
     assert torch.equal(generated(model), plain)
     model.set_adapter("first")

@@ -5,7 +5,7 @@ import torch
 import transformers.modeling_flash_attention_utils as flash
 from torch import Tensor
 
-from tests.helpers.models import exact_model, padded_batch, random_ids
+from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_model
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p=0.0, softmax_scale=None, causal=False) -> Tensor:  # noqa: ARG001
@@ -63,3 +63,8 @@ def test_flash_attention_generates_the_same_tokens_as_eager(model, options):
     actual = model.generate(**batch, max_new_tokens=10, **options)
     model.set_attn_implementation("eager")
     assert torch.equal(actual, model.generate(**batch, max_new_tokens=10, **options))
+
+
+def test_different_widths_of_keys_and_values_are_an_error():
+    with pytest.raises(ValueError, match="d_k=5, d_v=7"):
+        tiny_model(d_k=5, d_v=7).set_attn_implementation("flash_attention_2")

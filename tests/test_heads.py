@@ -2,18 +2,11 @@
 
 import pytest
 import torch
+import transformers
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, pad
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTextEncoding,
-    AutoModelForTokenClassification,
-)
 
+import modeling_random_transformer as package
 from modeling_random_transformer import (
-    RandomTransformerEncoderModel,
     RandomTransformerForCausalLM,
     RandomTransformerForConditionalGeneration,
     RandomTransformerForMaskedLM,
@@ -21,18 +14,13 @@ from modeling_random_transformer import (
     RandomTransformerForSequenceClassification,
     RandomTransformerForTokenClassification,
 )
+from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
 from modeling_random_transformer.inspection import trace
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderModel, mean_of_tokens
 from tests.helpers.models import VOCAB_SIZE, assert_near, padded_batch, random_ids, tiny_config, tiny_model
 
-AUTO = {
-    RandomTransformerEncoderModel: AutoModelForTextEncoding,
-    RandomTransformerForSequenceClassification: AutoModelForSequenceClassification,
-    RandomTransformerForTokenClassification: AutoModelForTokenClassification,
-    RandomTransformerForQuestionAnswering: AutoModelForQuestionAnswering,
-    RandomTransformerForMaskedLM: AutoModelForMaskedLM,
-    RandomTransformerForCausalLM: AutoModelForCausalLM,
-}
+WHOLE = ("AutoModel", "AutoModelForSeq2SeqLM")
+AUTO = {getattr(package, name): auto for auto, name in MODEL_CLASSES.items() if auto not in WHOLE}
 CONFIGS = {
     "post-norm": {},
     "two vocabularies": {"share_embeddings": False, "tie_word_embeddings": False, "lm_head_bias": True},
@@ -71,7 +59,7 @@ def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
     if hasattr(model, "lm_head"):
         assert torch.equal(model.lm_head.weight, whole.lm_head.weight)
     model.save_pretrained(tmp_path / "head")
-    loaded = AUTO[head].from_pretrained(tmp_path / "head")
+    loaded = getattr(transformers, AUTO[head]).from_pretrained(tmp_path / "head")
     assert type(loaded) is head
     assert torch.equal(first_output(loaded), first_output(model))
     assert not loaded.config.is_encoder_decoder

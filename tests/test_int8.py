@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 
 import pytest
 import torch
@@ -22,11 +21,9 @@ from modeling_random_transformer import (
     DynamicInt8Config,
     RandomTransformerForCausalLM,
     RandomTransformerForSequenceClassification,
-    RandomTransformerTokenizer,
 )
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer import quantization_random_transformer as quantization
-from modeling_random_transformer.export import export_model
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.quantization_random_transformer import (
     Int8Linear,
@@ -88,40 +85,30 @@ def int8_layer(outputs=24, inputs=40, bias=True, seed=0):
 
 
 @pytest.mark.parametrize("config", MODELS)
-def test_logits_are_close(config, kernels, tmp_path):
-    model = tiny_model(**MODELS[config])
-    error = logits(quantized(model, tmp_path)) - logits(model)
-    assert 0 < error.std() < kernels * logits(model).std()
-
-
-@pytest.mark.parametrize("config", MODELS)
-def test_linear_layers_of_the_stacks_and_the_output_layer_are_quantized(config, tmp_path):
-    model = quantized(tiny_model(**MODELS[config]), tmp_path)
-    assert model.is_quantized
-    assert model.dtype == torch.float32
-    assert isinstance(model.lm_head, Int8Linear)
-    assert not [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    assert not any(weight.requires_grad for weight in model.parameters())
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("config", MODELS)
-def test_saved_and_loaded_again(config, tmp_path):
+def test_quantized_saved_and_loaded_again(config, kernels, tmp_path):
     model = tiny_model(**MODELS[config])
     if model.lm_head.bias is not None:
         nn.init.normal_(model.lm_head.bias)
-    model = quantized(model, tmp_path / "float")
+    exact, model = logits(model), quantized(model, tmp_path / "float")
+    assert 0 < (logits(model) - exact).std() < kernels * exact.std()
+    assert model.is_quantized
+    assert model.dtype == torch.float32
+    assert not [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    assert not any(weight.requires_grad for weight in model.parameters())
     model.save_pretrained(tmp_path / "int8")
     weights = load_file(tmp_path / "int8" / "model.safetensors")
     assert ("lm_head.weight" in weights) == (config == "untied")
     assert weights["model.encoder.layers.0.fc1.weight"].dtype == torch.int8
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "int8")
-    assert again.is_quantized
-    assert torch.equal(logits(again), logits(model))
+    tied_again = copy.deepcopy(model)
+    tied_again.tie_weights()
+    for other in (again, tied_again):
+        assert other.lm_head.weight.dtype == torch.int8
+        assert torch.equal(logits(other), logits(model))
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"do_sample": True}], ids=["greedy", "beams", "sampling"])
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_generate_takes_the_fast_path_and_equals_the_modules(search, tmp_path, monkeypatch):
     """Up to rounding: attention sums in another order, after which an activation can be rounded up instead of down."""
     model = quantized(tiny_model(spread=2.0), tmp_path)
@@ -153,7 +140,7 @@ def test_products_are_exact():
 
 @pytest.mark.parametrize("kernel", [quantization.FbgemmInt8, quantization.OneDnnInt8])
 @pytest.mark.parametrize("largest", [127, 63])
-@pytest.mark.parametrize("rows", [1, 2, 33])
+@pytest.mark.parametrize("rows", [1, 33])
 def test_kernels_agree(kernel, largest, rows):
     if not is_exact(kernel, largest):
         pytest.skip(f"the kernel is not exact up to {largest} on this CPU")
@@ -177,7 +164,7 @@ def test_kernels_round_alike():
     assert_near(first, second, 1e-6)  # rounding otherwise differs by 1 / largest at least
 
 
-def test_seven_bits_without_vnni(monkeypatch):
+def test_cpus_without_vnni_or_operators(monkeypatch):
     """A kernel that saturates sums of two products above 2**15, as CPUs without VNNI do."""
 
     class Saturating:
@@ -194,23 +181,20 @@ def test_seven_bits_without_vnni(monkeypatch):
     monkeypatch.setattr(quantization, "FbgemmInt8", Saturating)
     monkeypatch.setattr(quantization, "OneDnnInt8", Saturating)
     assert int8_kernels.__wrapped__()[0] == 63
-
-
-def test_missing_operators_fall_back(monkeypatch):
-    def missing(*_):
-        return torch.ops.quantized.an_operator_that_was_removed()
-
-    monkeypatch.setattr(quantization, "FbgemmInt8", missing)
-    monkeypatch.setattr(quantization, "OneDnnInt8", missing)
+    for kernel in ("FbgemmInt8", "OneDnnInt8"):
+        monkeypatch.setattr(quantization, kernel, lambda *_: torch.ops.quantized.an_operator_that_was_removed())
     assert int8_kernels.__wrapped__() == (127, ())
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_row_does_not_depend_on_the_others():
+def test_a_row_does_not_depend_on_the_others_nor_on_copies():
     layer, states = int8_layer(), torch.randn(5, 40)
     states[1] *= 1000
     with torch.no_grad():
-        assert_near(torch.cat([layer(row[None]) for row in states]), layer(states), 1e-6)
+        expected = layer(states)
+        assert_near(torch.cat([layer(row[None]) for row in states]), expected, 1e-6)
+        for duplicate in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert torch.equal(duplicate(states), expected)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -233,24 +217,7 @@ def test_weight_rows_of_zeros():
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-def test_copies(duplicate):
-    layer, states = int8_layer(), torch.randn(3, 40)
-    with torch.no_grad():
-        assert torch.equal(duplicate(layer)(states), layer(states))
-
-
-@pytest.mark.usefixtures("kernels")
-def test_packed_weights_follow_the_state_dict():
-    layer, other, states = int8_layer(seed=0), int8_layer(seed=1), torch.randn(3, 40)
-    with torch.no_grad():
-        layer(states)
-        layer.load_state_dict(other.state_dict())
-        assert torch.equal(layer(states), other(states))
-
-
-@pytest.mark.usefixtures("kernels")
-def test_packed_weights_of_several_layers_follow_each_of_them():
+def test_packed_weights_follow_each_of_their_layers():
     layers, states = (int8_layer(seed=0), int8_layer(seed=1)), torch.randn(3, 40)
 
     def outputs(layers):
@@ -258,6 +225,10 @@ def test_packed_weights_of_several_layers_follow_each_of_them():
 
     with torch.no_grad():
         outputs(layers)
+        layers[0](states)
+        layers[0].load_state_dict(int8_layer(seed=3).state_dict())
+        assert torch.equal(layers[0](states), copy.deepcopy(layers[0])(states))
+        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
         layers[1].load_state_dict(int8_layer(seed=2).state_dict())
         assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
         layers[1].bias = nn.Parameter(torch.ones(24), requires_grad=False)
@@ -271,15 +242,6 @@ def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
     with torch.no_grad():
         fused, single = generation.fused_linear(tuple(layers))(states), [layer(states) for layer in layers]
     assert_near(torch.cat(fused), torch.cat(single), 1e-6)
-
-
-@pytest.mark.parametrize("config", MODELS)
-def test_weights_tied_again(config, tmp_path):
-    model = quantized(tiny_model(**MODELS[config]), tmp_path)
-    again = copy.deepcopy(model)
-    again.tie_weights()
-    assert again.lm_head.weight.dtype == torch.int8
-    assert torch.equal(logits(again), logits(model))
 
 
 @pytest.mark.parametrize("config", MODELS)
@@ -298,15 +260,10 @@ def test_dequantized(config, tmp_path):
     assert torch.equal(logits(again), logits(model))
 
 
-def test_resizing_the_vocabulary_is_an_error(tmp_path):
+def test_training_and_resizing_the_vocabulary_are_errors(tmp_path):
     model = quantized(tiny_model(), tmp_path)
     with pytest.raises(ValueError, match="output layer must not be quantized to resize the vocabulary"):
         model.resize_token_embeddings(70)
-    assert logits(model).shape[2] == len(model.model.shared.weight)
-
-
-def test_training_is_an_error(tmp_path):
-    model = quantized(tiny_model(), tmp_path)
     with pytest.raises(ValueError, match="purely quantized"):
         Trainer(model, TrainingArguments(tmp_path / "out", report_to="none"))
     model.model.shared.weight.requires_grad_(True)
@@ -334,36 +291,26 @@ def test_other_architectures_are_an_error(tmp_path):
 
 
 @pytest.fixture
-def translator_folder(tmp_path):
-    tokenizer = RandomTransformerTokenizer.train(TEXTS, vocab_size=300)
-    tokenizer.save_pretrained(tmp_path)
-    tiny_model(vocab_size=len(tokenizer), spread=2.0).save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_translator_and_pipeline(translator_folder):
-    model, tokenizer = load_translator(translator_folder, "int8")
-    assert model.is_quantized
-    translations = pipeline("seq2seq", model=model, tokenizer=tokenizer, max_new_tokens=9)(TEXTS[:3], num_beams=2)
-    assert len(translations) == 3
-    model.save_pretrained(translator_folder / "int8")
-    tokenizer.save_pretrained(translator_folder / "int8")
-    options = {"model_kwargs": {"quantization_config": DynamicInt8Config()}, "max_new_tokens": 9}
-    for folder in (translator_folder, translator_folder / "int8"):
-        again = pipeline(
-            "seq2seq", model=str(folder), tokenizer=tokenizer, **(options if folder.name != "int8" else {})
-        )
-        assert again.model.is_quantized
-    assert load_translator(translator_folder / "int8")[0].is_quantized
-
-
-def test_a_folder_in_int8_needs_no_quantization(translator_folder, recwarn):
+def int8_translator(translator_folder, tmp_path):
+    """A saved int8 translator, its model and its tokenizer."""
     model, tokenizer = load_translator(translator_folder, "int8")
     for saved in (model, tokenizer):
-        saved.save_pretrained(translator_folder / "int8")
-    again, _ = load_translator(translator_folder / "int8", "int8")
-    assert torch.equal(logits(again), logits(model))
+        saved.save_pretrained(tmp_path / "int8")
+    return tmp_path / "int8", model, tokenizer
+
+
+def test_translator_and_pipeline(int8_translator, translator_folder, recwarn):
+    folder, model, tokenizer = int8_translator
+    for options in ((), ("int8",)):  # a folder in int8 needs no quantization
+        again, _ = load_translator(folder, *options)
+        assert again.is_quantized
+        assert torch.equal(logits(again), logits(model))
     assert not [warning for warning in recwarn if "quantization_config" in str(warning.message)]
+    expected = pipeline("seq2seq", model=model, tokenizer=tokenizer, max_new_tokens=9)(TEXTS, num_beams=2)
+    method = {"model_kwargs": {"quantization_config": DynamicInt8Config()}}
+    for path, options in ((translator_folder, method), (folder, {})):
+        translate = pipeline("seq2seq", model=str(path), tokenizer=tokenizer, max_new_tokens=9, **options)
+        assert translate(TEXTS, num_beams=2) == expected
 
 
 def test_int8_for_an_adapter_is_an_error(tmp_path):
@@ -372,23 +319,11 @@ def test_int8_for_an_adapter_is_an_error(tmp_path):
         load_translator(tmp_path, "int8")
 
 
-@pytest.mark.parametrize("name", ["lm_head.weight", "lm_head.weight_scale", "model.encoder.layers.0.fc1.weight_scale"])
-def test_missing_weights(name, tmp_path):
-    """An error of `load_translator`; transformers initializes them and reports them."""
-    tokenizer = RandomTransformerTokenizer.train(TEXTS, vocab_size=300)
-    model = quantized(tiny_model(vocab_size=len(tokenizer), **UNTIED), tmp_path / "float")
-    for saved in (model, tokenizer):
-        saved.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights[name]
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match=f"must contain all weights of the model.* got none for {re.escape(name)}"):
-        load_translator(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert not loaded.get_parameter(name).any()
-
-
-def test_export_is_an_error(translator_folder):
-    model, tokenizer = load_translator(translator_folder, "int8")
-    with pytest.raises(ValueError, match="must not be quantized, got a model quantized by dynamic_int8"):
-        export_model(model, tokenizer, translator_folder / "exported", engine="onnx")
+def test_missing_weights_are_an_error(int8_translator):
+    folder, _, _ = int8_translator
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.encoder.layers.0.fc1.weight_scale"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"must contain all weights of the model.* got none for .*fc1\.weight_scale"):
+        load_translator(folder)
+    assert not AutoModelForSeq2SeqLM.from_pretrained(folder).model.encoder.layers[0].fc1.weight_scale.any()

@@ -58,10 +58,6 @@ def test_parameter_count(row):
     if row not in ("E", "big"):  # the paper rounds and does not specify the vocabulary
         larger = closed_formula(RandomTransformerConfig.from_preset(row, vocab_size=41000))
         assert round(larger / 1e6) == PRINTED_MILLIONS[row]
-
-
-@pytest.mark.parametrize("row", PRINTED_MILLIONS)
-def test_documentation_lists_the_parameter_count(row):
     document = (Path(__file__).parents[1] / "docs" / "reference" / "presets.md").read_text()
     line = next(line for line in document.splitlines() if line.startswith(f"| `{row}` |"))
-    assert f" {closed_formula(RandomTransformerConfig.from_preset(row)):,} " in line
+    assert f" {count:,} " in line

@@ -18,8 +18,6 @@ LIBRARY_MARKS = [
     "flash_attn_test",
     "flash_attn_3_test",
     "flash_attn_4_test",
-    "is_fsdp_test",
-    "is_tensor_parallel_test",
     "is_training_test",
     "torch_compile_test",
 ]
