@@ -167,6 +167,7 @@ INVALID_INPUT = {
         {"encoder_outputs": (torch.zeros(2, 5, 8),)},
         r"encoder_outputs must have shape \[batch, length, 16\], got \[2, 5, 8\]",
     ),
+    "no encoder states": ({"encoder_outputs": (None,)}, "encoder_outputs must be a ModelOutput .* got tuple"),
     "labels of another length": ({"labels": random_ids(2, 5)}, r"labels must have shape \[2, 4\], got \[2, 5\]"),
 }
 
