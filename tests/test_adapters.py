@@ -10,7 +10,6 @@ from peft import (
     LoraConfig,
     PeftModel,
     PolyConfig,
-    VeraConfig,
     get_peft_model,
 )
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -27,7 +26,6 @@ METHODS = {
     "AdaLoRA": (AdaLoraConfig(total_step=9), {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"}),
     "IA3": (IA3Config(), {"q_proj", "v_proj", "fc2"}),
     "LoHa": (LoHaConfig(), {"q_proj", "v_proj"}),
-    "VeRA": (VeraConfig(), {"q_proj", "v_proj"}),
     "layer norms": (LNTuningConfig(), {"self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"}),
 }
 

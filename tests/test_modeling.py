@@ -37,13 +37,6 @@ def test_layout_and_offset_of_sinusoids():
     assert torch.equal(offset(torch.arange(5), 5), plain(torch.arange(2, 7), 7))
 
 
-def test_without_positions_the_encoder_ignores_order():
-    model = tiny_model(position_embedding="none").model.encoder
-    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
-    encoded, shuffled = model(SOURCE).last_hidden_state, model(SOURCE[:, order]).last_hidden_state
-    torch.testing.assert_close(shuffled, encoded[:, order])
-
-
 # Shapes, names and initialization
 
 

@@ -134,7 +134,7 @@ def test_command_needs_the_configuration_only(class_name, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ('"num_heads": 0', "config.json: num_heads must be a positive integer"),
+        ('"num_heads": 0', "config.json: num_heads must be an integer from 1 to"),
         ('"architectures": ["<b>"]', "architectures must contain one of RandomTransformerModel, .*, got '<b>'"),
     ],
 )
