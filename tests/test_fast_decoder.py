@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig
 from transformers.cache_utils import DynamicLayer
 from transformers.generation import MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor
 
@@ -15,12 +15,11 @@ from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.generation_random_transformer import (
     BeamKVCache,
     FastDecoder,
-    FastEosCriteria,
     InPlaceMinLengthLogitsProcessor,
     RandomTransformerGenerationMixin,
     block_top_k,
 )
-from tests.helpers.models import EOS, assert_near, fixed_scores, padded_batch, tiny_model
+from tests.helpers.models import assert_near, exact_model, fixed_scores, padded_batch, tiny_model
 
 CONFIGS = {
     "post-norm": {},
@@ -39,13 +38,10 @@ SEARCHES = {
     "beams": {"num_beams": 3},
     "all beams, long": {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 2.0},
     "sampled beams": {"num_beams": 2, "do_sample": True},
+    "after a prompt": {"num_beams": 2, "decoder_input_ids": torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])},
+    "forced first token": {"num_beams": 2, "forced_bos_token_id": 7},
 }
 BATCH = padded_batch([8, 5, 3])
-
-
-def exact_model(**overrides):
-    """In float64, so that rounding does not hide errors."""
-    return tiny_model(spread=2.0, **overrides).double()
 
 
 def generate(model, batch=BATCH, **options):
@@ -85,7 +81,7 @@ def generate_with_fixed_scores(model, **options):
 def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkeypatch):
     monkeypatch.setattr(generation, "INITIAL_CAPACITY", 3)  # so that the capacity grows twice
     monkeypatch.setattr(generation, "COMPACTION_INTERVAL", 3)
-    model = exact_model(**CONFIGS[config])
+    model = exact_model(spread=2.0, **CONFIGS[config])
     ours = generate(model, **SEARCHES[search])
     taken = len(steps)
     disable_fast_decoder()
@@ -100,30 +96,22 @@ def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkey
             torch.testing.assert_close(layer.values, other.values)
 
 
-def test_returned_cache_continues_generation(disable_fast_decoder):
-    model = exact_model()
-    first = generate(model, max_new_tokens=5, eos_token_id=-1)
-    more = {"decoder_input_ids": first.sequences, "past_key_values": first.past_key_values, "eos_token_id": -1}
-    more["decoder_attention_mask"] = torch.ones_like(first.sequences)
-    disable_fast_decoder()
-    whole = generate(model, max_new_tokens=9, eos_token_id=-1)
-    assert torch.equal(generate(model, max_new_tokens=4, **more).sequences, whole.sequences)
-
-
 def test_fully_padded_source(disable_fast_decoder):
-    model, batch = exact_model(), padded_batch([4, 4])
+    model, batch = exact_model(spread=2.0), padded_batch([4, 4])
     batch["attention_mask"][1] = 0
     ours = generate(model, batch)
     disable_fast_decoder()
     assert_same(ours, generate(model, batch))
 
 
+@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype, disable_fast_decoder):
-    model = tiny_model().to(dtype)
-    ours = generate_with_fixed_scores(model, num_beams=3)
-    disable_fast_decoder()
-    assert_same(ours, generate_with_fixed_scores(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps)
+def test_half_precision(dtype, autocast, disable_fast_decoder):
+    model = tiny_model() if autocast else tiny_model().to(dtype)
+    with torch.autocast("cpu", dtype, enabled=autocast):
+        ours = generate_with_fixed_scores(model, num_beams=3)
+        disable_fast_decoder()
+        assert_same(ours, generate_with_fixed_scores(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
@@ -153,25 +141,8 @@ def test_prefer_matmul_attention_for_decoding(monkeypatch):
     assert not slow(keys, None)
 
 
-def test_autocast(disable_fast_decoder):
-    model = tiny_model()
-    with torch.autocast("cpu", torch.bfloat16):
-        ours = generate_with_fixed_scores(model)
-        disable_fast_decoder()
-        assert_same(ours, generate_with_fixed_scores(model), tolerance=2**-4)
-
-
-def test_modules_process_the_prompt(disable_fast_decoder, steps):
-    prompt = {"decoder_input_ids": torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])}
-    model = exact_model()
-    ours = generate(model, num_beams=2, **prompt)
-    assert steps
-    disable_fast_decoder()
-    assert_same(ours, generate(model, num_beams=2, **prompt))
-
-
 def test_changed_weights_are_used(disable_fast_decoder):
-    model = exact_model()
+    model = exact_model(spread=2.0)
     generate(model)
     with torch.no_grad():
         model.model.decoder.layers[0].fc1.weight.mul_(3)
@@ -181,9 +152,17 @@ def test_changed_weights_are_used(disable_fast_decoder):
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
-@pytest.mark.parametrize("least", [{"min_new_tokens": 9}, {"min_length": 6}, {"min_length": 4, "min_new_tokens": 7}])
+@pytest.mark.parametrize(
+    "least",
+    [
+        {"min_new_tokens": 9},
+        {"min_length": 6},
+        {"min_length": 4, "min_new_tokens": 7},
+        {"min_new_tokens": 5, "logits_processor": [MinLengthLogitsProcessor(6, 9)]},  # with an end token of its own
+    ],
+)
 def test_min_lengths(least, search, monkeypatch):
-    model = exact_model()
+    model = exact_model(spread=2.0)
     probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that end the target early
     options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
     ours = generate(model, **options)
@@ -193,24 +172,8 @@ def test_min_lengths(least, search, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
 
 
-@pytest.mark.parametrize("search", ["greedy", "beams"])
-def test_each_min_length_has_its_own_end_tokens(search, monkeypatch):
-    """A logits processor of the caller with another end token, in addition to those of the configuration."""
-    model = exact_model()
-    probable = generate(model).sequences[:, 1:5].flatten().unique().tolist()
-    options = SEARCHES[search] | {"eos_token_id": probable[:-1], "output_logits": False, "output_scores": True}
-    options |= {"min_new_tokens": 5, "logits_processor": [MinLengthLogitsProcessor(6, probable[-1])]}
-    ours = generate(model, **options)
-    for scores in ours.scores[:5]:
-        assert scores[:, probable].isneginf().all()
-    monkeypatch.setattr(generation, "MIN_LENGTH_PROCESSORS", ())
-    theirs = generate(model, **options)
-    assert torch.equal(ours.sequences, theirs.sequences)
-    assert all(torch.equal(a, b) for a, b in zip(ours.scores, theirs.scores, strict=True))
-
-
 def test_raw_logits_are_unchanged():
-    raw = generate(exact_model(), min_new_tokens=5).logits
+    raw = generate(exact_model(spread=2.0), min_new_tokens=5).logits
     assert all(logits.isfinite().all() for logits in raw)
 
 
@@ -218,12 +181,6 @@ def test_end_token_outside_the_vocabulary_is_ignored():
     processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
     scores = InPlaceMinLengthLogitsProcessor(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))
     assert scores.isneginf().nonzero().tolist() == [[0, 2], [1, 2]]
-
-
-def test_eos_criteria():
-    criterion = FastEosCriteria(torch.tensor([EOS, 7]))
-    assert criterion(torch.tensor([[7, 3], [3, 7], [EOS, EOS]]), None).tolist() == [False, True, True]
-    assert criterion(torch.tensor([[7, 3], [3, 4]]), None, new_token_length=2).tolist() == [True, False]
 
 
 @settings(deadline=None, max_examples=30)
@@ -297,62 +254,6 @@ def test_block_top_k_equals_topk(shape, k, scores, monkeypatch):
     values = SCORES[scores](shape)
     for ours, theirs in zip(block_top_k(values, k), values.topk(k), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.fixture
-def library_search(monkeypatch):
-    """Call it to use transformers' methods of beam search from then on."""
-
-    def use():
-        for name in ("_gather_beams", "_get_top_k_continuations"):
-            monkeypatch.setattr(RandomTransformerGenerationMixin, name, vars(GenerationMixin)[name])
-
-    return use
-
-
-def best_tokens_equal(ids, scores):
-    """A logits processor: two tokens that follow from the last one have the same, highest score."""
-    best = torch.stack([ids[:, -1] * 7 % scores.shape[1], ids[:, -1] * 5 % scores.shape[1]], dim=1)
-    return scores.scatter(1, best, -0.5)
-
-
-BEAM_SEARCHES = {
-    "beams": {},
-    "all beams": {"num_return_sequences": 4},
-    "long": {"length_penalty": 2.0, "num_return_sequences": 2},
-    "short": {"length_penalty": -1.0},
-    "early": {"early_stopping": True, "num_return_sequences": 4},
-    "never early": {"early_stopping": "never", "num_return_sequences": 4},
-    "two end tokens": {"eos_token_id": [EOS, 9], "num_return_sequences": 4},
-    "no end token": {"eos_token_id": -1},
-    "sampled beams": {"do_sample": True, "num_return_sequences": 2},
-    "equal scores": {"logits_processor": [best_tokens_equal], "num_return_sequences": 4},
-    "few tokens allowed": {"prefix_allowed_tokens_fn": lambda *_: [7, 11, EOS], "num_return_sequences": 4},
-    "one token allowed": {"prefix_allowed_tokens_fn": lambda *_: [7], "num_return_sequences": 4},
-    "no repeats": {"no_repeat_ngram_size": 2},
-    "min length": {"min_new_tokens": 6},
-    "stopping criterion": {"stopping_criteria": [lambda ids, *_: ids[:, -1] % 3 == 0], "num_return_sequences": 4},
-}
-
-
-@pytest.mark.parametrize("search", BEAM_SEARCHES)
-def test_beam_search_equals_the_library(search, library_search, monkeypatch):
-    monkeypatch.setattr(generation, "MIN_BLOCK_TOP_K", 0)
-    monkeypatch.setattr(generation, "TOP_K_BLOCK", 4)
-    selected, top_k = [], generation.block_top_k
-    monkeypatch.setattr(generation, "block_top_k", lambda *inputs: selected.append(1) or top_k(*inputs))
-    model = exact_model(vocab_size=200)
-    options = {"num_beams": 4, "output_scores": True, "max_new_tokens": 9} | BEAM_SEARCHES[search]
-    ours = generate(model, **options)
-    assert bool(selected) == (not options.get("do_sample"))
-    library_search()
-    selected.clear()
-    theirs = generate(model, **options)
-    assert not selected
-    for name in ("sequences", "sequences_scores", "beam_indices"):
-        assert torch.equal(getattr(ours, name), getattr(theirs, name))
-    for mine, other in zip(ours.scores, theirs.scores, strict=True):
-        assert torch.equal(mine, other)
 
 
 def test_generation_config_is_unchanged():
