@@ -8,7 +8,6 @@ functions on a KV cache that grows in place and reorders beams by index.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -20,12 +19,10 @@ from transformers import logging
 from transformers.activations import ACT2CLS
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
-    EosTokenCriteria,
     GenerationMixin,
     LogitsProcessor,
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
-    StoppingCriteriaList,
 )
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -529,8 +526,8 @@ def code_and_weights(model: Any) -> list[Any]:
     """What changes if a method is replaced, in a class or in one module, or a weight is trained or converted."""
     modules = [module for _, module in named_parts(model)]
     bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
-    own = [cls for cls in bases if not cls.__module__.startswith(("torch.", "transformers.", "builtins"))]
-    values = [getattr(value, "__func__", value) for holder in (*own, *modules) for value in vars(holder).values()]
+    classes = [cls for cls in bases if not cls.__module__.startswith("transformers.")]  # which have many methods
+    values = [getattr(value, "__func__", value) for holder in (*classes, *modules) for value in vars(holder).values()]
     functions = [value for value in values if isinstance(value, FunctionType)]
     weights = [weight for module in modules for weight in module.parameters(recurse=False)]
     modes = [module.training for module in modules]  # of a dropout without children
@@ -609,12 +606,6 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     return next((f"{name} was requested" for name, requested in unsupported.items() if requested), None)
 
 
-@lru_cache(maxsize=256)
-def log_fallback(reason: str) -> None:
-    """Log once per reason."""
-    logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
-
-
 # Faster equivalents of parts of transformers' search
 
 
@@ -636,15 +627,6 @@ class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
         if input_ids.shape[1] < self.min_length:
             scores.index_fill_(1, self.eos_token_id, -torch.inf)
         return scores
-
-
-class FastEosCriteria(EosTokenCriteria):
-    """`EosTokenCriteria` by comparison, which for a few tokens is many times faster than its `torch.isin`."""
-
-    def __call__(self, input_ids: Tensor, scores: Any, new_token_length: int = 1, **kwargs: Any) -> Tensor:
-        """Which rows of `input_ids`, `[batch, length]`, have an end token among their last `new_token_length`."""
-        newest = input_ids[:, -new_token_length:, None]
-        return (newest == self.eos_token_id.to(newest.device)).flatten(1).any(dim=1)
 
 
 def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -695,17 +677,13 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             if isinstance(self, FSDPModule):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(*args, **kwargs)
+        CUSTOM_LOOP.set(callable(kwargs.get("custom_generate")))
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(*args, **kwargs)
         if isinstance(getattr(outputs, "past_key_values", None), EncoderDecoderCache):
             outputs.past_key_values = standard_cache(outputs.past_key_values)
         return outputs
-
-    def _extract_generation_mode_kwargs(self, custom_generate: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Record whether this call of `generate()` runs a custom loop."""
-        CUSTOM_LOOP.set(callable(custom_generate))
-        return super()._extract_generation_mode_kwargs(custom_generate, *args, **kwargs)
 
     def _prepare_cache_for_generation(
         self,
@@ -724,7 +702,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             keep_freed_memory()
             model_kwargs["past_key_values"] = FastDecodingCache(generation_config.num_beams, max_cache_length)
         else:
-            log_fallback(reason)
+            logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
 
     def fallback_reason(self) -> str | None:
         """Why `generate()` runs the modules at each step; `None` if it uses a `FastDecoder`.
@@ -764,11 +742,6 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             if type(processor) in MIN_LENGTH_PROCESSORS and id(processor) not in given:
                 processors[i] = InPlaceMinLengthLogitsProcessor(processor, self.config.vocab_size)
         return processors
-
-    def _get_stopping_criteria(self, *args: Any, **kwargs: Any) -> StoppingCriteriaList:
-        """Replace the criterion for end tokens by a faster one."""
-        criteria = super()._get_stopping_criteria(*args, **kwargs)
-        return type(criteria)(FastEosCriteria(c.eos_token_id) if type(c) is EosTokenCriteria else c for c in criteria)
 
     @staticmethod
     def _gather_beams(tensor: Tensor, beam_indices: Tensor) -> Tensor:

@@ -23,9 +23,8 @@ from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer.generation_random_transformer import FastDecodingCache
 from modeling_random_transformer.modeling_random_transformer import (
     RandomTransformerDecoderLayer,
-    SinusoidalPositions,
 )
-from tests.helpers.models import BOS, VOCAB_SIZE, padded_batch, random_ids, tiny_model
+from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_model
 
 BATCH = padded_batch([8, 5, 3])
 SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}
@@ -42,11 +41,6 @@ def steps(monkeypatch):
 
     monkeypatch.setattr(FastDecodingCache, "begin_steps", counted)
     return taken
-
-
-def exact_model(**overrides):
-    """In float64, so that rounding does not hide errors."""
-    return tiny_model(spread=2.0, **overrides).double()
 
 
 def generate(model, batch=BATCH, **options):
@@ -120,7 +114,7 @@ def test_generate_follows_an_edit_of_the_source(edit, edited_model, caplog):
         options = {"max_new_tokens": 26, **search}
         ours = generate(model, **options)
         assert_same(ours, generate(model, use_cache=False, **options))
-    shipped = generate(exact_model(), max_new_tokens=26, **search).logits[-1]
+    shipped = generate(exact_model(spread=2.0), max_new_tokens=26, **search).logits[-1]
     assert torch.equal(ours.logits[-1], shipped) == (edit == "random numbers")
 
 
@@ -164,10 +158,8 @@ def on_instance(path, name):
     return change
 
 
-def on_class(_, monkeypatch):
-    monkeypatch.setattr(
-        RandomTransformerDecoderLayer, "feed_forward", negated(RandomTransformerDecoderLayer.feed_forward)
-    )
+def on_class(cls, name):
+    return lambda _, monkeypatch: monkeypatch.setattr(cls, name, negated(getattr(cls, name)))
 
 
 def new_code(_, monkeypatch):
@@ -187,12 +179,6 @@ def registered(_, monkeypatch):
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", another_attention)
 
 
-def implementation_of_its_own(model, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sharp", another_attention)
-    monkeypatch.setitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "sharp", sdpa_mask)
-    model.set_attn_implementation("sharp")
-
-
 def masks(_, monkeypatch):
     def first_token_hidden(*args, **kwargs):
         kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -204,14 +190,13 @@ def masks(_, monkeypatch):
 
 
 LAYER = "model.decoder.layers.1"
-ATTENTION, CROSS_ATTENTION = f"{LAYER}.self_attn", "model.decoder.layers.0.encoder_attn"
 CUSTOMIZED = {
     "layer class": subclass(LAYER, OtherLayer),
     "feed_forward of a layer": on_instance(LAYER, "feed_forward"),
-    "feed_forward of the class": on_class,
+    "feed_forward of the class": on_class(RandomTransformerDecoderLayer, "feed_forward"),
+    "forward of a class of PyTorch": on_class(nn.Linear, "forward"),
     "code of feed_forward": new_code,
     "registered attention": registered,
-    "attention of another name": implementation_of_its_own,
     "registered mask": masks,
 }
 
@@ -219,7 +204,7 @@ CUSTOMIZED = {
 @pytest.mark.parametrize("change", CUSTOMIZED)
 def test_customized_modules_disable_the_fast_decoder(change, steps, monkeypatch):
     """Also after `generate()` has compared the modules before the change."""
-    model = exact_model()
+    model = exact_model(spread=2.0)
     shipped = generate(model)
     taken = len(steps)
     CUSTOMIZED[change](model, monkeypatch)
@@ -240,7 +225,7 @@ class GatedLayer(RandomTransformerDecoderLayer):
 def test_steps_are_compared_again_after_changes(steps, monkeypatch):
     compared, compare = [], generation.step_difference
     monkeypatch.setattr(generation, "step_difference", lambda model: compared.append(1) or compare(model))
-    model = exact_model()
+    model = exact_model(spread=2.0)
     layer = model.model.decoder.layers[1]
     layer.__class__, layer.gate = GatedLayer, nn.Parameter(torch.ones(1))
     for _ in range(3):
@@ -260,7 +245,7 @@ def test_steps_are_compared_again_after_changes(steps, monkeypatch):
 
 
 def test_a_compared_model_is_freed():
-    model = exact_model()
+    model = exact_model(spread=2.0)
     generate(model)
     assert model in generation.COMPARISONS
     reference = weakref.ref(model)
@@ -269,25 +254,20 @@ def test_a_compared_model_is_freed():
     assert reference() is None
 
 
-def test_hooks_do_not_see_the_comparison(steps):
-    model, seen = exact_model(), []
-    attention = model.model.decoder.layers[0].self_attn
-    handle = attention.q_proj.register_forward_hook(lambda *call: seen.append(call[2].shape))
-    generate(model)
-    assert seen == [(3, 1, 16)] * 8
-    assert "decoder.layers.0.self_attn.q_proj has a hook" in model.fallback_reason()
-    assert not steps
-    handle.remove()
-    generate(model)
-    assert len(steps) == 7
-
-
 @pytest.mark.parametrize(
-    "path", ["model", "model.decoder", "model.decoder.layers.1", "model.decoder.layers.0.encoder_attn"]
+    ("path", "kind"),
+    [
+        ("model", "forward"),
+        ("model.decoder", "pre-hook"),
+        ("model.decoder.layers.1", "hook"),
+        ("model.decoder.layers.0.encoder_attn", "forward"),
+        ("model.decoder.layers.0.self_attn.q_proj", "hook"),
+        ("model.decoder.layers.0.self_attn.q_proj", "pre-hook"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["pre-hook", "hook", "forward"])
-def test_hook_or_replaced_forward_of_a_module_sees_every_step(kind, path, steps):
-    model, calls = exact_model(), []
+def test_hook_or_replaced_forward_sees_every_step(kind, path, steps):
+    """But not the comparison of steps, which would be a ninth call."""
+    model, calls = exact_model(spread=2.0), []
     expected = generate(model)
     steps.clear()
     module = model.get_submodule(path)
@@ -295,38 +275,23 @@ def test_hook_or_replaced_forward_of_a_module_sees_every_step(kind, path, steps)
         forward = module.forward
         module.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
     elif kind == "hook":
-        module.register_forward_hook(lambda *_: calls.append(1))
+        handle = module.register_forward_hook(lambda *_: calls.append(1))
     else:
-        module.register_forward_pre_hook(lambda *_: calls.append(1))
+        handle = module.register_forward_pre_hook(lambda *_: calls.append(1))
     assert_same(generate(model), expected)
     assert len(calls) == 8
     assert not steps
     assert f"{path.removeprefix('model.')} has a hook" in model.fallback_reason()
-
-
-class Cube(nn.Module):
-    """An activation that is not elementwise."""
-
-    def forward(self, states):
-        assert states.dim() == 3
-        return states**3 / states.norm(dim=-1, keepdim=True)
-
-
-class ReversedEmbedding(nn.Embedding):
-    def forward(self, ids):
-        assert ids.dim() == 2
-        return super().forward(ids).flip(-1)
+    if kind != "forward":
+        handle.remove()
+        generate(model)
+        assert len(steps) == 7
 
 
 class Halved(nn.Module):
     def forward(self, states):
         assert states.dim() == 3
         return states / 2
-
-
-class OtherPositions(SinusoidalPositions):
-    def forward(self, positions, longest):
-        return super().forward(positions, longest)[None] * 3
 
 
 def scaled(attention):
@@ -337,30 +302,29 @@ def patched_norm(model):
     model.model.decoder.layers[0].final_layer_norm.forward = lambda states: states * 0.1
 
 
-def replace(path, new):
-    def change(model):
-        parent, _, name = path.rpartition(".")
-        setattr(model.get_submodule(parent), name, new(model))
+def replaced(path):
+    return lambda model: model.set_submodule(path, Halved())
 
-    return change
+
+def without_a_layer(model):
+    del model.model.decoder.layers[1]
 
 
 LEAVES = {
-    "activation": replace(f"{LAYER}.activation_fn", lambda _: Cube()),
-    "embedding": lambda model: setattr(model.model.decoder.embed_tokens, "__class__", ReversedEmbedding),
-    "positions": replace("model.decoder.embed_positions", lambda model: OtherPositions(model.config)),
-    "final norm": replace("model.decoder.layer_norm", lambda _: Halved()),
-    "norm of a layer": replace(f"{LAYER}.final_layer_norm", lambda _: Halved()),
+    "activation": replaced(f"{LAYER}.activation_fn"),
+    "final norm": replaced("model.decoder.layer_norm"),
+    "norm of a layer": replaced(f"{LAYER}.final_layer_norm"),
     "forward of a norm": patched_norm,
-    "projection": replace(f"{LAYER}.self_attn.q_proj", lambda _: Halved()),
-    "scaling of self-attention": scaled(ATTENTION),
-    "scaling of cross-attention": scaled(CROSS_ATTENTION),
+    "projection": replaced(f"{LAYER}.self_attn.q_proj"),
+    "scaling of self-attention": scaled(f"{LAYER}.self_attn"),
+    "scaling of cross-attention": scaled("model.decoder.layers.0.encoder_attn"),
+    "number of layers": without_a_layer,
 }
 
 
 @pytest.mark.parametrize("change", LEAVES)
 def test_fast_decoder_calls_customized_leaf_modules(change, steps):
-    model = exact_model()
+    model = exact_model(spread=2.0)
     shipped = generate(model)
     LEAVES[change](model)
     steps.clear()
@@ -370,31 +334,16 @@ def test_fast_decoder_calls_customized_leaf_modules(change, steps):
     assert not torch.equal(ours.logits[-1], shipped.logits[-1])
 
 
-def test_patched_pytorch_class(monkeypatch):
-    model = exact_model()
-    forward = nn.Linear.forward
-    monkeypatch.setattr(nn.Linear, "forward", lambda self, states: forward(self, states) * 0.9)
-    assert_same(generate(model), generate(model, use_cache=False))
-
-
 def test_subclass_without_overrides_keeps_the_fast_decoder(steps):
     """A subclass, as created by FSDP2 or by a user who adds a method."""
-    model = exact_model()
+    model = exact_model(spread=2.0)
     model.__class__ = type("Mine", (RandomTransformerForConditionalGeneration,), {"count": lambda _: 3})
     generate(model)
     assert len(steps) == 7
 
 
-def test_removed_layer(steps):
-    model = exact_model()
-    del model.model.decoder.layers[1]
-    ours = generate(model)
-    assert steps
-    assert_same(ours, generate(model, use_cache=False))
-
-
 def test_replaced_forward_of_the_model(steps):
-    model = exact_model()
+    model = exact_model(spread=2.0)
 
     def forward(self, decoder_input_ids, encoder_outputs, attention_mask, past_key_values=None, **kwargs):
         output = self.model(
@@ -426,60 +375,36 @@ def test_accelerate_in_mixed_precision(steps, monkeypatch):
     assert len(steps) == 7
 
 
-@pytest.mark.parametrize("path", ["model.decoder.layers", "model.decoder.layers.2.self_attn", "model.decoder"])
-def test_submodule_in_training_mode_disables_the_fast_decoder(path, steps):
-    model = exact_model(dropout=0.1)
-    model.get_submodule(path).train()
+def training(path):
+    return lambda model: model.get_submodule(path).train()
+
+
+def dropout_as_activation(model):
+    model.set_submodule(f"{LAYER}.activation_fn", nn.Dropout(0.5))
+
+
+TRAINED = {
+    "decoder is in training mode": training("model.decoder"),
+    "decoder.layers.2.self_attn is in training mode": training("model.decoder.layers.2.self_attn"),
+    "differ by": dropout_as_activation,  # in training mode as a new module
+}
+
+
+@pytest.mark.parametrize("reason", TRAINED)
+def test_training_mode_disables_the_fast_decoder(reason, steps):
+    model = exact_model(spread=2.0, dropout=0.1)
+    TRAINED[reason](model)
     generate(model)
     assert not steps
-    assert "training mode" in model.fallback_reason()
+    assert reason in model.fallback_reason()
     model.eval()
-    generate(model)
-    assert len(steps) == 7
-
-
-def test_leaf_dropout_runs_at_every_step(steps):
-    model = exact_model()
-    model.model.decoder.layers[1].activation_fn = nn.Dropout(0.5)
-    generate(model)
-    assert not steps
-    assert "differ by" in model.fallback_reason()
-    model.eval()
-    generate(model)
-    assert len(steps) == 7
-
-
-def two_tokens_a_step(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):  # noqa: ARG001
-    """Appends the best token and its id plus 1, and processes both in the next step."""
-    cache, kinds = model_kwargs["past_key_values"], set()
-    for step in range(4):
-        length = None if step == 0 else 2
-        inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=length, **model_kwargs)
-        outputs = model(**inputs, return_dict=True)
-        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
-        best = outputs.logits[:, -1:].argmax(-1)
-        input_ids = torch.cat([input_ids, best, (best + 1) % 61], dim=1)
-        kinds.add(type(cache))
-    assert FastDecodingCache not in kinds
-    return input_ids
-
-
-def test_custom_decoding_loop(steps):
-    model = exact_model()
-    ours = model.generate(**BATCH, custom_generate=two_tokens_a_step, max_new_tokens=8)
-    assert not steps
-    ids = torch.full((3, 1), BOS)
-    for _ in range(4):
-        best = model(**BATCH, decoder_input_ids=ids).logits[:, -1:].argmax(-1)
-        ids = torch.cat([ids, best, (best + 1) % VOCAB_SIZE], dim=1)
-    assert torch.equal(ours, ids)
     generate(model)
     assert len(steps) == 7
 
 
 def test_steps_of_one_and_of_several_tokens(steps):
     """As a replaced `_sample` would take them."""
-    model = exact_model()
+    model = exact_model(spread=2.0)
     target = random_ids(3, 9, seed=1)
     expected = model(**BATCH, decoder_input_ids=target).logits
     cache, logits, seen = FastDecodingCache(beams=1, limit=4), [], 0
@@ -505,43 +430,30 @@ ARGUMENTS = {
     "dynamic cache": {"cache_implementation": "dynamic"},
     "items in the batch": {"num_items_in_batch": 3},
     "all logits": {"logits_to_keep": 0},
-    "a dictionary": {"return_dict_in_generate": True},
+    "embeddings": {"input_ids": None, "inputs_embeds": None},
 }
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_that_do_not_change_decoding(name, steps):
-    model = exact_model()
-    expected = generate(model).sequences
-    steps.clear()
-    assert torch.equal(generate(model, **ARGUMENTS[name]).sequences, expected)
-    assert len(steps) == 7
-
-
-def test_source_embeddings_keep_the_fast_decoder(steps):
-    model = exact_model()
-    embeddings = {"inputs_embeds": model.get_input_embeddings()(BATCH["input_ids"])}
+    model = exact_model(spread=2.0)
     expected = generate(model)
     steps.clear()
-    assert_same(generate(model, {**embeddings, "attention_mask": BATCH["attention_mask"]}), expected)
+    inputs = BATCH | ARGUMENTS[name]
+    if name == "embeddings":
+        inputs["inputs_embeds"] = model.get_input_embeddings()(BATCH["input_ids"])
+    assert_same(generate(model, inputs), expected)
     assert len(steps) == 7
 
 
-@pytest.mark.parametrize("capture", ["output_hidden_states", "output_attentions"])
-def test_captured_outputs_disable_the_fast_decoder_for_one_call(capture, steps):
-    model = exact_model()
-    if capture == "output_attentions":
-        model.set_attn_implementation("eager")
-    states = {"output_hidden_states": "decoder_hidden_states", "output_attentions": "cross_attentions"}[capture]
-    assert len(generate(model, **{capture: True})[states]) == 8
+def test_captured_outputs_disable_the_fast_decoder_for_one_call(steps):
+    """transformers keeps the hooks that capture them."""
+    model = exact_model(spread=2.0)
+    assert len(generate(model, output_hidden_states=True).decoder_hidden_states) == 8
     assert not steps
-    model.set_attn_implementation("sdpa")
     ours = generate(model)
     assert len(steps) == 7
     assert_same(ours, generate(model, use_cache=False))
-    model.model.decoder.layers[0].register_forward_hook(lambda *_: None)
-    generate(model)
-    assert len(steps) == 7
 
 
 REASONS = {
@@ -559,17 +471,14 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_unsupported_requests_disable_the_fast_decoder_and_are_logged_once(reason, steps, caplog):
-    generation.log_fallback.cache_clear()
+def test_unsupported_requests_disable_the_fast_decoder(reason, steps, caplog):
     batch = padded_batch([5]) if reason == "assisted_generation" else BATCH
-    model = exact_model()
+    model = exact_model(spread=2.0)
     with caplog.at_level(logging.DEBUG, generation.logger.name):
-        for _ in range(2):
-            generate(model, batch, **REASONS[reason])
+        generate(model, batch, **REASONS[reason])
     assert not steps
-    messages = [record.getMessage() for record in caplog.records if record.name == generation.logger.name]
-    assert len(messages) == 1
-    assert reason in messages[0]
+    (message,) = [record.getMessage() for record in caplog.records if record.name == generation.logger.name]
+    assert reason in message
 
 
 def tensors():
