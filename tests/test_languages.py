@@ -1,9 +1,7 @@
 """Several languages in one model: the pipeline, `translate` and `generate()` with language tags."""
 
 import pytest
-import torch
 from transformers import (
-    AutoTokenizer,
     M2M100Config,
     M2M100ForConditionalGeneration,
     M2M100Tokenizer,
@@ -13,12 +11,10 @@ from transformers import (
 )
 
 from modeling_random_transformer.commands import translate as command
-from modeling_random_transformer.generation_random_transformer import FastDecoder, RandomTransformerGenerationMixin
 from modeling_random_transformer.inference import translate, translate_file
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import tokenizer_languages
 from tests.helpers.marian import train_pieces, write_json
-from tests.helpers.models import exact_model, padded_batch
 from tests.helpers.translation import (
     SENTENCES,
     multilingual_translator,
@@ -199,32 +195,3 @@ def test_tokenizers_of_transformers(make_tokenizer, source, target, tmp_path):
         pipe("ab")
     with pytest.raises(ValueError, match=r"tgt_lang must be one of .*, got 'xx'\."):
         pipe("ab", tgt_lang="xx")
-
-
-# generate() with forced_bos_token_id
-
-
-@pytest.mark.parametrize("search", [{}, {"num_beams": 2, "length_penalty": 0.6}])
-def test_the_fast_decoder_supports_a_forced_first_token(search, monkeypatch):
-    model, batch = exact_model(spread=2.0), padded_batch([8, 5, 3])
-    steps, call = [], FastDecoder.__call__
-    monkeypatch.setattr(FastDecoder, "__call__", lambda self, *inputs: steps.append(1) or call(self, *inputs))
-
-    def generate():
-        torch.manual_seed(0)
-        return model.generate(**batch, forced_bos_token_id=7, max_new_tokens=9, **search)
-
-    assert model.fallback_reason() is None
-    ours = generate()
-    assert len(steps) > 2
-    assert (ours[:, 1] == 7).all()
-    monkeypatch.setattr(RandomTransformerGenerationMixin, "fallback_reason", lambda _: "test")
-    taken = len(steps)
-    assert torch.equal(generate(), ours)
-    assert len(steps) == taken
-
-
-def test_the_tokenizer_is_loaded_with_its_languages(translator, tmp_path):
-    translator[1].save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path, src_lang="fr")
-    assert tokenizer(TEXTS[0])["input_ids"][0] == tokenizer.get_lang_id("fr")

@@ -155,16 +155,6 @@ def test_no_packing_with_autocast_gradients_or_mixed_biases():
         assert not can_pack(module)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.bfloat16, 2e-2)])
-def test_matmul_attention_equals_fused_attention(dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(ops, "MIN_MATMUL_KEY_ELEMENTS", 0)
-    query, keys, values = (torch.randn(3, 2, *shape, dtype=dtype) for shape in ((4, 8), (5, 8), (5, 6)))
-    padding = torch.zeros(3, 1, 1, 5, dtype=dtype).masked_fill(torch.arange(5) > 2, -torch.inf)
-    for mask in (None, padding):
-        arguments = query, keys, values, mask, 0.3
-        assert_near(ops.matmul_attention(*arguments), ops.fused_attention(*arguments), tolerance)
-
-
 @packing
 @pytest.mark.parametrize("config", [{}, {"attention_bias": False, "lm_head_bias": True}], ids=str)
 @pytest.mark.usefixtures("pack_all")
