@@ -14,6 +14,7 @@ from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.inference import translate, translate_file
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import tokenizer_languages
+from tests.helpers.interruption import killed_after
 from tests.helpers.marian import train_pieces, write_json
 from tests.helpers.translation import (
     SENTENCES,
@@ -125,27 +126,22 @@ def test_the_command_translates_a_saved_model(translator, tmp_path, capsys):
     assert "tgt_lang must be one of en, es, fr, got None." in capsys.readouterr().err
 
 
-def test_a_file_is_resumed_with_the_same_languages_only(translator, tmp_path, monkeypatch):
+def test_a_file_is_resumed_with_the_same_languages_only(translator, tmp_path):
     model, tokenizer = translator
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    options = {"src_lang": "en", "tgt_lang": "es", "num_beams": 1, "chunk_size": 3}
-    generate, calls = model.generate, []
+    options = {"src_lang": "en", "num_beams": 1}
 
-    def stop_at_the_second(**inputs):
-        calls.append(inputs)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return generate(**inputs)
+    def run(target):
+        translate_file(
+            tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, tgt_lang=target, chunk_size=3, **options
+        )
 
-    with monkeypatch.context() as patch:
-        patch.setattr(model, "generate", stop_at_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options)
+    assert killed_after(20, lambda: run("es"), tmp_path)
     with pytest.raises(ValueError, match="tgt_lang was es, now fr"):
-        translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options | {"tgt_lang": "fr"})
-    translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options)
+        run("fr")
+    run("es")
     lines = (tmp_path / "out.txt").read_text().splitlines()
-    assert lines == translate(TEXTS, model, tokenizer, num_beams=1, src_lang="en", tgt_lang="es")
+    assert lines == translate(TEXTS, model, tokenizer, tgt_lang="es", **options)
 
 
 # Other models with language tags

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM
+from transformers.modeling_outputs import BaseModelOutputWithPooling, Seq2SeqModelOutput
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer import modeling_random_transformer as modeling
@@ -120,12 +121,40 @@ def test_shifting_labels_requires_special_tokens(field):
 # Inputs and outputs
 
 
-def test_embeddings_and_encoder_outputs_instead_of_ids():
+def test_embeddings_instead_of_ids():
     model = tiny_model()
-    rows, encoded = model.get_input_embeddings(), model.get_encoder()(SOURCE)
+    rows = model.get_input_embeddings()
     expected = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits
-    for source in ({"inputs_embeds": rows(SOURCE)}, {"encoder_outputs": encoded}, {"encoder_outputs": (encoded[0],)}):
-        assert torch.equal(model(**source, decoder_inputs_embeds=rows(TARGET)).logits, expected)
+    assert torch.equal(model(inputs_embeds=rows(SOURCE), decoder_inputs_embeds=rows(TARGET)).logits, expected)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda states: BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=states[:, 0]),
+        lambda states: Seq2SeqModelOutput(last_hidden_state=states, encoder_last_hidden_state=states),
+        lambda states: {"last_hidden_state": states},
+        lambda states: [states],
+        lambda states: (states, None, None, "more"),
+    ],
+)
+def test_encoder_outputs_of_any_class(wrap):
+    model, source = tiny_model(), padded_batch([5, 3])
+    target, mask = random_ids(2, 4), source["attention_mask"]
+    states = model.get_encoder()(**source).last_hidden_state
+    output = model(encoder_outputs=wrap(states), attention_mask=mask, decoder_input_ids=target)
+    assert torch.equal(output.logits, model(**source, decoder_input_ids=target).logits)
+    assert torch.equal(output.encoder_last_hidden_state, states)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_empty_batch_has_loss_0(attention):
+    model = tiny_model(attn_implementation=attention)
+    empty = torch.zeros(0, 5, dtype=torch.long)
+    output = model(empty, attention_mask=empty, labels=empty)
+    output.loss.backward()
+    assert output.loss == 0
+    assert output.logits.shape == (0, 5, 61)
 
 
 def test_attentions_and_hidden_states():

@@ -168,6 +168,8 @@ INVALID_INPUT = {
         r"encoder_outputs must have shape \[batch, length, 16\], got \[2, 5, 8\]",
     ),
     "no encoder states": ({"encoder_outputs": (None,)}, "encoder_outputs must be a ModelOutput .* got tuple"),
+    "no encoder outputs": ({"encoder_outputs": {}}, "encoder_outputs must be a ModelOutput .* got dict"),
+    "a tensor": ({"encoder_outputs": torch.zeros(2, 5, 16)}, "encoder_outputs must be a ModelOutput .* got Tensor"),
     "labels of another length": ({"labels": random_ids(2, 5)}, r"labels must have shape \[2, 4\], got \[2, 5\]"),
 }
 

@@ -19,10 +19,11 @@ def write(path, content):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_lines_are_those_that_were_written(tmp_path, suffix):
-    path = write(tmp_path / f"a.txt{suffix}", b"".join(LINES))
+@pytest.mark.parametrize("lines", [LINES, []], ids=["lines", "no lines"])
+def test_lines_are_those_that_were_written(tmp_path, suffix, lines):
+    path = write(tmp_path / f"a.txt{suffix}", b"".join(lines))
     with open_binary(path) as file:
-        assert list(file) == LINES
+        assert list(file) == lines
     assert [other.name for other in tmp_path.iterdir()] == [path.name]
 
 
@@ -45,17 +46,6 @@ def test_damaged_file_raises_value_error(tmp_path, suffix, name, damage):
         open_binary(path) as file,
     ):
         list(file)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_without_text_has_no_lines(tmp_path, suffix):
-    with open_binary(write(tmp_path / f"a{suffix}", b"")) as file:
-        assert list(file) == []
-
-
-def test_missing_file_raises_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError), open_binary(tmp_path / "a.gz"):
-        pass
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
