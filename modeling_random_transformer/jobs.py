@@ -13,31 +13,15 @@ as it left them; with other inputs, it is an error that lists the differences.
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .utils import read_json
 from .utils.atomic_files import write_atomically
 from .utils.digests import file_digest
 
-DAMAGED = "the record is damaged: delete it, or use another output."
-
-
-@dataclass
-class StageRecord:
-    """What the record contains of a stage, as values of JSON.
-
-    Attributes:
-        inputs: what determines the files of the stage, by name. Digests represent files and weights.
-        files: the digest of each file of the finished stage, by its path relative to the record.
-        facts: what the stage has recorded about its progress or its result.
-        is_finished: whether the files are complete.
-    """
-
-    inputs: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    is_finished: bool = False
+RECORDED = ("inputs", "files", "facts", "is_finished")
 
 
 class Job:
@@ -53,7 +37,7 @@ class Job:
 
     def __init__(self, path: Path, advice: str = "use another output, or discard the earlier work with restart"):
         self.path, self.advice = path, advice
-        self.stages: dict[str, StageRecord] = read_record(path) if path.exists() else {}
+        self.stages: dict[str, Stage] = self.read() if path.exists() else {}
 
     def begin(
         self,
@@ -76,8 +60,8 @@ class Job:
             ValueError: inputs have changed; the message lists them.
         """
         current = json.loads(json.dumps(inputs))  # compared as they are read
-        record = None if restart else self.stages.get(name)
-        differences = {} if record is None else changes(record.inputs, current)
+        stage = None if restart else self.stages.get(name)
+        differences = {} if stage is None else changes(stage.inputs, current)
         other = {key: pair for key, pair in differences.items() if not may_change(key, *pair)}
         if other:
             listed = "; ".join(f"{key} was {was}, now {now}" for key, (was, now) in other.items())
@@ -85,53 +69,66 @@ class Job:
                 f"{self.path.parent} must contain an earlier attempt with the same inputs and options, got one with "
                 f"other values ({listed}): {self.advice}."
             )
-        if record is None:
-            record = StageRecord()
-        elif not differences and not (record.is_finished and Stage(self, record).changed_files()):
-            return Stage(self, record)
-        self.stages[name] = record
-        record.inputs, record.is_finished = current, False
+        if stage is None:
+            stage = self.stages[name] = Stage(self)
+        elif not differences and not (stage.is_finished and stage.changed_files()):
+            return stage
+        stage.inputs, stage.is_finished = current, False
         self.write()
-        return Stage(self, record)
+        return stage
+
+    def read(self) -> dict[str, "Stage"]:
+        """Read the stages of the record; raises a `ValueError` for another file."""
+        try:
+            stages = {name: Stage(self, **record) for name, record in read_json(self.path).items()}
+            objects = [getattr(stage, name) for stage in stages.values() for name in ("inputs", "files", "facts")]
+            if not all(isinstance(each, dict) for each in objects):
+                raise TypeError("inputs, files and facts must be objects")
+            return stages
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{self.path} must be the record of a job, but it is damaged: delete it, or use another output."
+            ) from error
 
     def write(self) -> None:
         """Write the record atomically."""
-        content = {name: asdict(record) for name, record in self.stages.items()}
+        content = {key: {name: getattr(stage, name) for name in RECORDED} for key, stage in self.stages.items()}
         write_atomically(self.path, [json.dumps(content, indent=1).encode()])
 
 
 @dataclass
 class Stage:
-    """A stage of a job; see `Job.begin`."""
+    """A stage of a job; see `Job.begin`. The record contains all attributes but the job, as values of JSON.
 
-    job: Job
-    record: StageRecord
+    Attributes:
+        job: the job.
+        inputs: what determines the files of the stage, by name. Digests represent files and weights.
+        files: the digest of each file of the finished stage, by its path relative to the record.
+        facts: what the stage has recorded about its progress or its result.
+        is_finished: whether the files exist as the stage left them.
+    """
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the files of the stage exist as it left them."""
-        return self.record.is_finished
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the stage has recorded."""
-        return self.record.facts
+    job: Job = field(repr=False)
+    inputs: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    is_finished: bool = False
 
     def note(self, **facts: Any) -> None:
         """Record facts about the progress."""
-        self.record.facts.update(facts)
+        self.facts.update(facts)
         self.job.write()
 
     def finish(self, files: Iterable[Path] = (), **facts: Any) -> None:
         """Record that the stage is finished, and the digests of its files."""
         folder = self.job.path.parent
-        self.record.files = {os.path.relpath(path, folder): file_digest(path) for path in files}
-        self.record.is_finished = True
+        self.files = {os.path.relpath(path, folder): file_digest(path) for path in files}
+        self.is_finished = True
         self.note(**facts)
 
     def changed_files(self) -> list[Path]:
         """The files of the finished stage that are missing or differ."""
-        paths = {self.job.path.parent / name: digest for name, digest in self.record.files.items()}
+        paths = {self.job.path.parent / name: digest for name, digest in self.files.items()}
         return [path for path, digest in paths.items() if not path.is_file() or file_digest(path) != digest]
 
 
@@ -139,20 +136,3 @@ def changes(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple
     """The earlier and the current value of each input that differs; `None` for one that is missing."""
     pairs = {name: (earlier.get(name), current.get(name)) for name in sorted({*earlier, *current})}
     return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
-
-
-def read_record(path: Path) -> dict[str, StageRecord]:
-    """Read the stages of a record.
-
-    Raises:
-        ValueError: the file is not a record of a job.
-    """
-    try:
-        content = json.loads(path.read_bytes())
-        stages = {name: StageRecord(**record) for name, record in content.items()}
-        types = {type(getattr(stage, name)) for stage in stages.values() for name in ("inputs", "files", "facts")}
-        if not types <= {dict}:
-            raise TypeError("inputs, files and facts must be objects")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} must be the record of a job, got {type(error).__name__}: {DAMAGED}") from error
-    return stages

@@ -94,7 +94,7 @@ def test_stages_are_independent(output):
 def test_damaged_record_is_an_error(tmp_path, content):
     path = tmp_path / "job.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"job\.json must be the record of a job, got \w+: the record is damaged"):
+    with pytest.raises(ValueError, match=r"job\.json must be the record of a job, but it is damaged: delete it"):
         Job(path)
 
 

@@ -14,6 +14,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..utils import read_json
 from ..utils.atomic_files import new_folder
 from ..utils.errors import first_line, format_names, format_value
 from .embeddings import check_ids, map_embeddings, map_position_tables
@@ -218,21 +219,6 @@ def check_vocabulary(path: Path, config: Any) -> None:
         if vocabulary.get(token) != getattr(config, name):
             expected, found = getattr(config, name), vocabulary.get(token)
             raise ValueError(f"{path} must map {token} to {name} of config.json, {expected}, got {found}.")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Raises:
-        ValueError: the file is missing or damaged, or does not contain an object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
-    return content
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

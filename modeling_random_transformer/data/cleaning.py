@@ -8,8 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from transformers.utils.logging import tqdm
-
+from ..utils import progress_bar
 from ..utils.compressed_files import STANDARD_STREAM, create_binaries, file_format, is_standard_stream
 from ..utils.errors import printable
 from ..utils.text import one_line
@@ -187,7 +186,7 @@ def clean_files(
     paths = {name: Path(path) for name, path in given if path is not None}
     _check_outputs(corpus, paths)
     report = CleaningReport(str(corpus))
-    with create_binaries([*paths.values()]) as opened:
+    with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
         files = dict(zip(paths, opened, strict=True))
 
         def reject(line: Line, reason: str) -> None:
@@ -195,7 +194,7 @@ def clean_files(
                 files["rejected_file"].write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
 
         pairs = clean_pairs(corpus, report=report, on_rejected=reject, **options)
-        for pair in tqdm(pairs, unit="pair", desc="cleaning", delay=5):
+        for pair in pairs:
             rows = [pair.source, pair.target]
             if output_target is None and file_format(output) == "jsonl":
                 rows = [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
@@ -203,6 +202,7 @@ def clean_files(
                 rows = [_row(*rows)]
             for file, row in zip(opened, rows, strict=False):
                 file.write(f"{row}\n".encode())
+            bar.update()
         if not report.valid:  # before the outputs replace earlier files
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
             raise ValueError(f"{corpus} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")

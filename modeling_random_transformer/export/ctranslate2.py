@@ -6,7 +6,6 @@ or an option of `generate()` that the engine does not support, cannot be exporte
 """
 
 import copy
-import json
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -26,6 +25,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..generation_random_transformer import difference
 from ..inputs_random_transformer import encode_texts
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
+from ..utils import read_json
 from ..utils.errors import format_names
 from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
 from .engines import LENGTH_PENALTY, MAX_BATCH_TOKENS, MIN_POSITIONS, SearchOptions, Translate, read_search
@@ -95,7 +95,7 @@ def load(folder: str | PathLike) -> Translate:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     source, target = vocabularies(tokenizer)
     token_of = {i: token for token, i in source.items()}
-    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    config = read_json(Path(folder) / "config.json")
     if SEARCH not in config:
         raise ValueError(f"folder must contain a config.json with {SEARCH!r}, got {str(folder)!r}: export it again.")
     options = dict(config[SEARCH])

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, TrainerState
 
+from ..utils import read_json
 from ..utils.atomic_files import write_atomically
 from ..utils.errors import first_line
 
@@ -57,8 +58,8 @@ def _changed_files(checkpoint: Path) -> list[str]:
 def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
     """The content of a marker; empty if it is missing or damaged."""
     try:
-        return json.loads((checkpoint / name).read_bytes())
-    except (FileNotFoundError, ValueError):
+        return read_json(checkpoint / name)
+    except ValueError:
         return {}
 
 

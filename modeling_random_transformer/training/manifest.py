@@ -15,7 +15,7 @@ from uuid import uuid4
 from .. import __version__
 from ..data.mixing import CorpusSpec
 from ..data.validation import ValidationReport
-from ..jobs import Job, Stage, StageRecord, changes
+from ..jobs import Job, Stage, changes
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
@@ -83,8 +83,8 @@ class Run:
         return Path(self.args.output_dir)
 
     @property
-    def trained(self) -> StageRecord:
-        """The record of the training."""
+    def trained(self) -> Stage:
+        """The stage of the training."""
         return self.job.stages[TRAIN]
 
     def record(self, change: Callable[[Job], Any]) -> None:
@@ -134,7 +134,7 @@ def check_folder(folder: Path) -> None:
     if record is None:
         others = [*checkpoints, *files]
     elif record.is_finished:
-        others = [path for path in Stage(job, record).changed_files() if path.is_file()]
+        others = [path for path in record.changed_files() if path.is_file()]
     elif checkpoints:
         others = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:
@@ -157,7 +157,7 @@ def open_job(run: Run) -> Job:
     job = Job(folder / MANIFEST, advice="use another output_dir")
     earlier = job.stages.get(TRAIN)
     facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []} if earlier is None else dict(earlier.facts)
-    is_finished = earlier is not None and earlier.is_finished and not Stage(job, earlier).changed_files()
+    is_finished = earlier is not None and earlier.is_finished and not earlier.changed_files()
     is_extended = earlier is not None and is_finished and bool(changes(earlier.inputs, inputs))
     if is_extended or not is_finished:
         check_checkpoints(folder, facts["run_id"])

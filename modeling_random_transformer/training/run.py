@@ -205,7 +205,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
         "corpora": corpora,
         "reports": [asdict(report) for report in reports],
     }
-    run.record(lambda job: Stage(job, job.stages[TRAIN]).finish(sorted(run.folder.glob("*.safetensors")), **facts))
+    run.record(lambda job: job.stages[TRAIN].finish(sorted(run.folder.glob("*.safetensors")), **facts))
 
 
 # Scores

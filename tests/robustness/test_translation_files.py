@@ -18,10 +18,10 @@ def stopped(tmp_path, translator, tokenizer, monkeypatch):
     source.write_text("\n".join(some_texts(16)))
     translate_chunk = files.translate_chunk
 
-    def interrupt_third_chunk(pipe, texts, options, first, *args):
+    def interrupt_third_chunk(pipe, options, texts, first, *args):
         if first == 8:
             raise KeyboardInterrupt
-        return translate_chunk(pipe, texts, options, first, *args)
+        return translate_chunk(pipe, options, texts, first, *args)
 
     def resume(**options):
         translate_file(source, tmp_path / "output.txt", translator, tokenizer, **{**OPTIONS, **options})
@@ -67,7 +67,7 @@ def test_damaged_record_is_a_one_line_error_and_files_are_kept(stopped, parts, r
     before = (parts / "job.json").read_bytes()
     (parts / "job.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     files = {path.name: path.read_bytes() for path in parts.iterdir()}
-    with pytest.raises(ValueError, match=r"job.json must be the record of a job, got .*: delete it, or") as caught:
+    with pytest.raises(ValueError, match=r"job.json must be the record of a job, but it is damaged: delete it, or") as caught:
         stopped(restart=restart)
     assert "\n" not in str(caught.value)
     assert {path.name: path.read_bytes() for path in parts.iterdir()} == files
