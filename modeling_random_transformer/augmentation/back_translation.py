@@ -20,7 +20,7 @@ from ..data.readers import TEXT_KEY, read_texts
 from ..data.validation import ValidationReport
 from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import check_positive
-from ..utils.compressed_files import check_readable, write_binary
+from ..utils.compressed_files import check_output, check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
 from .stages import read_translations, translate_once, write_selection
@@ -158,9 +158,8 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
             folder is not that of an earlier call.
     """
     check_readable("input_file", monolingual)
-    for name, path in (("output_source", source), ("output_target", target)):
-        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-            raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
+    check_output("output_source", source)
+    check_output("output_target", target)
     if len(files := {monolingual.resolve(), source, target}) < 3:
         raise ValueError(f"input_file, output_source and output_target must be different files, got {len(files)}.")
     if folder.exists() and not (folder / LOCK).exists() and any(folder.iterdir()):

@@ -13,20 +13,21 @@ the work over processes.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..augmentation.back_translation import BackTranslationOptions, back_translate
 from ..inference.loading import load_models
 from ..inputs_random_transformer import drop_none
-from .command_line import InferenceArguments, output_file, readable_file, run_verb
+from .command_line import InferenceArguments, Parser, existing_file, run_command
 
 PROGRAM = "random-transformer back-translate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Back-translate according to the command line. Returns the exit status, see `run_command`."""
-    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
+    return run_command(partial(run, argv), PROGRAM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +42,16 @@ class Arguments(BackTranslationOptions, InferenceArguments):
         temperature: temperature of --method sampling (default: 1)
     """
 
-    input: Path = field(metadata={"type": readable_file})
-    output_source: Path = field(metadata={"type": output_file})
-    output_target: Path = field(metadata={"type": output_file})
+    input: Path = field(metadata={"type": existing_file})
+    output_source: Path
+    output_target: Path
     num_beams: int | None = None
     temperature: float | None = None
 
 
-def run(arguments: Arguments) -> None:
+def run(argv: Sequence[str] | None) -> None:
     """Load the model, translate, and print the counts."""
+    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
     names = (*(field.name for field in fields(BackTranslationOptions)), "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     options |= {"max_batch_tokens": arguments.max_tokens_per_batch}

@@ -18,7 +18,7 @@ from transformers import HfArgumentParser
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import CHUNK_SIZE
 from ..utils import DTYPES, read_json
-from ..utils.compressed_files import STANDARD_STREAM, is_standard_stream, write_binary
+from ..utils.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, write_binary
 from ..utils.distributed import start_processes
 from ..utils.errors import printable
 
@@ -94,7 +94,8 @@ def help_texts(options: type) -> dict[str, str]:
     texts: dict[str, str] = {}
     for base in reversed(options.__mro__[:-1]):
         found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", inspect.cleandoc(base.__doc__ or ""), re.M | re.S)
-        texts |= {name: " ".join(text.split()).replace("`", "").replace("%", "%%") for name, text in found}
+        for name, text in found:
+            texts[name] = " ".join(text.split()).replace("`", "").replace("%", "%%")
     return texts
 
 
@@ -125,13 +126,6 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 1 if isinstance(error, FloatingPointError) else 2
-
-
-def run_verb(
-    run: Callable[[Any], int | None], options: type, program: str, description: str | None, argv: Sequence[str] | None
-) -> int:
-    """Call `run` with the parsed arguments, a dataclass; see `Parser.add_options` and `run_command`."""
-    return run_command(lambda: run(Parser(program, description).parse(options, argv)), program)
 
 
 def run_script(main: Callable[[], int]) -> NoReturn:
@@ -195,25 +189,10 @@ def discard_stdout() -> None:
 
 
 def existing_file(text: str) -> Path:
-    """Argument type: an existing file, which may be a pipe."""
-    if not Path(text).exists() or Path(text).is_dir():
+    """Argument type: an existing file, which may be a pipe, or `-`."""
+    if not is_readable(text):
         raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
     return Path(text)
-
-
-def readable_file(text: str) -> Path:
-    """Argument type: an existing file, or `-`."""
-    return Path(text) if is_standard_stream(text) else existing_file(text)
-
-
-def output_file(text: str) -> Path:
-    """Argument type: a new or an existing regular file, or `-`."""
-    path = Path(text)
-    if is_standard_stream(text):
-        return path
-    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-        raise argparse.ArgumentTypeError(f"must be a file, new or not, in a folder that exists, got {text!r}.")
-    return path
 
 
 def positive_integer(text: str) -> int:
@@ -235,22 +214,17 @@ def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse_or_off
 
 
-def model_folder(text: str) -> Path:
-    """Argument type: a folder with a saved model, or an adapter for one, and a tokenizer."""
-    for names in (("config.json", "adapter_config.json"), ("tokenizer_config.json",)):
-        if not any(Path(text, name).is_file() for name in names):
-            raise argparse.ArgumentTypeError(
-                f"must be a folder with a saved model and its tokenizer, got {text!r} without {names[0]}."
-            )
-    return Path(text)
-
-
 def require_random_transformer_folder(text: str) -> Path:
     """Argument type: a folder with a saved Random Transformer and its tokenizer."""
-    if not Path(model_folder(text), "config.json").is_file():
+    if Path(text, "adapter_config.json").is_file() and not Path(text, "config.json").is_file():
         raise argparse.ArgumentTypeError(
             f"must contain a full model, got {text!r} with an adapter: merge it first (docs/how_to/fine_tune.md)."
         )
+    for name in ("config.json", "tokenizer_config.json"):
+        if not Path(text, name).is_file():
+            raise argparse.ArgumentTypeError(
+                f"must be a folder with a saved model and its tokenizer, got {text!r} without {name}."
+            )
     return configuration_folder(text)
 
 
@@ -296,7 +270,7 @@ class InferenceArguments:
         restart: discard the work of an interrupted run with the same output
     """
 
-    model: list[Path] = field(metadata={"action": "append", "type": model_folder, "metavar": "FOLDER"})
+    model: list[Path] = field(metadata={"action": "append", "type": Path, "metavar": "FOLDER"})
     source_lang: str | None = None
     target_lang: str | None = None
     max_tokens_per_batch: int = 4096

@@ -15,6 +15,7 @@ Exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argu
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..inference.loading import load_translator
 from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
-from .command_line import configuration_folder, require_random_transformer_folder, run_verb
+from .command_line import Parser, configuration_folder, require_random_transformer_folder, run_command
 
 PROGRAM = "random-transformer explore"
 TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
@@ -32,7 +33,7 @@ TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page or the figure. Returns the exit status, see `run_command`."""
-    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
+    return run_command(partial(run, argv), PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ class Arguments:
         return self.output or Path("outputs", "architecture.svg" if self.architecture else "explorer.html")
 
 
-def run(arguments: Arguments) -> None:
+def run(argv: Sequence[str] | None) -> None:
     """Write the page or the figure, and print its size."""
+    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     folder = arguments.architecture or arguments.model or Path()

@@ -15,6 +15,7 @@ finite; 2 if an argument is invalid. On other failures, no output is written.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.text import read_lines
-from .command_line import existing_file, print_error, require_random_transformer_folder, run_verb
+from .command_line import Parser, existing_file, print_error, require_random_transformer_folder, run_command
 
 PROGRAM = "random-transformer export"
 MAX_SENTENCES = 200
@@ -36,7 +37,7 @@ LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Export a model and compare it with the engine. Returns the exit status, see `run_command`."""
-    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
+    return run_command(partial(run, argv), PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Arguments:
             raise ValueError(f"--npm_cache must be given with --web only, got {self.npm_cache}.")
 
 
-def run(arguments: Arguments) -> int:
+def run(argv: Sequence[str] | None) -> int:
     """Export the model, then print the folder's size and the comparisons.
 
     Returns:
@@ -87,6 +88,7 @@ def run(arguments: Arguments) -> int:
         ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
         FloatingPointError: the model's weights are not finite.
     """
+    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
     sentences = SENTENCES if arguments.check is None else read_sentences(arguments.check)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     output, engine, dtype = (

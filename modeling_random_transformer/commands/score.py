@@ -19,30 +19,22 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import ParallelText
-from ..inference.alignments import Aligner, pharaoh_line
+from ..inference.alignments import alignments, pharaoh_line
 from ..inference.loading import load_models
-from ..inference.scoring import Scorer
-from ..inference.scoring_files import align_file, score_file, score_format, valid_pairs
-from ..inference.translation import process_stream, progress_bar
-from ..inference.translation_files import FORMATS, check_output
+from ..inference.scoring import score_pairs
+from ..inference.scoring_files import align_file, score_file, score_line, valid_pairs
+from ..inference.translation_files import FORMATS
 from ..inputs_random_transformer import name_lines_in_errors
+from ..utils.compressed_files import check_output, stream_name
 from ..utils.text import encode_lines
-from .command_line import (
-    STANDARD,
-    InferenceArguments,
-    existing_file,
-    output_file,
-    readable_file,
-    run_verb,
-    write_output,
-)
+from .command_line import STANDARD, InferenceArguments, Parser, existing_file, run_command, write_output
 
 PROGRAM = "random-transformer score"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Score according to the command line. Returns the exit status, see `run_command`."""
-    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
+    return run_command(partial(run, argv), PROGRAM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +57,11 @@ class Arguments(InferenceArguments):
         ValueError: arguments contradict each other.
     """
 
-    source_file: Path = field(default=STANDARD, metadata={"type": readable_file})
+    source_file: Path = field(default=STANDARD, metadata={"type": existing_file})
     target_file: Path | None = field(default=None, metadata={"type": existing_file})
     source_key: str = "source"
     target_key: str = "target"
-    output: Path = field(default=STANDARD, metadata={"type": output_file})
+    output: Path = STANDARD
     output_format: str = field(default="text", metadata={"choices": FORMATS})
     token_scores: bool = False
     alignments: bool = False
@@ -78,7 +70,7 @@ class Arguments(InferenceArguments):
     def __post_init__(self) -> None:
         if self.alignments and (self.token_scores or self.output_format != "text"):
             raise ValueError("--alignments must be given without --token_scores and --output_format.")
-        check_output(self.output, source_file=self.source_file, target_file=self.target_file)
+        check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -88,8 +80,9 @@ class Arguments(InferenceArguments):
         return options if self.alignments else {**options, "token_scores": self.token_scores}
 
 
-def run(arguments: Arguments) -> None:
+def run(argv: Sequence[str] | None) -> None:
     """Load the model and score."""
+    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
     files = arguments.source_file, arguments.target_file
     corpus = ParallelText(*files, arguments.source_key, arguments.target_key)
     with arguments.processes() as state:
@@ -113,8 +106,8 @@ def lines_of_pairs(
     corpus: ParallelText, arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[str]:
     """One line per pair, in a single pass."""
-    process = (Aligner if arguments.alignments else Scorer)(model, tokenizer, **arguments.options)
-    write: Callable[[Any], str] = pharaoh_line if arguments.alignments else score_format(arguments.output_format)
-    bar = partial(progress_bar, None, unit="pair")
-    with name_lines_in_errors("stdin" if arguments.source_file == STANDARD else str(arguments.source_file)):
-        yield from map(write, process_stream(valid_pairs(corpus), process, arguments.chunk_size, bar))
+    process: Callable[..., Iterator[Any]] = alignments if arguments.alignments else score_pairs
+    write = pharaoh_line if arguments.alignments else partial(score_line, output_format=arguments.output_format)
+    with name_lines_in_errors(stream_name(arguments.source_file)):
+        results = process(model, tokenizer, valid_pairs(corpus), chunk_size=arguments.chunk_size, **arguments.options)
+        yield from map(write, results)

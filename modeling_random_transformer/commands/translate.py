@@ -15,43 +15,29 @@ interruption, and `accelerate launch` distributes the file over processes (with 
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inference.loading import load_models
-from ..inference.translation import TranslationOptions, stream_candidates
-from ..inference.translation_files import (
-    FORMATS,
-    candidate_format,
-    check_output,
-    format_all,
-    open_lines,
-    translate_file,
-)
-from ..inputs_random_transformer import drop_none, name_lines_in_errors
-from ..utils.compressed_files import check_plain_text, open_binary
-from ..utils.text import encode_lines, read_lines
-from .command_line import (
-    STANDARD,
-    InferenceArguments,
-    existing_file,
-    output_file,
-    readable_file,
-    run_verb,
-    write_output,
-)
+from ..inference.translation import TranslationOptions, translate_n_best
+from ..inference.translation_files import FORMATS, candidate_lines, open_lines, translate_file
+from ..inputs_random_transformer import name_lines_in_errors
+from ..utils.compressed_files import check_output, check_plain_text, stream_name
+from ..utils.text import encode_lines
+from .command_line import STANDARD, InferenceArguments, Parser, existing_file, run_command, write_output
 
 PROGRAM = "random-transformer translate"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Translate according to the command line. Returns the exit status, see `run_command`."""
-    return run_verb(run, Arguments, PROGRAM, __doc__, argv)
+    return run_command(partial(run, argv), PROGRAM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +64,8 @@ class Arguments(InferenceArguments):
     """
 
     sentences: list[str] = field(metadata={"positional": True, "nargs": "*"})
-    input: Path = field(default=STANDARD, metadata={"type": readable_file})
-    output: Path = field(default=STANDARD, metadata={"type": output_file})
+    input: Path = field(default=STANDARD, metadata={"type": existing_file})
+    output: Path = STANDARD
     output_format: str = field(default="text", metadata={"choices": FORMATS})
     prefix_file: Path | None = field(default=None, metadata={"type": existing_file})
     num_beams: int | None = None
@@ -95,7 +81,8 @@ class Arguments(InferenceArguments):
             raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
         if self.temperature is not None and not (self.sample and self.temperature > 0):
             raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
-        check_output(self.output, input=self.input, prefix_file=self.prefix_file)
+        check_plain_text("--input", self.input)
+        check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file)
         TranslationOptions.from_kwargs(**self.options)
 
     @property
@@ -109,16 +96,18 @@ class Arguments(InferenceArguments):
             "max_batch_tokens": self.max_tokens_per_batch,
             "max_source_tokens": self.max_source_tokens,
             "n_best": self.n_best,
-            **drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang),
+            "src_lang": self.source_lang,
+            "tgt_lang": self.target_lang,
             **(sampling if self.sample else {}),
         }
 
 
-def run(arguments: Arguments) -> None:
+def run(argv: Sequence[str] | None) -> None:
     """Load the model and translate."""
-    check_plain_text("--input", arguments.input)
+    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
     with arguments.processes() as state:
-        from_file_to_file = arguments.output != STANDARD and arguments.input.is_file()
+        files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
+        from_file_to_file = arguments.output != STANDARD and all(path.is_file() for path in files)
         if state.num_processes > 1 and not from_file_to_file:
             raise ValueError(f"--input and --output must both be files with {state.num_processes} processes.")
         model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
@@ -133,23 +122,13 @@ def run(arguments: Arguments) -> None:
 def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Translate sentences, standard input or a file to standard output or a file, in a single pass."""
     chunk_size, progress = arguments.chunk_size, None
-    name = "stdin" if arguments.input == STANDARD else str(arguments.input)
     if not arguments.sentences and arguments.input == STANDARD and sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
         chunk_size, progress = 1, False
-    in_file = nullcontext() if arguments.sentences else name_lines_in_errors(name)
-    with in_file, open_texts(arguments, name) as texts, open_lines(arguments.prefix_file) as prefixes:
-        settings = TranslationOptions.from_kwargs(**arguments.options)
-        candidates = stream_candidates(texts, model, tokenizer, settings, prefixes, chunk_size, progress)
-        write = candidate_format(arguments.output_format, settings.n_best)
-        write_output(arguments.output, encode_lines(format_all(candidates, write)))
-
-
-@contextmanager
-def open_texts(arguments: Arguments, name: str) -> Iterator[Iterable[str]]:
-    """The sentences of the command line, or the lines of the input."""
-    if arguments.sentences:
-        yield arguments.sentences
-        return
-    with open_binary(arguments.input) as file:
-        yield read_lines(file, name)
+    in_file = nullcontext() if arguments.sentences else name_lines_in_errors(stream_name(arguments.input))
+    with in_file, open_lines(arguments.input) as lines, open_lines(arguments.prefix_file) as prefixes:
+        job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
+        texts = arguments.sentences or lines or ()
+        candidates = translate_n_best(texts, model, tokenizer, **job, **arguments.options)
+        lines_to_write = candidate_lines(candidates, arguments.output_format, arguments.n_best)
+        write_output(arguments.output, encode_lines(lines_to_write))

@@ -8,7 +8,7 @@ Translation").
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..inputs_random_transformer import CHUNK_SIZE, encode_texts
 from ..pipeline_random_transformer import evaluation_mode
 from .scoring import PairModel
-from .translation import process_stream, progress_bar
+from .translation import process_stream
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -45,7 +45,7 @@ def alignments(
     Args:
         model: a model of `AutoModelForSeq2SeqLM` that returns cross-attention.
         tokenizer: its tokenizer, with offsets or with SentencePiece's marks of word boundaries.
-        pairs: sources and targets.
+        pairs: sources and targets; `None` in place of a pair gives `None`.
         layer: index of the decoder layer; negative indices count from the last layer.
         step: `"output"` for the step that predicts the target token; `"input"` for the step after it.
         chunk_size: number of pairs that are sorted by length together.
@@ -56,7 +56,7 @@ def alignments(
         ValueError: an argument or a pair is invalid, or the model is an ensemble.
     """
     aligner = Aligner(model, tokenizer, layer=layer, step=step, **options)
-    return process_stream(pairs, aligner, chunk_size, partial(progress_bar, pairs, progress, "pair"))
+    return process_stream(pairs, aligner, chunk_size, progress, length_hint(pairs), "pair")
 
 
 class Aligner(PairModel):

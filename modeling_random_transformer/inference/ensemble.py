@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..generation_random_transformer import RandomTransformerGenerationMixin
-from ..inputs_random_transformer import LanguageTags, tokenizer_languages
 
 __all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM"]
 
@@ -222,9 +221,3 @@ def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:
         prefix=getattr(members[0].config, "prefix", None),
         tie_word_embeddings=False,
     )
-
-
-def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
-    """The id of each token, and the ids of an empty text, in the first language if there are several."""
-    with LanguageTags(next(iter(tokenizer_languages(tokenizer)), None)).set(tokenizer):
-        return tokenizer.get_vocab(), tokenizer("")["input_ids"]

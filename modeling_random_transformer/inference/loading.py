@@ -14,7 +14,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     GenerationConfig,
-    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -23,9 +22,10 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
+from ..utils import read_json
 from ..utils.errors import first_line, format_names, format_value
-from ..utils.vocabulary import check_tokenizer
-from .ensemble import EnsembleForSeq2SeqLM, vocabulary
+from ..utils.vocabulary import check_tokenizer, vocabulary
+from .ensemble import EnsembleForSeq2SeqLM
 
 CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -143,12 +143,12 @@ def check_config(folder: Path) -> Any:
     """Read the configuration of a folder; `None` for an adapter without one.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is missing or damaged.
     """
     if not (folder / CONFIG).is_file() and (folder / ADAPTER).is_file():
         return None
+    model_type = read_json(folder / CONFIG).get("model_type")
     with name_file_in_errors(CONFIG):
-        model_type = PretrainedConfig.get_config_dict(folder)[0].get("model_type")
         if model_type not in CONFIG_MAPPING:
             raise ValueError(f"model_type must be an architecture of transformers, got {format_value(model_type)}.")
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)

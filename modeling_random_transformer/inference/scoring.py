@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from ..inputs_random_transformer import (
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
 from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
-from .translation import process_stream, progress_bar
+from .translation import process_stream
 
 IGNORED = -100  # the label of positions that are not scored
 LOGIT_ROWS = 512  # tokens whose logits are in memory together
@@ -62,7 +62,7 @@ def score_pairs(
     Args:
         model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
         tokenizer: its tokenizer.
-        pairs: sources and targets. A target may be empty, a source may not.
+        pairs: sources and targets. A target may be empty, a source may not. `None` in place of a pair gives `None`.
         token_scores: return `token_log_probabilities` too.
         chunk_size: number of pairs that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
@@ -73,7 +73,7 @@ def score_pairs(
             are checked immediately, pairs when they are read.
     """
     scorer = Scorer(model, tokenizer, token_scores=token_scores, **options)
-    return process_stream(pairs, scorer, chunk_size, partial(progress_bar, pairs, progress, "pair"))
+    return process_stream(pairs, scorer, chunk_size, progress, length_hint(pairs), "pair")
 
 
 class PairModel(ABC):
@@ -116,9 +116,7 @@ class PairModel(ABC):
     def process(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[Any]]]:
         """The indices of the pairs of each batch, and their results; raises a `TextError` for an invalid pair."""
 
-    def __call__(
-        self, pairs: Sequence[tuple[str, str] | None], _first: int = 0, update: Callable[[int], Any] = lambda _: None
-    ) -> list[Any]:
+    def __call__(self, pairs: Sequence[tuple[str, str] | None], _first: int, update: Callable[[int], Any]) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
         results: list[Any] = [None] * len(pairs)
         given = [(i, pair) for i, pair in enumerate(pairs) if pair is not None]

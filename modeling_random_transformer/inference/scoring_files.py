@@ -10,11 +10,11 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import EMPTY, Corpus, ParallelLine, ParallelText
-from ..inputs_random_transformer import CHUNK_SIZE, name_lines_in_errors
-from ..utils.compressed_files import STANDARD_STREAM
+from ..inputs_random_transformer import CHUNK_SIZE, drop_none, name_lines_in_errors
+from ..utils.compressed_files import check_output, stream_name
 from .alignments import Aligner, pharaoh_line
 from .scoring import PairModel, PairScore, Scorer
-from .translation_files import check_output, model_digest, open_parts
+from .translation_files import check_format, model_digest, open_parts
 
 Pair = tuple[str, str]
 
@@ -31,7 +31,7 @@ def score_file(
     progress: bool | None = None,
     **options: Any,
 ) -> None:
-    """Score parallel text; line n of the output is the score of pair n, as `score_format` writes it.
+    """Score parallel text; line n of the output is the score of pair n; see `score_line`.
 
     A pair with a blank side has no score. Other invalid lines are an error before the first score.
 
@@ -55,10 +55,11 @@ def score_file(
             different job.
         OSError: a file cannot be read or written.
     """
-    write, scorer = score_format(output_format), Scorer(model, tokenizer, **options)
+    check_format(output_format)
+    scorer = Scorer(model, tokenizer, **options)
     recorded = {"output_format": output_format, "token_scores": scorer.token_scores}
     job = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
-    write_results(corpus, output_file, scorer, write, recorded, **job)
+    write_results(corpus, output_file, scorer, partial(score_line, output_format=output_format), recorded, **job)
 
 
 def align_file(
@@ -93,8 +94,8 @@ def write_results(
     """Write one line per pair; see `score_file`. What is recorded must be the same to resume."""
 
     def describe() -> dict[str, Any]:
-        if isinstance(corpus, ParallelText):
-            check_output(output_file, source=corpus.source, target=corpus.target)
+        sides = {"source": corpus.source, "target": corpus.target} if isinstance(corpus, ParallelText) else {}
+        check_output("output_file", output_file, **sides)
         model = model_digest(process.model, process.tokenizer)
         return {"model": model, "languages": asdict(process.languages), **recorded}
 
@@ -118,35 +119,24 @@ def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
         elif line.reason == EMPTY:
             yield None
         else:
-            name = "stdin" if str(corpus) == STANDARD_STREAM else corpus
+            name = stream_name(str(corpus))
             raise ValueError(f"{name} must contain valid pairs only, but line {line.number} is {line.reason}.")
 
 
-def score_format(name: str) -> Callable[[PairScore | None], str]:
-    """The function that writes a score as one line.
+def score_line(score: PairScore | None, output_format: str) -> str:
+    """A score as one line.
 
-    `"text"`: log-probability and number of tokens, separated by a tab, then the log-probabilities of the tokens,
-    separated by spaces, if they were requested. `"jsonl"`: an object with the fields of `PairScore`.
-
-    The line of `None`, for a pair with a blank side, is empty; in JSONL, its log-probability is `null` with 0 tokens.
+    Args:
+        score: the score; `None` for a pair with a blank side.
+        output_format: `"text"` for log-probability and number of tokens, separated by a tab, then the log-probabilities
+            of the tokens, separated by spaces, if they were requested; empty for `None`. `"jsonl"` for an object with
+            the fields of `PairScore`; for `None`, the log-probability is `null` with 0 tokens.
     """
-    formats: dict[str, Callable[[PairScore | None], str]] = {"text": text_line, "jsonl": json_line}
-    if name not in formats:
-        raise ValueError(f"output_format must be one of {', '.join(formats)}, got {name!r}.")
-    return formats[name]
-
-
-def text_line(score: PairScore | None) -> str:
+    if output_format == "jsonl":
+        return json.dumps({"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score)))
     if score is None:
         return ""
     columns = [f"{score.log_probability:.6f}", str(score.tokens)]
     if score.token_log_probabilities is not None:
         columns.append(" ".join(f"{value:.6f}" for value in score.token_log_probabilities))
     return "\t".join(columns)
-
-
-def json_line(score: PairScore | None) -> str:
-    if score is None:
-        return json.dumps({"log_probability": None, "tokens": 0})
-    fields: dict[str, Any] = asdict(score)
-    return json.dumps({name: value for name, value in fields.items() if value is not None})

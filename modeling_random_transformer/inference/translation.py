@@ -1,18 +1,18 @@
 """Translation of lists and streams of texts through the pipeline."""
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import zip_longest
+from operator import length_hint
 from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import tqdm
 
 from ..inputs_random_transformer import CHUNK_SIZE, check_positive, chunks, renumber_errors
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
+from ..utils import progress_bar
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
@@ -29,7 +29,6 @@ RESERVED = (
     "return_tokens",
     "streamer",
 )
-
 
 T = TypeVar("T")
 
@@ -130,17 +129,17 @@ class Candidate:
 
 def translate_chunk(
     pipe: Seq2SeqPipeline,
-    texts: Sequence[tuple[str, str]],
     options: TranslationOptions,
-    first: int = 0,
-    update: Callable[[int], Any] = lambda _: None,
+    texts: Sequence[tuple[str, str]],
+    first: int,
+    update: Callable[[int], Any],
 ) -> list[list[Candidate]]:
     """Translate texts that are sorted by length together.
 
     Args:
         pipe: see `TranslationOptions.pipeline`.
-        texts: each text with what its translation must begin with. The translation of a blank text is `""`.
         options: the options of the pipeline.
+        texts: each text with what its translation must begin with. The translation of a blank text is `""`.
         first: index of the first text in its file or stream, from 0, for the seed.
         update: called after each batch with its number of texts.
 
@@ -220,10 +219,10 @@ def translate_stream(
     With `chunk_size=1`, each text is translated before the next is read. Arguments and errors are those of `translate`;
     arguments are checked immediately, texts when they are read.
     """
-    settings = TranslationOptions.from_kwargs(**options)
-    if settings.n_best is not None:
-        raise ValueError(f"n_best must be given to translate_n_best, got {settings.n_best}.")
-    stream = stream_candidates(texts, model, tokenizer, settings, prefixes, chunk_size, progress)
+    if (n_best := options.pop("n_best", None)) is not None:
+        raise ValueError(f"n_best must be given to translate_n_best, got {n_best}.")
+    job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
+    stream = translate_n_best(texts, model, tokenizer, n_best=None, **job, **options)
     return (candidates[0].translation for candidates in stream)
 
 
@@ -232,7 +231,7 @@ def translate_n_best(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    n_best: int,
+    n_best: int | None,
     prefixes: Iterable[str] | None = None,
     chunk_size: int = CHUNK_SIZE,
     progress: bool | None = None,
@@ -240,30 +239,14 @@ def translate_n_best(
 ) -> Iterator[list[Candidate]]:
     """`translate_stream` with the `n_best` best translations of each text and their scores, the best first.
 
-    The scores of all tokens at all steps of a batch are in memory: decrease `max_batch_tokens` if it is exceeded.
+    With `None`, there is one translation without a score. Otherwise, the scores of all tokens at all steps of a batch
+    are in memory: decrease `max_batch_tokens` if it is exceeded.
     """
-    settings = TranslationOptions.from_kwargs(n_best=n_best, **options)
-    return stream_candidates(texts, model, tokenizer, settings, prefixes, chunk_size, progress)
-
-
-def stream_candidates(
-    texts: Iterable[str],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    options: TranslationOptions,
-    prefixes: Iterable[str] | None,
-    chunk_size: int,
-    progress: bool | None,
-) -> Iterator[list[Candidate]]:
-    """`translate_n_best` with `TranslationOptions`."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-    pipe, bar = options.pipeline(model, tokenizer), partial(progress_bar, texts, progress)
-
-    def process(chunk: Sequence[tuple[str, str]], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        return translate_chunk(pipe, chunk, options, first, update)
-
-    return process_stream(with_prefixes(texts, prefixes), process, chunk_size, bar)
+    settings = TranslationOptions.from_kwargs(n_best=n_best, **options)
+    process = partial(translate_chunk, settings.pipeline(model, tokenizer), settings)
+    return process_stream(with_prefixes(texts, prefixes), process, chunk_size, progress, length_hint(texts))
 
 
 def with_prefixes(
@@ -281,7 +264,9 @@ def process_stream(
     items: Iterable[T],
     process: Callable[[Sequence[T], int, Callable[[int], Any]], list[Any]],
     chunk_size: int,
-    bar: Callable[[], Any],
+    progress: bool | None,
+    total: int,
+    unit: str = "text",
 ) -> Iterator[Any]:
     """The results of a function of chunks, lazily and in the order of the items.
 
@@ -289,29 +274,19 @@ def process_stream(
         items: texts or pairs, of which one chunk at a time is read.
         process: called with a chunk, the index of its first item and a function that counts finished items.
         chunk_size: number of items that are sorted by length together.
-        bar: makes the progress bar.
+        progress: see `progress_bar`, as for the following arguments.
+        total: the number of items; 0 if it is unknown.
+        unit: what the progress bar counts.
     """
     check_positive(chunk_size=chunk_size)
 
     def results() -> Iterator[Any]:
         first = 0
-        with bar() as shown:
+        with progress_bar(total, progress, unit) as bar:
             for chunk in chunks(items, chunk_size):
                 with renumber_errors(range(first, first + len(chunk))):
-                    found = process(chunk, first, shown.update)
+                    found = process(chunk, first, bar.update)
                 yield from found
                 first += len(chunk)
 
     return results()
-
-
-def progress_bar(items: Any, shown: bool | None = None, unit: str = "text") -> Any:
-    """A progress bar on stderr that counts items; by default after a second, or after a minute in a log file."""
-    interactive = sys.stderr.isatty()
-    return tqdm(
-        total=len(items) if isinstance(items, Sized) else None,
-        unit=unit,
-        disable=shown is False,
-        delay=0 if shown else 1 if interactive else 60,
-        mininterval=0.1 if interactive or shown else 60,
-    )

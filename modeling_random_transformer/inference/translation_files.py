@@ -23,12 +23,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..inputs_random_transformer import CHUNK_SIZE, check_positive, chunks, name_lines_in_errors, source_limit
 from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..utils import progress_bar
 from ..utils.atomic_files import write_atomically
-from ..utils.compressed_files import check_plain_text, open_binary, write_binary
+from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines, read_lines
-from .ensemble import vocabulary
-from .translation import Candidate, TranslationOptions, progress_bar, translate_chunk, with_prefixes
+from ..utils.vocabulary import vocabulary
+from .translation import Candidate, TranslationOptions, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")
 POLLING_INTERVAL = 0.1  # seconds
@@ -65,7 +66,7 @@ def translate_file(
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
         prefix_file: a file with what each translation must begin with, line by line; empty lines allow anything.
-        output_format: see `candidate_format`. With the option `n_best`, a text has several lines.
+        output_format: see `candidate_lines`. With the option `n_best`, a text has several lines.
         chunk_size: lines that are sorted by length together, and lost if the process is killed before the chunk is
             complete.
         restart: discard the parts of an earlier call.
@@ -77,8 +78,8 @@ def translate_file(
             output is being written; or the parts of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
+    check_format(output_format)
     settings = TranslationOptions.from_kwargs(**options)
-    write = candidate_format(output_format, settings.n_best)
     pipe = settings.pipeline(model, tokenizer)
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
 
@@ -88,58 +89,54 @@ def translate_file(
 
     def describe() -> dict[str, Any]:
         check_plain_text("input_file", source)
-        check_output(output_file, input_file=source, prefix_file=prefix)
+        check_output("output_file", output_file, input_file=source, prefix_file=prefix)
         return {"model": model_digest(model, tokenizer), **plain_options(pipe, settings), "format": output_format}
 
     job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
     with open_parts(output_file, read, describe, model.device, **job) as parts:
         for first, texts in parts:
             with name_lines_in_errors(str(source), first):
-                candidates = translate_chunk(pipe, texts, settings, first, parts.update)
-            parts.write(first, format_all(candidates, write, first))
+                candidates = translate_chunk(pipe, settings, texts, first, parts.update)
+            parts.write(first, candidate_lines(candidates, output_format, settings.n_best, first))
 
 
 @contextmanager
 def open_lines(path: Path | None) -> Iterator[Iterator[str] | None]:
-    """The lines of a UTF-8 file, which may be compressed; `None` without a file."""
+    """The lines of a UTF-8 file, which may be compressed, or of standard input; `None` without a file."""
     if path is None:
         yield None
         return
     with open_binary(path) as file:
-        yield read_lines(file, str(path))
+        yield read_lines(file, stream_name(path))
 
 
-def candidate_format(output_format: str, n_best: int | None) -> Callable[[int, Sequence[Candidate]], list[str]]:
-    """The function that writes the candidates of a text, with its index from 0, one per line.
-
-    `"text"`: the translation; with `n_best` as in Moses, `index ||| translation ||| score`. `"jsonl"`: an object with
-    `index`, `translation`, `tokens` (the generated tokens with special ones) and, with `n_best`, `score`.
-
-    Raises:
-        ValueError: there is no such format.
-    """
+def check_format(output_format: str) -> None:
+    """Raise a `ValueError` for a format that is not one of `FORMATS`."""
     if output_format not in FORMATS:
         raise ValueError(f"output_format must be one of {', '.join(FORMATS)}, got {output_format!r}.")
-    if output_format == "jsonl":
-        return lambda index, candidates: [json_line(index, candidate, n_best is not None) for candidate in candidates]
-    if n_best is None:
-        return lambda _, candidates: [candidate.translation for candidate in candidates]
-    return lambda index, candidates: [f"{index} ||| {each.translation} ||| {each.score:.6f}" for each in candidates]
 
 
-def json_line(index: int, candidate: Candidate, scored: bool) -> str:
-    """A candidate as a JSON object."""
-    fields: dict[str, Any] = {"index": index, "translation": candidate.translation}
-    fields |= {"score": candidate.score} if scored else {}
-    return json.dumps({**fields, "tokens": candidate.tokens}, ensure_ascii=False)
-
-
-def format_all(
-    candidates: Iterable[Sequence[Candidate]], write: Callable[[int, Sequence[Candidate]], list[str]], first: int = 0
+def candidate_lines(
+    candidates: Iterable[Sequence[Candidate]], output_format: str, n_best: int | None, first: int = 0
 ) -> Iterator[str]:
-    """The lines of the candidates of consecutive texts."""
+    """One line for each candidate of consecutive texts.
+
+    Args:
+        candidates: the candidates of each text.
+        output_format: `"text"` for the translation; with `n_best` as in Moses, `index ||| translation ||| score`.
+            `"jsonl"` for an object with `index`, `translation`, `tokens` (the generated tokens with special ones) and,
+            with `n_best`, `score`.
+        n_best: see `TranslationOptions`.
+        first: index of the first text, from 0.
+    """
     for index, alternatives in enumerate(candidates, start=first):
-        yield from write(index, alternatives)
+        for each in alternatives:
+            if output_format == "jsonl":
+                scored = {} if n_best is None else {"score": each.score}
+                fields = {"index": index, "translation": each.translation, **scored, "tokens": each.tokens}
+                yield json.dumps(fields, ensure_ascii=False)
+            else:
+                yield each.translation if n_best is None else f"{index} ||| {each.translation} ||| {each.score:.6f}"
 
 
 # What determines the output
@@ -183,13 +180,6 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     return digest.hexdigest()
 
 
-def check_output(output: str | PathLike, **inputs: Path | None) -> None:
-    """Raise a `ValueError` if the output is one of these inputs, which it would replace."""
-    for name, path in inputs.items():
-        if path is not None and Path(output).exists() and path.exists() and path.samefile(output):
-            raise ValueError(f"output_file must differ from {name}, got {str(path)!r} for both.")
-
-
 # The parts of an output
 
 
@@ -219,7 +209,7 @@ def open_parts(
         unit: what the progress bar counts.
 
     Raises:
-        ValueError: the output cannot be a file or is being written, the input changes, or the parts of an earlier call
+        ValueError: the output is being written, the input changes, or the parts of an earlier call
             belong to a different job.
         OSError: a file cannot be written.
     """
@@ -229,20 +219,17 @@ def open_parts(
 
     def check() -> tuple[dict[str, Any], list[str]]:
         parts.check()
-        inputs = {**describe(), "chunk_size": chunk_size}
-        digest, digests = hashlib.sha256(), []
-        inputs["lines"] = 0
+        inputs, digests = {**describe(), "chunk_size": chunk_size, "lines": 0}, []
         for chunk in chunks(read(), chunk_size):
             inputs["lines"] += len(chunk)
-            digests.append(hashlib.sha256(encode_items(chunk)).hexdigest())
-            digest.update(encode_items(chunk))
-        return {**inputs, "input": digest.hexdigest()}, digests
+            digests.append(digest_of(chunk))
+        return {**inputs, "input": digest_of(digests)}, digests
 
     inputs, parts.digests = call_on_main_process(check)
     with exclusive(parts.lock, f"output_file must not be in use, got {str(output)!r} with another call in progress."):
         missing = call_on_main_process(lambda: parts.begin(inputs, restart))
         parts.mine = missing[state.process_index :: state.num_processes]
-        share = range(sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in parts.mine))
+        share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in parts.mine)
         with progress_bar(share, progress if state.is_main_process else False, unit) as bar:
             parts.update = bar.update
             yield parts
@@ -258,16 +245,11 @@ class Parts:
         digests: of each chunk of the input.
         mine: the numbers of the chunks that this process has to write.
         update: counts finished items in the progress bar.
-
-    Raises:
-        ValueError: the output cannot be a file.
     """
 
     def __init__(self, output: Path, chunk_size: int, read: Callable[[], Iterator[Any]]):
         # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
-        if not self.output.parent.is_dir() or (self.output.exists() and not self.output.is_file()):
-            raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(output)!r}.")
         self.folder = self.output.with_name(f"{self.output.name}.parts")
         self.record, self.lock = self.folder / "job.json", self.folder / "job.lock"
         self.chunk_size, self.read = chunk_size, read
@@ -313,7 +295,7 @@ class Parts:
         for number, digest in enumerate(self.digests[: max(mine, default=-1) + 1]):
             chunk = list(islice(items, self.chunk_size))
             if number in mine:
-                if hashlib.sha256(encode_items(chunk)).hexdigest() != digest:
+                if digest_of(chunk) != digest:
                     raise ValueError(f"the input must not change while {self.output} is written, but has changed.")
                 yield number * self.chunk_size, chunk
 
@@ -340,9 +322,9 @@ class Parts:
             path.unlink()
 
 
-def encode_items(items: Sequence[Any]) -> bytes:
-    """Items as lines of JSON, for a digest."""
-    return b"".join(json.dumps(item).encode() + b"\n" for item in items)
+def digest_of(items: Sequence[Any]) -> str:
+    """A digest of values of JSON."""
+    return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
 def process_state(device: Any) -> Any:

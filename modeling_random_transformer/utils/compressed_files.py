@@ -26,6 +26,11 @@ def is_standard_stream(path: str | PathLike) -> bool:
     return os.fspath(path) == STANDARD_STREAM
 
 
+def stream_name(path: str | PathLike) -> str:
+    """The name of an input in errors."""
+    return "stdin" if is_standard_stream(path) else os.fspath(path)
+
+
 def is_readable(path: str | PathLike) -> bool:
     """Whether a path is `-` or exists and is not a folder: a file or a pipe."""
     return is_standard_stream(path) or (Path(path).exists() and not Path(path).is_dir())
@@ -39,6 +44,27 @@ def check_readable(name: str, path: str | PathLike) -> None:
     """
     if not is_readable(path):
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
+
+
+def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None:
+    """Check the path of an output.
+
+    Args:
+        name: name of the argument, for errors.
+        path: a file, new or not, or `-`.
+        **inputs: files that the output would replace, by the names of their arguments.
+
+    Raises:
+        ValueError: the path is a folder or another special file, its folder does not exist, or it is one of the inputs.
+    """
+    if is_standard_stream(path):
+        return
+    real = Path(os.path.realpath(path))
+    if not real.parent.is_dir() or (real.exists() and not real.is_file()):
+        raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
+    for other, given in inputs.items():
+        if given is not None and given.exists() and real.exists() and given.samefile(real):
+            raise ValueError(f"{name} must differ from {other}, got {str(given)!r} for both.")
 
 
 def uncompressed_suffix(path: str | PathLike) -> str:

@@ -1,8 +1,9 @@
-"""Checks that a tokenizer matches the vocabulary of a model."""
+"""The vocabulary of a tokenizer, and checks that it matches that of a model."""
 
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..inputs_random_transformer import LanguageTags, tokenizer_languages
 
 # Toolkits pad the embedding to a multiple of 8, 64 or 128 rows; a larger difference means another vocabulary.
 ROUNDED_TO = 128
@@ -23,3 +24,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransforme
     tokens, rows = len(tokenizer), config.vocab_size
     if tokens > rows or (config.share_embeddings and not fits_embedding(tokens, rows)):
         raise ValueError(f"tokenizer must match the model's vocab_size={rows}, got {tokens} tokens.")
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
+    """The id of each token, and the ids of an empty text, in the first language if there are several."""
+    with LanguageTags(next(iter(tokenizer_languages(tokenizer)), None)).set(tokenizer):
+        return tokenizer.get_vocab(), tokenizer("")["input_ids"]

@@ -17,7 +17,7 @@ from modeling_random_transformer.inference import (
     translate_stream,
 )
 from modeling_random_transformer.inference import translation_files as files
-from modeling_random_transformer.inference.translation_files import candidate_format
+from modeling_random_transformer.inference.translation_files import candidate_lines, check_format
 from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
 from tests.helpers.translation import random_translator, some_texts
 
@@ -207,8 +207,7 @@ class TestFiles:
         source.write_text("\n".join(TEXTS))
         prefixes.write_text("\n".join(PREFIXES))
         candidates = translate_n_best(TEXTS, model, tokenizer, n_best=2, prefixes=PREFIXES, chunk_size=4, **SHORT)
-        write = candidate_format(output_format, 2)
-        expected = [line for index, alternatives in enumerate(candidates) for line in write(index, alternatives)]
+        expected = list(candidate_lines(candidates, output_format, 2))
 
         options = {"n_best": 2, "prefix_file": prefixes, "output_format": output_format, "chunk_size": 4, **SHORT}
         original, calls = files.translate_chunk, []
@@ -240,19 +239,20 @@ class TestFiles:
 
     def test_formats(self):
         candidates = [Candidate("año", -0.5, ["<s>", "año", "</s>"]), Candidate("b", -1.25)]
-        assert candidate_format("text", None)(0, candidates[:1]) == ["año"]
-        assert candidate_format("text", 2)(7, candidates) == ["7 ||| año ||| -0.500000", "7 ||| b ||| -1.250000"]
-        assert candidate_format("jsonl", None)(0, candidates[:1]) == [
+        assert list(candidate_lines([candidates[:1]], "text", None)) == ["año"]
+        moses = ["7 ||| año ||| -0.500000", "7 ||| b ||| -1.250000"]
+        assert list(candidate_lines([candidates], "text", 2, 7)) == moses
+        assert list(candidate_lines([candidates[:1]], "jsonl", None)) == [
             '{"index": 0, "translation": "año", "tokens": ["<s>", "año", "</s>"]}'
         ]
-        assert json.loads(candidate_format("jsonl", 2)(7, candidates)[1]) == {
+        assert json.loads(list(candidate_lines([candidates], "jsonl", 2, 7))[1]) == {
             "index": 7,
             "translation": "b",
             "score": -1.25,
             "tokens": [],
         }
         with pytest.raises(ValueError, match="output_format must be one of text, jsonl, got 'xml'"):
-            candidate_format("xml", None)
+            check_format("xml")
 
 
 @pytest.mark.usefixtures("_reset_accelerate")

@@ -15,6 +15,7 @@ from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
 from modeling_random_transformer.inference import scoring_files as files
 from modeling_random_transformer.inference.scoring import Scorer
+from modeling_random_transformer.inference.scoring_files import score_line
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.models import EOS, PAD
 from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
@@ -94,7 +95,7 @@ def test_languages_of_a_model_of_several_languages(tmp_path):
             assert score.tokens == terms.shape[1]
         by_language[target] = scores
         score_file(write_pairs(tmp_path), tmp_path / "scores.txt", model, tokenizer, **codes)
-        assert (tmp_path / "scores.txt").read_text().splitlines() == list(map(files.text_line, scores))
+        assert (tmp_path / "scores.txt").read_text().splitlines() == [score_line(score, "text") for score in scores]
         assert len(list(alignments(model, tokenizer, PAIRS, **codes))) == len(PAIRS)
     assert by_language["es"] != by_language["fr"]
 
@@ -157,7 +158,7 @@ def write_pairs(folder, pairs=PAIRS):
 class TestFiles:
     def test_interrupted_scoring_resumes(self, model, tokenizer, tmp_path, monkeypatch):
         corpus = write_pairs(tmp_path)
-        expected = [files.text_line(score) for score in score_pairs(model, tokenizer, PAIRS, chunk_size=7)]
+        expected = [score_line(score, "text") for score in score_pairs(model, tokenizer, PAIRS, chunk_size=7)]
         calls = []
 
         class Interrupted(Scorer):
@@ -188,7 +189,7 @@ class TestFiles:
     @pytest.mark.parametrize("chunk_size", [2, 9])
     def test_pairs_with_a_blank_side_have_an_empty_line(self, model, tokenizer, tmp_path, chunk_size):
         corpus = write_pairs(tmp_path, [("", ""), *PAIRS[:2], ("a", " "), PAIRS[2], ("", "b")])
-        expected = [files.text_line(score) for score in score_pairs(model, tokenizer, PAIRS[:3])]
+        expected = [score_line(score, "text") for score in score_pairs(model, tokenizer, PAIRS[:3])]
         output = tmp_path / "out.txt"
         score_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
         assert output.read_text().split("\n") == ["", *expected[:2], "", expected[2], "", ""]
@@ -216,10 +217,8 @@ class TestFiles:
 
     def test_formats(self):
         score = PairScore(-1.5, 2, [-1.0, -0.5])
-        assert files.text_line(score) == "-1.500000\t2\t-1.000000 -0.500000"
-        assert json.loads(files.json_line(PairScore(-1.5, 2))) == {"log_probability": -1.5, "tokens": 2}
-        with pytest.raises(ValueError, match="output_format must be one of text, jsonl, got 'xml'"):
-            files.score_format("xml")
+        assert score_line(score, "text") == "-1.500000\t2\t-1.000000 -0.500000"
+        assert json.loads(score_line(PairScore(-1.5, 2), "jsonl")) == {"log_probability": -1.5, "tokens": 2}
 
 
 @pytest.fixture(scope="module")
