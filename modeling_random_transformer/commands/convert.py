@@ -11,9 +11,11 @@ or fairseq. `random-transformer convert FORMAT --help` lists the arguments of a 
 weight was converted. Exit status: 0 on success; 2 if the checkpoint cannot be converted. No code in a file is executed.
 """
 
-import argparse
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,117 +28,169 @@ from ..conversion import (
     convert_marian_npz,
     convert_torch_transformer,
 )
-from ..conversion.pytorch import TOKEN_IDS
-from .command_line import Parser, run_command
+from ..inputs_random_transformer import drop_none
+from .command_line import Parser, run_verb
 
 PROGRAM = "random-transformer convert"
-MARIAN_HELP = "Convert a folder of MarianMT, such as a model of OPUS-MT."
-MARIAN_NPZ_HELP = """Convert a model of Marian in its own format, with its vocabularies and SentencePiece models.
-
-Files that are not given are found next to the model.
-"""
-ARCHIVE_HELP = "Convert the model in an archive of OPUS-MT (.npz) or fairseq (.pt), with its vocabularies."
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-TORCH_HELP = """Convert a checkpoint that contains an nn.Transformer.
-
-    random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --prefix transformer. \\
-        --embedding src_tok_emb.embedding.weight tgt_tok_emb.embedding.weight --output_layer generator \\
-        --positions positional_encoding.pos_embedding --scale_embedding \\
-        --pad_token_id 1 --bos_token_id 2 --eos_token_id 3 --decoder_start_token_id 2
-
-These are the names of PyTorch's translation tutorial.
-"""
-FAIRSEQ_HELP = """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
-
-If no file is given, those next to the checkpoint are used.
-"""
+POSITIONAL = {"positional": True}
+NAME, NAMES, FILES = ({"metavar": "NAME"}, {"nargs": "+", "metavar": "NAME"}, {"nargs": "+", "metavar": "FILE"})
+ID = {"type": int, "metavar": "ID"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert a checkpoint whose format is the first argument, or an archive. Returns the exit status."""
-    args = vars(parse_arguments(sys.argv[1:] if argv is None else argv))
-    program, convert = args.pop("program"), args.pop("convert")
-    args.pop("format", None)
-    return run_command(lambda: run(convert, args), program)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0].lower().endswith(ARCHIVE_SUFFIXES):
+        return convert_by(convert_archive, ArchiveArguments, PROGRAM, argv)
+    if not argv or argv[0] not in FORMATS:  # help, or an error
+        parser = Parser(PROGRAM, __doc__)
+        parser.add_argument("format", choices=FORMATS, help="the format of the checkpoint")
+        parser.parse_args(argv[:1])
+    return convert_by(*FORMATS[argv[0]], f"{PROGRAM} {argv[0]}", argv[1:])
 
 
-def run(convert: Callable[..., Any], args: dict[str, Any]) -> None:
+def convert_by(convert: Callable[..., Any], options: type, program: str, argv: Sequence[str]) -> int:
+    """Convert by a function, whose arguments are the fields of a dataclass. Returns the exit status."""
+    description = inspect.cleandoc(options.__doc__ or "").partition("\n\nArgs:")[0]
+    return run_verb(partial(run, convert), options, program, description, argv)
+
+
+def run(convert: Callable[..., Any], arguments: Any) -> None:
     """Convert, and print the report."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    print(convert(**args))
+    print(convert(**drop_none(**vars(arguments))))
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line: the function `convert` and its arguments; those that are not given are absent."""
-    if argv and argv[0].lower().endswith(ARCHIVE_SUFFIXES):
-        parser = Parser(PROGRAM, ARCHIVE_HELP, argument_default=argparse.SUPPRESS)
-        parser.add_argument("archive", type=Path, help="a zip or tar archive")
-        parser.add_argument("output", type=Path, help="a new or empty folder")
-        text = "name of the model in the archive (default: the first in alphabetical order)"
-        parser.add_argument("--model", metavar="NAME", help=text)
-        parser.set_defaults(convert=convert_archive, program=PROGRAM)
-        return parser.parse_args(argv)
-    parser = Parser(PROGRAM, __doc__)
-    formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
-    for name, (convert, text, add_arguments) in FORMATS.items():
-        of_format = formats.add_parser(name, description=text, argument_default=argparse.SUPPRESS)
-        of_format.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="a new or empty folder")
-        of_format.set_defaults(convert=convert, program=of_format.prog)
-        add_arguments(of_format)
-    return parser.parse_args(argv)
+@dataclass(frozen=True)
+class ArchiveArguments:
+    """Convert the model in an archive of OPUS-MT (.npz) or fairseq (.pt), with its vocabularies.
+
+    Args:
+        archive: a zip or tar archive
+        output: a new or empty folder
+        model: name of the model in the archive (default: the first in alphabetical order)
+    """
+
+    archive: Path = field(metadata=POSITIONAL)
+    output: Path = field(metadata=POSITIONAL)
+    model: str | None = field(default=None, metadata=NAME)
 
 
-def add_marian_arguments(parser: Parser) -> None:
-    parser.add_argument("folder", type=Path, help="config.json, weights and the tokenizer's files")
+@dataclass(frozen=True, kw_only=True)
+class FormatArguments:
+    """The arguments of all formats.
+
+    Args:
+        output: a new or empty folder
+    """
+
+    output: Path = field(metadata={"metavar": "FOLDER"})
 
 
-def add_marian_npz_arguments(parser: Parser) -> None:
-    parser.add_argument("model", type=Path, help="a .npz file, or a folder with one")
-    for name, text in (
-        ("vocabs", "vocabulary, or those of source and target: .yml files or SentencePiece models (.spm)"),
-        ("spm", "SentencePiece models of source and target, or one for both, for vocabularies in .yml files"),
-    ):
-        parser.add_argument(f"--{name}", type=Path, nargs="+", metavar="FILE", help=text)
+@dataclass(frozen=True, kw_only=True)
+class MarianArguments(FormatArguments):
+    """Convert a folder of MarianMT, such as a model of OPUS-MT.
+
+    Args:
+        folder: config.json, weights and the tokenizer's files
+    """
+
+    folder: Path = field(metadata=POSITIONAL)
 
 
-def add_torch_arguments(parser: Parser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="a .pt or .safetensors file with a state dict")
-    parser.add_argument("--num_heads", type=int, required=True, metavar="N", help="number of attention heads")
-    text = "name of the shared embedding, or of the source and target embeddings"
-    parser.add_argument("--embedding", nargs="+", required=True, metavar="NAME", help=text)
-    text = "name of the output layer (default: tied to the target's embedding)"
-    parser.add_argument("--output_layer", metavar="NAME", help=text)
-    text = "none (the default), sinusoidal, concatenated, or the names of one or two tables"
-    parser.add_argument("--positions", nargs="+", metavar="NAME", help=text)
-    parser.add_argument("--prefix", help="prefix of the nn.Transformer's names, such as transformer.")
-    parser.add_argument("--key", help="key of the state dict, if the file contains other objects too")
-    parser.add_argument("--ignore", nargs="+", metavar="NAME", help="weights that are not converted")
-    parser.add_argument("--scale_embedding", action="store_true", help="multiply embeddings by sqrt(d_model)")
-    parser.add_argument("--norm_first", action="store_true", help="the model uses pre-norm")
-    parser.add_argument("--activation", choices=("relu", "gelu"), help="activation (default: relu)")
-    text = "epsilon of the layer norms (default: 1e-05)"
-    parser.add_argument("--layer_norm_eps", type=float, metavar="EPS", help=text)
-    for name in TOKEN_IDS:
-        parser.add_argument(f"--{name}", type=int, metavar="ID")
+@dataclass(frozen=True, kw_only=True)
+class MarianNpzArguments(FormatArguments):
+    """Convert a model of Marian in its own format, with its vocabularies and SentencePiece models.
+
+    Files that are not given are found next to the model.
+
+    Args:
+        model: a .npz file, or a folder with one
+        vocabs: vocabulary, or those of source and target: .yml files or SentencePiece models (.spm)
+        spm: SentencePiece models of source and target, or one for both, for vocabularies in .yml files
+    """
+
+    model: Path = field(metadata=POSITIONAL)
+    vocabs: list[Path] | None = field(default=None, metadata=FILES)
+    spm: list[Path] | None = field(default=None, metadata=FILES)
 
 
-def add_fairseq_arguments(parser: Parser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="checkpoint, a .pt file")
-    for name, text in {
-        "source_dict": "dictionary of the source, dict.<language>.txt",
-        "target_dict": "dictionary of the target (default: that of the source)",
-        "source_codes": "BPE codes of subword-nmt or fastBPE",
-        "target_codes": "BPE codes of the target (default: those of the source)",
-    }.items():
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=text)
-    text = "number of attention heads, if the checkpoint does not store it"
-    parser.add_argument("--num_heads", type=int, metavar="N", help=text)
+@dataclass(frozen=True, kw_only=True)
+class TorchArguments(FormatArguments):
+    """Convert a checkpoint that contains an nn.Transformer.
+
+        random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --prefix transformer. \\
+            --embedding src_tok_emb.embedding.weight tgt_tok_emb.embedding.weight --output_layer generator \\
+            --positions positional_encoding.pos_embedding --scale_embedding \\
+            --pad_token_id 1 --bos_token_id 2 --eos_token_id 3 --decoder_start_token_id 2
+
+    These are the names of PyTorch's translation tutorial.
+
+    Args:
+        checkpoint: a .pt or .safetensors file with a state dict
+        num_heads: number of attention heads
+        embedding: name of the shared embedding, or of the source and target embeddings
+        output_layer: name of the output layer (default: tied to the target's embedding)
+        positions: none (the default), sinusoidal, concatenated, or the names of one or two tables
+        prefix: prefix of the nn.Transformer's names, such as transformer.
+        key: key of the state dict, if the file contains other objects too
+        ignore: weights that are not converted
+        scale_embedding: multiply embeddings by sqrt(d_model)
+        norm_first: the model uses pre-norm
+        activation: activation (default: relu)
+        layer_norm_eps: epsilon of the layer norms (default: 1e-05)
+        pad_token_id: id of the padding
+        bos_token_id: id of the token that starts a text
+        eos_token_id: id of the token that ends a text
+        decoder_start_token_id: id of the decoder's first input
+    """
+
+    checkpoint: Path = field(metadata=POSITIONAL)
+    num_heads: int
+    embedding: list[str] = field(metadata=NAMES)
+    output_layer: str | None = field(default=None, metadata=NAME)
+    positions: list[str] | None = field(default=None, metadata=NAMES)
+    prefix: str | None = None
+    key: str | None = None
+    ignore: list[str] | None = field(default=None, metadata=NAMES)
+    scale_embedding: bool = False
+    norm_first: bool = False
+    activation: str | None = field(default=None, metadata={"choices": ("relu", "gelu")})
+    layer_norm_eps: float | None = None
+    pad_token_id: int | None = field(default=None, metadata=ID)
+    bos_token_id: int | None = field(default=None, metadata=ID)
+    eos_token_id: int | None = field(default=None, metadata=ID)
+    decoder_start_token_id: int | None = field(default=None, metadata=ID)
 
 
-FORMATS: dict[str, tuple[Callable[..., Any], str, Callable[[Parser], None]]] = {
-    "marian": (convert_marian, MARIAN_HELP, add_marian_arguments),
-    "marian-npz": (convert_marian_npz, MARIAN_NPZ_HELP, add_marian_npz_arguments),
-    "torch": (convert_torch_transformer, TORCH_HELP, add_torch_arguments),
-    "fairseq": (convert_fairseq, FAIRSEQ_HELP, add_fairseq_arguments),
+@dataclass(frozen=True, kw_only=True)
+class FairseqArguments(FormatArguments):
+    """Convert a checkpoint of fairseq's `transformer`, with its dictionaries and BPE codes.
+
+    If no file is given, those next to the checkpoint are used.
+
+    Args:
+        checkpoint: checkpoint, a .pt file
+        source_dict: dictionary of the source, dict.<language>.txt
+        target_dict: dictionary of the target (default: that of the source)
+        source_codes: BPE codes of subword-nmt or fastBPE
+        target_codes: BPE codes of the target (default: those of the source)
+        num_heads: number of attention heads, if the checkpoint does not store it
+    """
+
+    checkpoint: Path = field(metadata=POSITIONAL)
+    source_dict: Path | None = None
+    target_dict: Path | None = None
+    source_codes: Path | None = None
+    target_codes: Path | None = None
+    num_heads: int | None = None
+
+
+FORMATS: dict[str, tuple[Callable[..., Any], type]] = {
+    "marian": (convert_marian, MarianArguments),
+    "marian-npz": (convert_marian_npz, MarianNpzArguments),
+    "torch": (convert_torch_transformer, TorchArguments),
+    "fairseq": (convert_fairseq, FairseqArguments),
 }

@@ -91,6 +91,7 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
             report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output)
         except ValueError as error:
             raise ValueError(str(error).replace(scratch, str(archive))) from error
+    report.origin = report.origin.replace(scratch, str(archive))
     report.notes.insert(0, f"Read from the archive: {format_names(map(str, needed), len(needed))}.")
     if others:
         names = format_names(map(str, others))

@@ -50,7 +50,7 @@ def map_embeddings(
         unk_token_id: the id of the unknown token, which is the same in the original.
 
     Raises:
-        ValueError: a weight is missing or has the wrong shape.
+        ValueError: a weight is missing or has the wrong shape, or `rows` do not match it.
     """
     source_table = mapper.pop(source, dims=2)
     target_table = source_table if target is None else mapper.pop(target, dims=2)
@@ -61,6 +61,8 @@ def map_embeddings(
             "with rows of zeros. Ids outside the target vocabulary have a probability of 0."
         )
     source_rows, target_rows = rows or pad_rows(len(source_table), tokens)
+    for name, table, used in ((source, source_table, source_rows), (target or source, target_table, target_rows)):
+        check_row_count(mapper, name, table, max(used) + 1)
     mapper.set(SHARED if target is None else SOURCE, select_rows(source_table, source_rows), source)
     if target is not None:
         mapper.set(TARGET, select_rows(target_table, target_rows), target)
@@ -106,7 +108,7 @@ def set_output_bias(
 def check_row_count(mapper: StateDictMapper, name: str, weight: Tensor, tokens: int) -> None:
     if len(weight) != tokens:
         raise ValueError(
-            f"{name} of {mapper.origin} must have as many rows as the decoder's vocabulary has tokens, {tokens}, "
+            f"{name} of {mapper.origin} must have as many rows as its vocabulary has tokens, {tokens}, "
             f"got {len(weight)}."
         )
 

@@ -14,9 +14,9 @@ from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, printable
 from .embeddings import Rows, learn_positions, map_embeddings
 from .fairseq_tokenizer import UNK, FairseqTokenizer, fairseq_tokenizer
-from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, Kind, Option, invalid, one_of, read_options
+from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, invalid, one_of, read_options
 from .untrusted import is_hidden, is_state_dict, read_checkpoint
-from .weights import STACKS, ConversionReport, NameTable, StateDictMapper, projections
+from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
 
 PAD, EOS = 1, 2  # fairseq's <pad> and </s>; <s> is 0
 FIRST_POSITION = PAD + 1
@@ -25,7 +25,7 @@ NAMES: NameTable = {
     "{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
     "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
     # Old checkpoints: one matrix for queries, keys and values, and numbered norms.
-    "{stack}.layers.{i}.{attention}.in_proj_{p}": projections("model.{stack}.layers.{i}.{attention}"),
+    "{stack}.layers.{i}.{attention}.in_proj_{p}": "model.{stack}.layers.{i}.{attention}.{qkv}_proj.{p}",
     "{stack}.layers.{i}.layer_norms.0.{p}": "model.{stack}.layers.{i}.self_attn_layer_norm.{p}",
     "encoder.layers.{i}.layer_norms.1.{p}": "model.encoder.layers.{i}.final_layer_norm.{p}",
     "decoder.layers.{i}.layer_norms.1.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
@@ -77,7 +77,7 @@ OPTIONS = (
     Option("dropout", RATE, 0.1, ("dropout",)),
     Option("attention_dropout", RATE, 0.0, ("attention_dropout",)),
     Option("activation_dropout", RATE, 0.0, ("activation_dropout",)),
-    *(Option(f"{stack}_layerdrop", RATE, 0.0) for stack in STACKS),
+    *(Option(f"{stack}_layerdrop", TRAINING, 0.0) for stack in STACKS),
     Option("max_source_positions", SIZE, DEFAULT_POSITIONS),
     Option("max_target_positions", SIZE, DEFAULT_POSITIONS),
 )
@@ -119,7 +119,8 @@ def from_fairseq(
 
     Raises:
         ValueError: the file is damaged, is not a fairseq checkpoint or requires executing code; or an option or a
-            weight has no counterpart in this model. The message names it.
+            weight has no counterpart in this model, or a dictionary and its embedding differ in size. The message
+            names it.
     """
     origin = "the fairseq checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
     content = checkpoint if isinstance(checkpoint, Mapping) else read_checkpoint(checkpoint)
@@ -152,18 +153,18 @@ def convert_fairseq(
         num_heads: number of attention heads, if the checkpoint does not store it.
 
     Raises:
-        ValueError: see `from_fairseq` and `fairseq_tokenizer`; or a dictionary and its embedding differ in size, or it
-            is ambiguous which files to use. In this case, nothing is written.
+        ValueError: see `from_fairseq` and `fairseq_tokenizer`; or it is ambiguous which files to use. In this case,
+            nothing is written.
     """
     path = Path(checkpoint)
     content = read_checkpoint(path)
     options = read_stored(content, str(path), num_heads)
-    given = {"source_dict": source_dict, "target_dict": target_dict}
-    given |= {"source_codes": source_codes, "target_codes": target_codes}
+    given = {"dictionary": source_dict, "target_dictionary": target_dict}
+    given |= {"codes": source_codes, "target_codes": target_codes}
     if source_dict is None and any(given.values()):
         raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
     files = given if source_dict else find_files(path.parent, read_languages(content))
-    made = build_tokenizer(files, content["model"], options) if files else None
+    made = fairseq_tokenizer(**files, model_max_length=options["max_source_positions"]) if files else None
     with new_folder(output) as temporary:
         ids = (made.source_ids, made.target_ids) if made else None
         model, report = convert_weights(content, options, str(path), ids)
@@ -210,7 +211,7 @@ def convert_weights(
     content: Mapping[str, Any], options: Mapping[str, Any], origin: str, ids: Rows | None
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
-    mapper = StateDictMapper(origin, content["model"], title="fairseq transformer")
+    mapper = StateDictMapper(origin, content["model"])
     # Only pre-norm models have final norms, except old ones.
     mapper.derive_sizes("fc1", "layer_norm" if options["encoder_normalize_before"] == "pre" else None)
     mapper.derive_options(OPTIONS, options)
@@ -218,8 +219,6 @@ def convert_weights(
     special = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "decoder_start_token_id": EOS}
     mapper.derive_config("fairseq's dictionary; its decoder starts from </s>", **special)
     for stack in STACKS:
-        if rate := options[f"{stack}_layerdrop"]:
-            mapper.report.notes.append(f"{stack}_layerdrop={rate} affects training only and was dropped.")
         buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
         mapper.ignore(buffers, "buffers of sinusoids, which are computed")
         mapper.ignore([f"{stack}.version"], "format version")
@@ -269,33 +268,13 @@ def drop_equal(mapper: StateDictMapper, option: str, first: str, second: str) ->
     mapper.ignore([second], f"equal to {first}")
 
 
-def build_tokenizer(
-    files: Mapping[str, Any], weights: Mapping[str, Tensor], options: Mapping[str, Any]
-) -> FairseqTokenizer:
-    """Build the tokenizer. Raise a `ValueError` unless a dictionary has a token for each row of its embedding."""
-    source, target = files["source_dict"], files["target_dict"]
-    codes = {"codes": files.get("source_codes"), "target_codes": files.get("target_codes")}
-    made = fairseq_tokenizer(
-        source, model_max_length=options["max_source_positions"], target_dictionary=target, **codes
-    )
-    for stack, dictionary, tokens in zip(STACKS, (source, target or source), made.sizes, strict=True):
-        table = weights.get(f"{stack}.embed_tokens.weight")
-        if table is not None and table.dim() and len(table) != tokens:
-            raise ValueError(
-                f"{dictionary} must have a token for each row of the {stack}'s embedding, {len(table)}, "
-                f"got {tokens} with the 4 special tokens."
-            )
-    return made
-
-
 def note_tokenizer(made: FairseqTokenizer, report: ConversionReport) -> None:
     """Add notes about the tokenizer."""
     if "target_merges" in made.tokenizer.init_kwargs:
         report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
     report.notes.append(
-        f"The vocabulary of {len(made.source_ids)} ids joins {made.sizes[0]} source and {made.sizes[1]} target tokens "
-        "and intermediate BPE pieces. A token that is missing from a dictionary has the embedding of <unk> there, and "
-        "a lower logit than <unk>."
+        f"The vocabulary of {len(made.source_ids)} ids joins source and target tokens and intermediate BPE pieces. A "
+        "token that is missing from a dictionary has the embedding of <unk> there, and a lower logit than <unk>."
     )
     split = "splits at spaces" if made.segments else "has no codes, so texts must already be segmented (hel@@ lo)"
     report.notes.append(f"The tokenizer {split}: prepare texts as the training data.")
@@ -312,7 +291,7 @@ def read_languages(content: Mapping[str, Any]) -> Languages | None:
 
 
 def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
-    """The arguments of `convert_fairseq` for the files in a folder; none if there is no dictionary.
+    """The arguments of `fairseq_tokenizer` for the files in a folder; none if there is no dictionary.
 
     Raises:
         ValueError: it is ambiguous which dictionary or which codes to use.
@@ -321,9 +300,8 @@ def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
     dictionaries = {match["language"]: path for path in files if (match := DICTIONARY.fullmatch(path.name))}
     if not dictionaries:
         return {}
-    found = dict(
-        zip(("source_dict", "target_dict"), choose(folder, DICTIONARIES, dictionaries, languages), strict=True)
-    )
+    source, target = choose(folder, DICTIONARIES, dictionaries, languages)
+    found = {"dictionary": source, "target_dictionary": target}
     codes = {path.name: path for path in files if CODES.fullmatch(path.name)}
     if languages and len(codes) > 1:  # such as bpecodes.de, or de.codes
         parts = {path: re.split(r"[._-]", name) for name, path in codes.items()}
@@ -331,7 +309,7 @@ def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
     elif not codes:
         return found
     source, target = choose(folder, "BPE codes", codes, languages)
-    return {**found, "source_codes": source, "target_codes": target}
+    return {**found, "codes": source, "target_codes": target}
 
 
 def choose(folder: Path, kind: str, files: Mapping[str, Path], languages: Languages | None) -> tuple[Path, Path]:

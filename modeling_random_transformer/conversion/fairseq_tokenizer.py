@@ -40,11 +40,6 @@ class FairseqTokenizer:
     target_ids: list[int]
     segments: bool
 
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """The sizes of the source and the target dictionary, including the 4 special tokens."""
-        return max(self.source_ids) + 1, max(self.target_ids) + 1
-
 
 def fairseq_tokenizer(
     dictionary: str | Path,
@@ -70,8 +65,8 @@ def fairseq_tokenizer(
     if codes is None and target_codes is not None:
         raise ValueError(f"target_codes must be given together with source codes, got only {target_codes}.")
     merges = [read_codes(Path(file)) for file in (codes, target_codes) if file is not None]
-    source = read_tokens(Path(dictionary), bool(merges))
-    target = source if target_dictionary is None else read_tokens(Path(target_dictionary), bool(merges))
+    source = read_dictionary(Path(dictionary), bool(merges))
+    target = source if target_dictionary is None else read_dictionary(Path(target_dictionary), bool(merges))
     pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
     vocabulary = {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
     backend = bpe_tokenizer(vocabulary, merges[0]) if merges else whitespace_tokenizer(vocabulary)
@@ -81,21 +76,6 @@ def fairseq_tokenizer(
         target_ids=[target.get(token, UNK) for token in vocabulary],
         segments=bool(merges),
     )
-
-
-def read_tokens(path: Path, as_pieces: bool) -> dict[str, int]:
-    """The ids of a dictionary's tokens; `as_pieces` converts the tokens to BPE pieces.
-
-    Raises:
-        ValueError: see `read_dictionary`; or two tokens are the same piece.
-    """
-    ids = read_dictionary(path)
-    if not as_pieces:
-        return ids
-    pieces = {piece_of(token): i for token, i in ids.items()}
-    if len(pieces) < len(ids):
-        raise ValueError(f"{path} must have tokens that are distinct BPE pieces, but two are the same.")
-    return pieces
 
 
 def fast_tokenizer(backend: Tokenizer, model_max_length: int, target_merges: Merges) -> PreTrainedTokenizerBase:
@@ -119,11 +99,15 @@ def fast_tokenizer(backend: Tokenizer, model_max_length: int, target_merges: Mer
     )
 
 
-def read_dictionary(path: Path) -> dict[str, int]:
+def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
     """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
 
+    Args:
+        path: the dictionary.
+        as_pieces: convert the tokens to BPE pieces.
+
     Raises:
-        ValueError: a line has a wrong format, or a token is repeated.
+        ValueError: a line has a wrong format, or a token or piece is repeated.
     """
     ids = {token: i for i, token in enumerate(SPECIAL_TOKENS.values())}
     for number, line in numbered_lines(path):
@@ -132,6 +116,7 @@ def read_dictionary(path: Path) -> dict[str, int]:
             raise ValueError(
                 f"{path} must have a token and its count on each line, got {format_value(line)} on line {number}."
             )
+        token = piece_of(token) if as_pieces else token
         if token in ids:
             raise ValueError(f"{path} must have each token once, got {format_value(token)} again on line {number}.")
         ids[token] = len(ids)

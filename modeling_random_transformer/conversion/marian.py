@@ -1,6 +1,5 @@
 """Converts MarianMT models, such as those of OPUS-MT: the model, and a folder with the tokenizer's files."""
 
-import copy
 import json
 import shutil
 from collections.abc import Mapping
@@ -18,9 +17,9 @@ from ..utils import read_json
 from ..utils.atomic_files import new_folder
 from ..utils.errors import first_line, format_names, format_value
 from .embeddings import check_ids, map_embeddings, map_position_tables
-from .options import DEPTH, OFF, SIZE, Kind, Option, read_options
+from .options import DEPTH, OFF, SIZE, TRAINING, Kind, Option, read_options
 from .untrusted import is_state_dict, read_checkpoint
-from .weights import ConversionReport, NameTable, StateDictMapper
+from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
 
 NAMES: NameTable = {"model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}"}
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
@@ -30,9 +29,10 @@ OPTIONS = (
     Option(
         "activation_function", Kind("a name in ACT2FN", lambda name: name in ACT2FN), fields=("activation_function",)
     ),
-    *(Option(name, DEPTH, fields=(name,)) for name in ("encoder_layers", "decoder_layers")),
+    *(Option(f"{stack}_layers", DEPTH, fields=(f"{stack}_layers",)) for stack in STACKS),
     Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
     Option("encoder_ffn_dim", SIZE, fields=("d_ff",)),
+    *(Option(f"{stack}_layerdrop", TRAINING, 0.0) for stack in STACKS),
 )
 SAME = (
     ("decoder_attention_heads", "encoder_attention_heads"),
@@ -79,14 +79,11 @@ def from_marian(
         raise ValueError(f"marian must be a folder or a MarianMTModel, got {type(marian).__name__}.")
     config = marian.config
     options = read_options(config.to_dict(), OPTIONS, SAME)
-    mapper = StateDictMapper("the Marian model", marian.state_dict(), title="MarianMTModel")
+    mapper = StateDictMapper("the Marian model", marian.state_dict())
     mapper.derive_options(OPTIONS, options)
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config("MarianMTModel", norm_order="post", layer_norm_eps=1e-5)
-    for name in ("encoder_layerdrop", "decoder_layerdrop"):
-        if getattr(config, name):
-            mapper.report.notes.append(f"{name}={getattr(config, name)} affects training only and was dropped.")
     map_shared_embeddings(mapper, config)
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
@@ -123,8 +120,7 @@ def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
 def known_options(config: GenerationConfig) -> GenerationConfig:
     """A copy without entries that `GenerationConfig` does not define. A file may contain entries with any name."""
     known = GenerationConfig().to_dict()
-    options = {name: value for name, value in copy.deepcopy(config).to_dict().items() if name in known}
-    return GenerationConfig.from_dict(options)
+    return GenerationConfig.from_dict({name: value for name, value in config.to_dict().items() if name in known})
 
 
 def map_shared_embeddings(mapper: StateDictMapper, config: MarianConfig) -> None:

@@ -140,11 +140,10 @@ def convert_marian_npz(
     weights, options = read_npz(path)
     vocabularies = read_vocabularies(files)
     eos, unk = (vocabularies[1][EOS], vocabularies[1][UNK]) if vocabularies else (0, 1)
-    for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
-        if name in weights and weights[name].dim():
-            check_ids(file, ids.values(), len(weights[name]))
     with new_folder(output) as temporary:
         converted, report = convert_weights(weights, options, str(path), eos, unk)
+        for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
+            check_ids(file, ids.values(), len(weights[name]))
         set_search_options(converted.generation_config, files.decoder, report)
         converted.save_pretrained(temporary)
         save_tokenizer(vocabularies, files.spm, temporary, converted.config, report)
@@ -216,7 +215,7 @@ def convert_weights(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], origin: str, eos_token_id: int, unk_token_id: int
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
-    mapper = StateDictMapper(origin, weights, title="Marian transformer")
+    mapper = StateDictMapper(origin, weights)
     mapper.derive_options(OPTIONS, options)
     mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options["norm_order"])
     mapper.derive_config("Marian", layer_norm_eps=EPSILON)

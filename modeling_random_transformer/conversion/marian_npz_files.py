@@ -70,7 +70,9 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
     Raises:
         ValueError: a given file does not exist or has another format, or it is ambiguous which files to use.
     """
-    decoder = find_decoder_options(model)
+    # Marian writes the options of the search into the first file, OPUS-MT into the second one.
+    beside = (Path(f"{model}.decoder.yml"), model.parent / "decoder.yml")
+    decoder = next((read_yaml(path) for path in beside if path.is_file()), {})
     chosen = as_pair("vocabs", vocabs) or find_vocabularies(model.parent, decoder)
     if chosen is None:
         return NpzFiles(decoder=decoder)
@@ -80,9 +82,8 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
         if spm:
             raise ValueError(f"spm must not be given with vocabs in .spm files, got {spm[0]} and {chosen[0].name}.")
         return NpzFiles(chosen, chosen, decoder)
-    beside = (model.parent / "source.spm", model.parent / "target.spm")
-    found = beside if all(path.is_file() for path in beside) else None
-    return NpzFiles(chosen, as_pair("spm", spm) or found, decoder)
+    found = (model.parent / "source.spm", model.parent / "target.spm")
+    return NpzFiles(chosen, as_pair("spm", spm) or (found if all(path.is_file() for path in found) else None), decoder)
 
 
 def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
@@ -99,14 +100,6 @@ def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
         if not path.is_file():
             raise ValueError(f"{name} must be existing files, got {str(path)!r}.")
     return paths[0], paths[-1]
-
-
-def find_decoder_options(model: Path) -> dict[str, Any]:
-    """The options of the search in `<model>.decoder.yml`, which Marian writes, or in `decoder.yml` of OPUS-MT."""
-    for path in (Path(f"{model}.decoder.yml"), model.parent / "decoder.yml"):
-        if path.is_file():
-            return read_yaml(path)
-    return {}
 
 
 def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:

@@ -1,7 +1,7 @@
 """Options of other implementations: the allowed values, and the fields of this model's configuration that follow."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, TypeGuard
 
@@ -49,6 +49,7 @@ FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NEGATED = Kind("", convert=lambda value: not value)
 PRE_NORM = Kind("", convert=lambda value: "pre" if value else "post")  # an option that is true for pre-norm
 RATE = Kind("a number from 0 to below 1", lambda value: is_number(value) and 0 <= value < 1, float)
+TRAINING = replace(RATE)  # has no effect on outputs
 SIZE = Kind(f"an integer from 1 to {MAX_SIZE}", lambda value: is_size(value))
 DEPTH = Kind(f"an integer from 1 to {MAX_DEPTH}", lambda value: is_size(value, MAX_DEPTH))
 

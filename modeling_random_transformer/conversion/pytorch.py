@@ -14,19 +14,19 @@ from ..utils.errors import format_names
 from .embeddings import map_embeddings, map_position_tables
 from .options import OFF, PRE_NORM, RATE, SIZE, Kind, Option, is_number, read_options
 from .untrusted import is_state_dict, read_checkpoint
-from .weights import ConversionReport, NameTable, StateDictMapper, projections
+from .weights import ConversionReport, NameTable, StateDictMapper
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 SINUSOIDS = {"sinusoidal": "interleaved", "concatenated": "concatenated"}  # layouts by the name of the positions
 POSITIONS = ("none", *SINUSOIDS)
 NAMES: NameTable = {
-    "{stack}.layers.{i}.self_attn.in_proj_{p}": projections("model.{stack}.layers.{i}.self_attn"),
+    "{stack}.layers.{i}.self_attn.in_proj_{p}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.{p}",
     "{stack}.layers.{i}.self_attn.out_proj.{p}": "model.{stack}.layers.{i}.self_attn.out_proj.{p}",
     "{stack}.layers.{i}.norm1.{p}": "model.{stack}.layers.{i}.self_attn_layer_norm.{p}",
     "{stack}.layers.{i}.linear1.{p}": "model.{stack}.layers.{i}.fc1.{p}",
     "{stack}.layers.{i}.linear2.{p}": "model.{stack}.layers.{i}.fc2.{p}",
     "encoder.layers.{i}.norm2.{p}": "model.encoder.layers.{i}.final_layer_norm.{p}",
-    "decoder.layers.{i}.multihead_attn.in_proj_{p}": projections("model.decoder.layers.{i}.encoder_attn"),
+    "decoder.layers.{i}.multihead_attn.in_proj_{p}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.{p}",
     "decoder.layers.{i}.multihead_attn.out_proj.{p}": "model.decoder.layers.{i}.encoder_attn.out_proj.{p}",
     "decoder.layers.{i}.norm2.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
     "decoder.layers.{i}.norm3.{p}": "model.decoder.layers.{i}.final_layer_norm.{p}",

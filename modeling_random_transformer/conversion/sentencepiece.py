@@ -74,10 +74,9 @@ def _read(path: Path) -> Any:
             f"{path} requires sentencepiece and protobuf: pip install 'random-transformer[sentencepiece]'."
         ) from error
     model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    content = path.read_bytes()
     try:
-        model.ParseFromString(path.read_bytes())
-    except OSError:
-        raise
+        model.ParseFromString(content)
     except Exception as error:  # protobuf's DecodeError
         raise ValueError(f"{path} must be a SentencePiece model, got an error: {first_line(error)}.") from error
     if not model.pieces:
@@ -89,13 +88,14 @@ def _check(model: Any, path: str | Path) -> None:
     """Raise a `ValueError` that names the first unsupported option."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     types = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+    known = normalizer.name in NORMALIZATIONS or not normalizer.precompiled_charsmap
     unused = [piece.piece for piece in model.pieces if piece.type == UNUSED]
     symbols = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
     normalized = map(_normalizer(normalizer).normalize_str, symbols)
     changed = [symbol for symbol, text in zip(symbols, normalized, strict=True) if text.lstrip(SPACE) != symbol]
     for name, found, allowed, valid in (
         ("model_type", types.get(trainer.model_type), "unigram or bpe", trainer.model_type in (UNIGRAM, BPE)),
-        ("normalization_rule_name", normalizer.name, f"one of {', '.join(NORMALIZATIONS)}", _is_known(normalizer)),
+        ("normalization_rule_name", normalizer.name, f"one of {', '.join(NORMALIZATIONS)}", known),
         ("denormalizer_spec", "rules", "empty", not model.denormalizer_spec.precompiled_charsmap),
         ("escape_whitespaces", False, "True", normalizer.escape_whitespaces),
         ("treat_whitespace_as_suffix", True, "False", not trainer.treat_whitespace_as_suffix),
@@ -104,10 +104,6 @@ def _check(model: Any, path: str | Path) -> None:
     ):
         if not valid:
             raise ValueError(f"{name} of {path} must be {allowed}, got {found}.")
-
-
-def _is_known(normalizer: Any) -> bool:
-    return normalizer.name in NORMALIZATIONS or not normalizer.precompiled_charsmap
 
 
 def _other_pieces(model: Any) -> list[Any]:

@@ -18,23 +18,25 @@ from torch import Tensor
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.errors import MAX_NAME, format_names, format_value, printable
-from .options import Option
+from .options import TRAINING, Option
 
 STACKS = ("encoder", "decoder")
-# Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, and `module` a module of a
-# layer by the name that this model, Marian and fairseq share.
+# Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, `qkv` a projection,
+# and `module` a module of a layer by the name that this model, MarianMT and fairseq share.
 PLACEHOLDERS = {
     "stack": "encoder|decoder",
     "i": r"\d+",
     "module": r"(?:self_attn|encoder_attn)\.(?:[qkv]_proj|out_proj)|fc[12]|"
     r"(?:self_attn|encoder_attn|final)_layer_norm",
     "attention": "self_attn|encoder_attn",
+    "qkv": "[qkv]",
     "p": "weight|bias",
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-# Patterns of source names and the parameters that they map to. With several targets, the rows are split evenly.
-NameTable = Mapping[str, str | tuple[str, ...]]
+# Patterns of source names and the parameters that they map to. If only the parameter has the placeholder `qkv`, the
+# source weight has the rows of queries, keys and values.
+NameTable = Mapping[str, str]
 
 
 class MappedWeight(NamedTuple):
@@ -87,9 +89,8 @@ class StateDictMapper:
     """Builds this model's state dict and config from those of another implementation.
 
     Args:
-        origin: how error messages refer to the source.
+        origin: how error messages and the report refer to the source.
         weights: the source's weights by their names.
-        title: how the report refers to the source; `origin` when `None`.
 
     Attributes:
         remaining: source weights that are not yet mapped.
@@ -98,7 +99,7 @@ class StateDictMapper:
         report: the conversion's report.
     """
 
-    def __init__(self, origin: str, weights: Mapping[str, Tensor], title: str | None = None):
+    def __init__(self, origin: str, weights: Mapping[str, Tensor]):
         self.origin = origin
         self.remaining = dict(weights)
         for name in weights:  # they occur in messages and reports
@@ -106,7 +107,7 @@ class StateDictMapper:
                 raise ValueError(f"weights of {origin} must have printable names, got {format_value(name)}.")
         self.state_dict: dict[str, Tensor] = {}
         self.config_fields: dict[str, Any] = {}
-        self.report = ConversionReport(title or origin)
+        self.report = ConversionReport(origin)
         self.names: NameTable = {}
 
     def peek(self, name: str, dims: int | None = None) -> Tensor:
@@ -154,8 +155,11 @@ class StateDictMapper:
     def derive_options(self, table: Iterable[Option], options: Mapping[str, Any]) -> None:
         """Set the config fields of the options in a table. Those without a value are skipped."""
         for option in table:
-            if options[option.name] is not None:
-                self.derive_config(option.name, **dict.fromkeys(option.fields, options[option.name]))
+            value = options[option.name]
+            if value is not None:
+                self.derive_config(option.name, **dict.fromkeys(option.fields, value))
+            if option.kind is TRAINING and value:
+                self.report.notes.append(f"{option.name}={value} affects training only and was dropped.")
 
     def derive_sizes(self, linear: str, norm: str | None) -> None:
         """Set the numbers of layers, the widths, and whether there are final norms.
@@ -182,19 +186,21 @@ class StateDictMapper:
         """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
 
         Raises:
-            ValueError: see `peek`; or the rows of a weight with several targets cannot be split evenly.
+            ValueError: see `peek`; or the rows of a weight cannot be split evenly.
         """
         self.names = names
         for source in list(self.remaining):
-            for pattern, targets in names.items():
+            for pattern, target in names.items():
                 if match := compile_pattern(pattern).fullmatch(source):
-                    parts = [target.format(**match.groupdict()) for target in as_tuple(targets)]
-                    weight, how = self.pop(source), "copied" if len(parts) == 1 else "split"
-                    if not weight.dim() or len(weight) % len(parts):
-                        allowed = f"a multiple of {len(parts)} rows"
+                    weight, found = self.pop(source), match.groupdict()
+                    if "{qkv}" not in target or "qkv" in found:
+                        self.set(target.format(**found), weight, source)
+                        break
+                    if not weight.dim() or len(weight) % 3:
+                        allowed = "a multiple of 3 rows"
                         raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
-                    for part, target in zip(weight.chunk(len(parts)), parts, strict=True):
-                        self.set(target, part, source, how)
+                    for qkv, third in zip("qkv", weight.chunk(3), strict=True):
+                        self.set(target.format(**found, qkv=qkv), third, source, "split")
                     break
 
     def finish(self) -> RandomTransformerForConditionalGeneration:
@@ -256,10 +262,9 @@ class StateDictMapper:
 
     def source_name(self, parameter: str) -> str:
         """The source's name of a parameter according to the name table, or the parameter's name if it is not listed."""
-        for pattern, targets in self.names.items():
-            for target in as_tuple(targets):
-                if match := compile_pattern(target).fullmatch(parameter):
-                    return pattern.format(**match.groupdict())
+        for pattern, target in self.names.items():
+            if match := compile_pattern(target).fullmatch(parameter):
+                return pattern.format(**match.groupdict())
         return parameter
 
     def count_layers(self, stack: str) -> int:
@@ -282,15 +287,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", pattern)
     groups = [f"(?P<{part}>{PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
     return re.compile("".join(groups))
-
-
-def projections(attention: str) -> tuple[str, ...]:
-    """The parameters that a matrix of queries, keys and values is split into."""
-    return tuple(f"{attention}.{part}_proj.{{p}}" for part in "qkv")
-
-
-def as_tuple(targets: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (targets,) if isinstance(targets, str) else targets
 
 
 def check_dense(name: str, weight: Tensor) -> None:

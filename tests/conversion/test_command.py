@@ -1,20 +1,13 @@
-"""The command line of the conversion."""
+"""The command line of the conversion. The conversions have tests of their own."""
+
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer.commands import convert as command
-from tests.helpers.fairseq import folder_with_two_dictionaries
-from tests.helpers.marian import tiny_marian
-from tests.helpers.marian_npz import opus_folder as opus_npz_folder
-
-TORCH = ["--num_heads", "2", "--embedding", "source.weight"]
-
-
-def convert(*arguments) -> int:
-    return command.main(list(map(str, arguments)))
 
 
 class Tutorial(nn.Module):
@@ -32,62 +25,60 @@ class Tutorial(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_torch_by_the_command_in_the_help(tmp_path, capsys):
-    lines = command.TORCH_HELP.split("random-transformer convert torch ")[1].split("\n\n")[0]
-    _, _, _, *flags = lines.replace("\\", "").split()
+    with pytest.raises(SystemExit):
+        command.main(["torch", "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: random-transformer convert torch ")
+    _, _, _, *flags = shown.split("random-transformer convert torch ")[2].split("\n\n")[0].replace("\\", "").split()
     torch.save(Tutorial().state_dict(), tmp_path / "model.pt")
-    options = ["--norm_first", "--activation", "gelu", "--layer_norm_eps", 0.01]
-    assert convert("torch", tmp_path / "model.pt", "--output", tmp_path / "out", *flags, *options) == 0
+    flags += ["--norm_first", "--activation", "gelu", "--layer_norm_eps", "0.01"]
+    assert command.main(["torch", str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *flags]) == 0
     assert "  positions -> model.encoder.embed_positions.weight [50, 16] (copied)\n" in capsys.readouterr().out
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").config
     assert (config.position_embedding, config.pad_token_id, config.decoder_start_token_id) == ("learned", 1, 2)
     assert (config.norm_order, config.activation_function, config.layer_norm_eps) == ("pre", "gelu", 0.01)
 
 
-def test_marian(tmp_path, capsys):
-    tiny_marian().save_pretrained(tmp_path / "opus")
-    assert convert("marian", tmp_path / "opus", "--output", tmp_path / "out") == 0
-    assert "final_logits_bias -> lm_head.bias [61] (copied)" in capsys.readouterr().out
-    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("marian opus --output o", {"folder": Path("opus")}),
+        ("marian-npz m.npz --output o --spm a b", {"model": Path("m.npz"), "spm": [Path("a"), Path("b")]}),
+        ("fairseq c.pt --output o --target_dict a", {"checkpoint": Path("c.pt"), "target_dict": Path("a")}),
+        ("A.TAR.GZ o --model m.pt", {"archive": Path("A.TAR.GZ"), "model": "m.pt"}),
+    ],
+)
+def test_arguments(line, expected, monkeypatch):
+    """Those that are not given are the defaults of the function."""
+    calls = []
+
+    def convert(**given):
+        calls.append(given)
+
+    formats = {name: (convert, options) for name, (_, options) in command.FORMATS.items()}
+    monkeypatch.setattr(command, "FORMATS", formats)
+    monkeypatch.setattr(command, "convert_archive", convert)
+    assert command.main(line.split()) == 0
+    assert calls == [{**expected, "output": Path("o")}]
 
 
-def test_fairseq(tmp_path, capsys):
-    files = folder_with_two_dictionaries(tmp_path)
-    flags = [part for name in ("source_dict", "target_dict") for part in (f"--{name}", files[name])]
-    assert convert("fairseq", files["checkpoint"], "--output", tmp_path / "out", *flags, "--num_heads", 2) == 0
-    assert "note: fairseq's sinusoids differ" in capsys.readouterr().out
-    assert AutoTokenizer.from_pretrained(tmp_path / "out")("s1")["input_ids"] == [5, 2]
-
-
-def test_marian_npz(tmp_path, capsys):
-    folder = tmp_path / "opus"
-    opus_npz_folder(folder, separate_vocabs=True)
-    (folder / "decoder.yml").unlink()
-    vocabs = [folder / f"opus.spm32k-spm32k.{name}.vocab.yml" for name in ("src", "trg")]
-    spm = [folder / f"{name}.spm" for name in ("source", "target")]
-    assert convert("marian-npz", folder, "--output", tmp_path / "out", "--vocabs", *vocabs, "--spm", *spm) == 0
-    assert "encoder_l1_self_Wo_ln_scale -> " in capsys.readouterr().out
-    assert AutoTokenizer.from_pretrained(tmp_path / "out")("the")["input_ids"][-1] == 0
-
-
-@pytest.mark.parametrize("name", command.FORMATS)
+@pytest.mark.parametrize("name", [*command.FORMATS, "a.zip"])
 def test_missing_checkpoint_is_one_line_error(name, tmp_path, capsys):
-    extra = TORCH if name == "torch" else []
-    assert convert(name, tmp_path / "missing", "--output", tmp_path / "out", *extra) == 2
+    program = f"random-transformer convert {name}".removesuffix(" a.zip")
+    extra = ["--num_heads", "2", "--embedding", "source.weight"] if name == "torch" else []
+    files = [str(tmp_path / "a.zip"), str(tmp_path / "out")]
+    arguments = files if name == "a.zip" else [name, files[0], "--output", files[1], *extra]
+    assert command.main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
-    assert shown.err.startswith(f"random-transformer convert {name}: error: ")
+    assert shown.err.startswith(f"{program}: error: ")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "out", "err"),
-    [
-        (["fairseq", "--help"], 0, "usage: random-transformer convert fairseq ", ""),
-        (["t5", "x"], 2, "", "random-transformer convert: error: argument FORMAT: invalid choice: 't5'"),
-    ],
-)
-def test_usage(arguments, status, out, err, capsys):
+def test_unknown_format(capsys):
     with pytest.raises(SystemExit) as end:
-        command.main(arguments)
-    shown = capsys.readouterr()
-    assert (end.value.code, shown.out[: len(out)], shown.err[: len(err)]) == (status, out, err)
+        command.main(["t5", "x"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(
+        "random-transformer convert: error: argument format: invalid choice: 't5'"
+    )

@@ -1,4 +1,4 @@
-"""Marian's `.npz` files: logits and translations equal those of Marian's forward pass in NumPy."""
+"""Marian's `.npz` files: logits and translations equal those of Marian's forward pass, written for this test."""
 
 import json
 
@@ -9,38 +9,27 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer, pipeline
 
 from modeling_random_transformer.conversion import convert_marian_npz, from_marian_npz
+from tests.helpers.conversion import pad_vocabulary
 from tests.helpers.marian import ENGLISH
 from tests.helpers.marian_npz import (
     PRE_NORM,
     TOKENS,
     UNTIED,
-    marian_logits,
+    MarianReference,
     options,
     opus_folder,
     random_weights,
     spm_folder,
     write_npz,
 )
-from tests.helpers.references import relative_difference, same_search
+from tests.helpers.references import Search, relative_difference, same_search
 
 NEVER = -1e4  # the logit of the added id
 
 
-def logits_of(weights, chosen):
-    """The reference as a function of tensors; the last id of the converted model has its low logit."""
-    tokens = max(chosen["dim-vocabs"])
-
-    def logits(ids, mask, target):
-        found = marian_logits(weights, chosen, ids.numpy(), mask.numpy(), target.numpy())
-        missing = tokens + 1 - found.shape[-1]
-        return torch.from_numpy(np.pad(found, ((0, 0), (0, 0), (0, missing)), constant_values=NEVER)).float()
-
-    return logits
-
-
-def model_file(path, positions=32, **changes):
+def model_file(path, **changes):
     chosen = options(**changes)
-    weights = random_weights(chosen, positions=positions)
+    weights = random_weights(chosen)
     return write_npz(path / "model.npz", weights, chosen), weights, chosen
 
 
@@ -64,8 +53,7 @@ def test_logits(changes, tmp_path):
     path, weights, chosen = model_file(tmp_path, **changes)
     model, report = from_marian_npz(path)
     sizes = tuple(chosen["dim-vocabs"])
-    reference = logits_of(weights, chosen)
-    assert relative_difference(model, lambda *batch: reference(*batch)[..., : sizes[1]], sizes) < 1e-5
+    assert relative_difference(model, MarianReference(weights, chosen), sizes) < 1e-5
     assert model.config.vocab_size == max(sizes) + 1
     assert {mapped.source for mapped in report.mapped} == weights.keys()
 
@@ -81,16 +69,16 @@ def test_search(tmp_path):
     ids = torch.tensor([[5, 9, 7, 3, 0], [8, 4, 0, TOKENS, TOKENS]])
     batch = {"input_ids": ids, "attention_mask": (ids != TOKENS).long()}
     for beams in (1, 3):
-        assert same_search(model, logits_of(weights, chosen), batch, beams)
+        assert same_search(model, pad_vocabulary(MarianReference(weights, chosen), TOKENS + 1), batch, beams)
 
 
 def test_old_output_layer_is_transposed(tmp_path):
     chosen = options(**UNTIED)
     weights = random_weights(chosen)
-    weights["decoder_ff_logit_out_W"] = weights.pop("decoder_ff_logit_out_Wt").T.copy()
-    model, _ = from_marian_npz(write_npz(tmp_path / "model.npz", weights, chosen))
-    reference = logits_of(weights, chosen)
-    assert relative_difference(model, lambda *batch: reference(*batch)[..., :TOKENS], (TOKENS, TOKENS)) < 1e-5
+    stored = {name: weight for name, weight in weights.items() if name != "decoder_ff_logit_out_Wt"}
+    stored["decoder_ff_logit_out_W"] = weights["decoder_ff_logit_out_Wt"].T.copy()
+    model, _ = from_marian_npz(write_npz(tmp_path / "model.npz", stored, chosen))
+    assert relative_difference(model, MarianReference(weights, chosen), (TOKENS, TOKENS)) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -119,17 +107,19 @@ def test_options_of_the_training(tmp_path):
     assert (config.dropout, config.activation_dropout, config.encoder_layers) == (0.3, 0.2, 2)
 
 
-def translate(weights, chosen, tokens, length=12):
-    """Greedy search with the reference: ids of the target until `</s>`, which is 0. `<unk>` is 1."""
-    target = [max(chosen["dim-vocabs"])]
-    source = np.array([[*tokens, 0]])
-    for _ in range(length):
-        logits = marian_logits(weights, chosen, source, np.ones_like(source), np.array([target]))[0, -1]
-        logits[1] = -np.inf
-        target.append(int(logits.argmax()))
-        if target[-1] == 0:
-            break
-    return [token for token in target[1:] if token != 0]
+def check_translations(folder, weights, chosen, encoded, decode):
+    """The pipeline encodes `ENGLISH` as these ids and returns what the reference does, decoded."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert isinstance(tokenizer, MarianTokenizer)
+    assert tokenizer(ENGLISH)["input_ids"] == [[*row, 0] for row in encoded]
+    config = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
+    tokens, limits = config.pad_token_id + 1, {"num_beams": 1, "max_new_tokens": 12}
+    search = Search(pad_vocabulary(MarianReference(weights, chosen), tokens), config, tokens)
+    found = search.generate(**tokenizer(ENGLISH, padding=True, return_tensors="pt"), use_cache=False, **limits)
+    expected = [decode([i for i in row if i not in (0, config.pad_token_id)]) for row in found.tolist()]
+    answers = pipeline("seq2seq", str(folder))(ENGLISH, **limits)
+    assert [answer["generated_text"] for answer in answers] == expected
+    return config
 
 
 def read_vocabulary(path):
@@ -143,19 +133,17 @@ def test_folder_of_opus_mt(separate_vocabs, tmp_path):
     folder = tmp_path / "opus"
     weights, chosen = opus_folder(folder, separate_vocabs)
     report = convert_marian_npz(folder, tmp_path / "out")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert isinstance(tokenizer, MarianTokenizer)
     names = ("src.vocab.yml", "trg.vocab.yml") if separate_vocabs else ("vocab.yml", "vocab.yml")
     ids, target_ids = (read_vocabulary(folder / f"opus.spm32k-spm32k.{name}") for name in names)
     splitter = sentencepiece.SentencePieceProcessor(str(folder / "source.spm"))
     encoded = [[ids.get(piece, 1) for piece in splitter.encode(text, out_type=str)] for text in ENGLISH]
-    assert tokenizer(ENGLISH)["input_ids"] == [[*row, 0] for row in encoded]
     pieces = {i: piece for piece, i in target_ids.items()}
-    found = ["".join(pieces[i] for i in translate(weights, chosen, row)) for row in encoded]
-    answers = pipeline("seq2seq", str(tmp_path / "out"))(ENGLISH, num_beams=1, max_new_tokens=12)
-    assert [answer["generated_text"] for answer in answers] == [text.replace("▁", " ").strip() for text in found]
-    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
-    assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (3, 0.6)
+
+    def decode(row):
+        return "".join(pieces[i] for i in row).replace("▁", " ").strip()
+
+    config = check_translations(tmp_path / "out", weights, chosen, encoded, decode)
+    assert (config.num_beams, config.length_penalty) == (3, 0.6)
     assert any("MarianTokenizer" in note for note in report.notes)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["opus", "out"]
 
@@ -163,13 +151,8 @@ def test_folder_of_opus_mt(separate_vocabs, tmp_path):
 def test_folder_with_a_sentencepiece_vocabulary(tmp_path):
     weights, chosen = spm_folder(tmp_path / "model")
     convert_marian_npz(tmp_path / "model" / "model.npz", tmp_path / "out")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "model" / "vocab.spm"))
-    encoded = [processor.encode(text) for text in ENGLISH]
-    assert tokenizer(ENGLISH)["input_ids"] == [[*row, 0] for row in encoded]
-    answers = pipeline("seq2seq", str(tmp_path / "out"))(ENGLISH, num_beams=1, max_new_tokens=12)
-    expected = [processor.decode(translate(weights, chosen, row)) for row in encoded]
-    assert [answer["generated_text"] for answer in answers] == expected
+    check_translations(tmp_path / "out", weights, chosen, [*map(processor.encode, ENGLISH)], processor.decode)
 
 
 def test_model_without_vocabulary(tmp_path):

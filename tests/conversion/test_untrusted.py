@@ -5,6 +5,7 @@ The limits of time and memory are those of `tests/robustness/readers.py`, which 
 """
 
 import argparse
+import os
 import zipfile
 
 import numpy as np
@@ -19,18 +20,19 @@ from tests.helpers.conversion import Call, check_refused
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import options, random_weights, write_npz
 
-
-def shared_lists(levels=30, width=10):
-    nested = ["x"]
-    for _ in range(levels):
-        nested = [nested] * width
-    return nested
-
-
-def endless():
-    nested = []
-    nested.append(nested)
-    return nested
+SHARED, ENDLESS = ["x"], []
+for _ in range(30):
+    SHARED = [SHARED] * 10
+ENDLESS.append(ENDLESS)
+VALUES = {
+    "long": "x" * 10**6,
+    "number": 10**500,
+    "escapes": "\x1b[2J" * 9,
+    # A list that contains a list ten times, thirty levels deep, has 10^30 items; its pickle has a kilobyte.
+    "shared": SHARED,
+    "endless": ENDLESS,
+    "namespace": argparse.Namespace(x=SHARED),
+}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,7 @@ def endless():
         ("a: &a {x: 1}\nb:\n  <<: *a", "references to other values are not supported"),
         (f"a: {'[' * 1000}", "o must contain options in YAML"),
         ("3: 4", "o must contain options by their names, got dict"),
+        ("", "o must contain options by their names, got NoneType"),
         ("a: " + "1" * 51, "numbers must have at most 50 characters"),
         ("a: " + "1:" * 50 + "1", "numbers must have at most 50 characters"),
         ("a: !!int ''", "o must contain options in YAML"),
@@ -77,56 +80,65 @@ def test_weights_that_are_not_finite(tmp_path):
         convert_marian_npz(tmp_path / "model.npz", tmp_path / "out")
 
 
-VALUES = {
-    "long": "x" * 10**6,
-    "number": 10**500,
-    "escapes": "\x1b[2J" * 9,
-    # A list that contains a list ten times, thirty levels deep, has 10^30 items; its pickle has a kilobyte.
-    "shared": shared_lists(),
-    "endless": endless(),
-    "namespace": argparse.Namespace(x=shared_lists()),
-}
-
-
 @pytest.mark.parametrize("name", ["adaptive_input", "activation_fn", "max_source_positions", "decoder_embed_dim"])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_options_of_fairseq(name, value, tmp_path):
     stored = checkpoint()
     setattr(stored["args"], name, value)
-    if name == "decoder_embed_dim":
-        stored["args"].encoder_embed_dim = endless() if value is VALUES["endless"] else shared_lists()
+    if name == "decoder_embed_dim":  # is compared with this one
+        stored["args"].encoder_embed_dim = VALUES["endless"]
     torch.save(stored, tmp_path / "model.pt")
     check_refused(f"{name} must", tmp_path, convert_fairseq, tmp_path / "model.pt", tmp_path / "out")
 
 
-@pytest.mark.parametrize("legacy", [True, False])
-def test_call_that_allocates_memory(legacy, tmp_path):
-    path = tmp_path / "model.pt"
-    torch.save({"a": Call(bytearray, 10**11)}, path, _use_new_zipfile_serialization=not legacy)
-    check_refused(r"it contains builtins\.bytearray, which is not allowed", tmp_path, read_checkpoint, path)
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (Call(exec, "1"), "builtins.exec"),
+        (Call(os.system, "touch ran"), "posix.system"),
+        (Call(bytearray, 10**11), "builtins.bytearray"),
+    ],
+    ids=["exec", "system", "bytearray"],
+)
+def test_calls_in_a_checkpoint_are_named_and_not_executed(call, name, zipped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({**checkpoint(), "extra": call}, tmp_path / "c.pt", _use_new_zipfile_serialization=zipped)
+    message = f"contains {name}, which is not allowed"
+    check_refused(message, tmp_path, convert_fairseq, tmp_path / "c.pt", tmp_path / "out")
 
 
-def pack(path):
-    """Compress a checkpoint."""
-    torch.save({"a": torch.zeros(5 * 10**6)}, path.with_suffix(".stored"))
-    with zipfile.ZipFile(path.with_suffix(".stored")) as stored, zipfile.ZipFile(path, "w") as packed:
-        for name in stored.namelist():
-            packed.writestr(name, stored.read(name), zipfile.ZIP_DEFLATED)
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
+def test_truncated_checkpoint_is_named(part, zipped, tmp_path):
+    path = tmp_path / "cut.pt"
+    torch.save(checkpoint(), path, _use_new_zipfile_serialization=zipped)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
+    check_refused(r"cut\.pt", tmp_path, convert_fairseq, path, tmp_path / "out")
+
+
+def expanded(path):
+    torch.save({"a": [{"b": Call(torch.Tensor, 10**8)}]}, path)
+
+
+def compressed(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(2**25))
 
 
 @pytest.mark.parametrize(
-    ("write", "name", "read"),
+    ("write", "name", "convert"),
     [
-        (lambda path: torch.save({"a": [{"b": Call(torch.Tensor, 10**8)}]}, path), "model.pt", read_checkpoint),
-        (pack, "model.pt", read_checkpoint),
-        (lambda path: np.savez_compressed(path, a=np.zeros(5 * 10**6, np.float32)), "model.npz", convert_marian_npz),
+        (expanded, "model.pt", convert_fairseq),
+        (compressed, "model.pt", convert_fairseq),
+        (compressed, "model.npz", convert_marian_npz),
     ],
-    ids=["tensor", "zip", "npz"],
 )
-def test_values_that_the_file_does_not_contain(write, name, read, tmp_path):
+def test_values_that_the_file_does_not_contain(write, name, convert, tmp_path):
     write(tmp_path / name)
-    arguments = [tmp_path / name] if read is read_checkpoint else [tmp_path / name, tmp_path / "out"]
-    check_refused("must be compressed at most 20 times, to 16777216 bytes", tmp_path, read, *arguments)
+    message = "must be compressed at most 20 times, to 16777216 bytes"
+    check_refused(message, tmp_path, convert, tmp_path / name, tmp_path / "out")
 
 
 def test_checkpoint_with_a_vocabulary_and_shared_tensors(tmp_path):
@@ -158,5 +170,5 @@ def test_printable():
     assert printable("a\tb\u202e") == "a\\tb\\u202e"
     assert printable("abc", limit=2) == "ab…"
     assert format_names(["\x1b", "b"]) == "\\x1b, b"
-    assert len(format_value(shared_lists(4))) < 500
+    assert len(format_value(SHARED)) < 500
     assert format_value("a'b") == '"a\'b"'

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from modeling_random_transformer.conversion.weights import StateDictMapper, projections
+from modeling_random_transformer.conversion.weights import StateDictMapper
 
 NAMES = {
-    "{stack}.layers.{i}.{attention}.in_proj_{p}": projections("model.{stack}.layers.{i}.{attention}"),
+    "{stack}.layers.{i}.{attention}.in_proj_{p}": "model.{stack}.layers.{i}.{attention}.{qkv}_proj.{p}",
     "encoder.layers.{i}.norm2.{p}": "model.encoder.layers.{i}.final_layer_norm.{p}",
 }
 
@@ -24,22 +24,13 @@ def test_rename_applies_patterns_and_keeps_other_weights():
     assert [weight.how for weight in mapper.report.mapped] == ["split"] * 3 + ["copied"]
     norm.zero_()  # weights are copied
     assert mapper.state_dict["model.encoder.layers.0.final_layer_norm.weight"].tolist() == [1, 1]
+    # the names of missing parameters
+    missing = "model.encoder.layers.3.self_attn.v_proj.weight"
+    assert mapper.source_name(missing) == "encoder.layers.3.self_attn.in_proj_weight"
+    assert mapper.source_name("lm_head.weight") == "lm_head.weight"
 
 
 def test_rows_that_cannot_be_split():
     mapper = StateDictMapper("source", {"encoder.layers.0.self_attn.in_proj_bias": torch.ones(4)})
     with pytest.raises(ValueError, match=r"in_proj_bias of source must have a multiple of 3 rows, got \[4\]"):
         mapper.rename(NAMES)
-
-
-@pytest.mark.parametrize(
-    ("parameter", "source"),
-    [
-        ("model.encoder.layers.3.self_attn.v_proj.weight", "encoder.layers.3.self_attn.in_proj_weight"),
-        ("lm_head.weight", "lm_head.weight"),
-    ],
-)
-def test_source_name_of_missing_parameter(parameter, source):
-    mapper = StateDictMapper("source", {})
-    mapper.rename(NAMES)
-    assert mapper.source_name(parameter) == source

@@ -1,17 +1,23 @@
-"""Marian's `.npz` files with random weights, folders like those of OPUS-MT, and Marian's forward pass in NumPy.
+"""Marian's `.npz` files with random weights, folders like those of OPUS-MT, and Marian's forward pass.
 
 The forward pass follows Marian's documentation (marian-nmt.github.io/docs/api, transformer.h, embedding.h, output.h,
 node_initializers.h), without any code of this package.
 """
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
+import torch
 import yaml
+from torch import Tensor
+from torch.nn.functional import silu
 
 from tests.helpers.marian import ENGLISH, PIECES, SPANISH, train_pieces
+from tests.helpers.references import FairseqReference
 
 TOKENS = 23
 OPTIONS = {
@@ -152,8 +158,6 @@ def yaml_key(token: str) -> str:
 
 def spm_folder(folder: Path, **changes: Any) -> tuple[Weights, dict[str, Any]]:
     """Write a model with a built-in SentencePiece vocabulary, as Marian trains it: `</s>` is 0 and `<unk>` is 1."""
-    import sentencepiece
-
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*ENGLISH, *SPANISH] * 10),
@@ -174,114 +178,56 @@ def spm_folder(folder: Path, **changes: Any) -> tuple[Weights, dict[str, Any]]:
     return weights, chosen
 
 
-def marian_logits(
-    weights: Weights, chosen: dict[str, Any], sources: np.ndarray, mask: np.ndarray, inputs: np.ndarray
-) -> np.ndarray:
-    """Marian's logits, `[batch, target_len, target_vocabulary]`, in float64.
+# Marian's sublayers and parameters, and fairseq's names of them.
+SUBLAYERS = {"self": "self_attn", "context": "encoder_attn"}
+PARTS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
+TABLES = {
+    "Wemb": ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    "encoder_Wemb": ("encoder.embed_tokens.weight",),
+    "decoder_Wemb": ("decoder.embed_tokens.weight",),
+    "decoder_ff_logit_out_Wt": ("decoder.output_projection.weight",),
+    "decoder_ff_logit_out_b": ("decoder.output_projection.bias",),
+    "Wpos": ("positions",),
+}
 
-    Args:
-        weights: the parameters by their names.
-        chosen: the options.
-        sources: source ids, `[batch, source_len]`.
-        mask: 1 at the tokens of the sources and 0 at padding, of the same shape.
-        inputs: the decoder's inputs, `[batch, target_len]`; ids beyond the vocabulary stand for the zero vector, which
-            Marian's decoder starts with.
+
+def fairseq_names(name: str) -> tuple[str, ...]:
+    """fairseq's names of a weight of Marian; the embedding of both languages has two."""
+    if name in TABLES:
+        return TABLES[name]
+    stack, layer, rest = re.fullmatch(r"(encoder|decoder)_(?:l(\d+)|top)_(.+)", name).groups()  # type: ignore[union-attr]
+    kind = "weight" if re.search("_W.$|scale", f"_{rest}") else "bias"
+    if layer is None:
+        return (f"{stack}.layer_norm.{kind}",)
+    sublayer, _, parameter = rest.partition("_")
+    if sublayer == "ffn":
+        module = "final_layer_norm" if "ln" in parameter else f"fc{parameter[1]}"
+    else:
+        module = SUBLAYERS[sublayer] + ("_layer_norm" if "ln" in parameter else f".{PARTS[parameter[1]]}")
+    return (f"{stack}.layers.{int(layer) - 1}.{module}.{kind}",)
+
+
+class MarianReference(FairseqReference):
+    """The forward pass of Marian's transformer, in float64: fairseq's layers with other embeddings and positions.
+
+    Ids beyond the vocabulary stand for the zero vector, which Marian's decoder starts with.
     """
-    marian = MarianForward(weights, chosen)
-    visible = mask[:, None, :].astype(bool)
-    memory = marian.encode(sources, visible)
-    return marian.logits(marian.decode(inputs, memory, visible))
 
-
-class MarianForward:
-    """The forward pass of Marian's transformer, in float64."""
+    epsilon = 1e-6
+    activations = {"relu": torch.relu, "swish": silu, "gelu": lambda x: x * torch.sigmoid(1.702 * x)}  # up to 1.12.0
 
     def __init__(self, weights: Weights, chosen: dict[str, Any]):
-        self.weights = {name: weight.astype(np.float64) for name, weight in weights.items()}
-        self.chosen = chosen
-        self.width = chosen["dim-emb"]
-        self.top = chosen.get("transformer-postprocess-top", "")
-        self.source_table = self.weights.get("Wemb", self.weights.get("encoder_Wemb"))
-        self.target_table = self.weights.get("Wemb", self.weights.get("decoder_Wemb"))
+        named = {}
+        for name, weight in weights.items():
+            tensor = torch.tensor(weight, dtype=torch.float64)
+            tensor = tensor.T if re.search("_W[qkvo12]$", name) else tensor.squeeze(0)
+            named.update(dict.fromkeys(fairseq_names(name), tensor))
+        learned = chosen["transformer-train-position-embeddings"]
+        act = self.activations[chosen["transformer-ffn-activation"]]
+        super().__init__(named, chosen["transformer-heads"], "n" in chosen["transformer-preprocess"], not learned, act)
 
-    def encode(self, sources: np.ndarray, visible: np.ndarray) -> np.ndarray:
-        x = self.embed(sources, self.source_table)
-        for i in range(1, self.chosen["enc-depth"] + 1):
-            x = self.self_attention(x, visible, f"encoder_l{i}")
-            x = self.feed_forward(x, f"encoder_l{i}")
-        return self.process(x, self.top, "encoder_top", "", x)
-
-    def decode(self, inputs: np.ndarray, memory: np.ndarray, visible: np.ndarray) -> np.ndarray:
-        causal = np.tri(inputs.shape[1], dtype=bool)
-        x = self.embed(inputs, self.target_table)
-        for i in range(1, self.chosen["dec-depth"] + 1):
-            x = self.self_attention(x, causal, f"decoder_l{i}")
-            x = self.cross_attention(x, memory, visible, f"decoder_l{i}")
-            x = self.feed_forward(x, f"decoder_l{i}")
-        return self.process(x, self.top, "decoder_top", "", x)
-
-    def logits(self, states: np.ndarray) -> np.ndarray:
-        output = self.weights.get("decoder_ff_logit_out_Wt")
-        if output is None:
-            legacy = self.weights.get("decoder_ff_logit_out_W")
-            output = self.target_table if legacy is None else legacy.T
-        return states @ output.T + self.weights.get("decoder_ff_logit_out_b", 0.0)
-
-    def self_attention(self, x: np.ndarray, allowed: np.ndarray, layer: str) -> np.ndarray:
-        return self.sublayer(x, f"{layer}_self_Wo", lambda y: self.attention(y, y, allowed, f"{layer}_self"))
-
-    def cross_attention(self, x: np.ndarray, memory: np.ndarray, allowed: np.ndarray, layer: str) -> np.ndarray:
-        return self.sublayer(x, f"{layer}_context_Wo", lambda y: self.attention(y, memory, allowed, f"{layer}_context"))
-
-    def feed_forward(self, x: np.ndarray, layer: str) -> np.ndarray:
-        prefix = f"{layer}_ffn"
-        return self.sublayer(x, f"{prefix}_ffn", lambda y: self.two_layers(y, prefix))
-
-    def layer_norm(self, x: np.ndarray, prefix: str, suffix: str = "") -> np.ndarray:
-        deviation = x - x.mean(-1, keepdims=True)
-        normalized = deviation / np.sqrt((deviation**2).mean(-1, keepdims=True) + 1e-6)
-        return normalized * self.weights[f"{prefix}_ln_scale{suffix}"] + self.weights[f"{prefix}_ln_bias{suffix}"]
-
-    def affine(self, x: np.ndarray, prefix: str, suffix: str) -> np.ndarray:
-        return x @ self.weights[f"{prefix}_W{suffix}"] + self.weights[f"{prefix}_b{suffix}"]
-
-    def process(self, x: np.ndarray, operations: str, prefix: str, suffix: str, previous: np.ndarray) -> np.ndarray:
-        for operation in operations:
-            if operation == "a":
-                x = x + previous
-            elif operation == "n":
-                x = self.layer_norm(x, prefix, suffix)
-        return x
-
-    def sublayer(self, x: np.ndarray, prefix: str, function: Any) -> np.ndarray:
-        y = self.process(x, self.chosen["transformer-preprocess"], prefix, "_pre", x)
-        return self.process(function(y), self.chosen["transformer-postprocess"], prefix, "", x)
-
-    def attention(self, queries: np.ndarray, keys: np.ndarray, allowed: np.ndarray, prefix: str) -> np.ndarray:
-        q, k, v = self.affine(queries, prefix, "q"), self.affine(keys, prefix, "k"), self.affine(keys, prefix, "v")
-        heads, depth = [], self.width // self.chosen["transformer-heads"]
-        for head in range(self.chosen["transformer-heads"]):
-            part = slice(head * depth, (head + 1) * depth)
-            scores = q[..., part] @ k[..., part].swapaxes(-1, -2) / np.sqrt(depth)
-            scores = np.where(allowed, scores, -1e9)
-            exponents = np.exp(scores - scores.max(-1, keepdims=True))
-            heads.append(exponents / exponents.sum(-1, keepdims=True) @ v[..., part])
-        return self.affine(np.concatenate(heads, -1), prefix, "o")
-
-    def activation(self, x: np.ndarray) -> np.ndarray:
-        name = self.chosen["transformer-ffn-activation"]
-        if name == "relu":
-            return np.maximum(x, 0)
-        return x / (1 + np.exp(-x * {"swish": 1, "gelu": 1.702}[name]))  # gelu up to version 1.12.0
-
-    def two_layers(self, x: np.ndarray, prefix: str) -> np.ndarray:
-        return self.affine(self.activation(self.affine(x, prefix, "1")), prefix, "2")
-
-    def embed(self, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
-        with_zero = np.concatenate([table, np.zeros((1, self.width))])
-        vectors = with_zero[np.minimum(ids, len(table))]
-        if self.chosen["transformer-train-position-embeddings"]:
-            return vectors + self.weights["Wpos"][: ids.shape[1]]
-        timescales = self.width / 2
-        angles = np.arange(ids.shape[1])[:, None] * np.exp(-np.arange(timescales) * np.log(10000) / (timescales - 1))
-        return vectors * np.sqrt(self.width) + np.concatenate([np.sin(angles), np.cos(angles)], -1)
+    def embed(self, stack: str, ids: Tensor) -> Tensor:
+        table = self.weights[f"{stack}.embed_tokens.weight"]
+        with_zero = torch.cat([table, table.new_zeros(1, self.width)])
+        positions = self.weights.get("positions", self.sinusoids(ids.shape[1]))
+        return with_zero[ids.clamp(max=len(table))] * self.scale + positions[: ids.shape[1]]

@@ -99,13 +99,16 @@ def attention(
 class FairseqReference:
     """The forward pass of fairseq's `transformer`, in plain functions on a state dict with fairseq's names."""
 
+    epsilon = 1e-5
+
     def __init__(self, weights: dict[str, Tensor], heads: int, before: bool, scale: bool = True, act: Callable = relu):
         self.weights, self.heads, self.before, self.act = weights, heads, before, act
         self.width = weights["encoder.embed_tokens.weight"].shape[1]
         self.scale = math.sqrt(self.width) if scale else 1.0
 
     def norm(self, name: str, states: Tensor) -> Tensor:
-        return layer_norm(states, (self.width,), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return layer_norm(states, (self.width,), weight, bias, self.epsilon)
 
     def residual(self, name: str, states: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.before:
@@ -126,12 +129,9 @@ class FairseqReference:
 
     def sinusoids(self, rows: int) -> Tensor:
         half = self.width // 2
-        table = torch.zeros(rows, self.width)
-        for i in range(half):
-            frequency = math.exp(-i * math.log(10000) / (half - 1))
-            table[:, i] = torch.tensor([math.sin(p * frequency) for p in range(rows)])
-            table[:, half + i] = torch.tensor([math.cos(p * frequency) for p in range(rows)])
-        return table
+        values = [[p * math.exp(-i * math.log(10000) / (half - 1)) for i in range(half)] for p in range(rows)]
+        angles = torch.tensor(values, dtype=torch.float64)
+        return torch.cat([angles.sin(), angles.cos()], dim=1).to(self.weights["encoder.embed_tokens.weight"].dtype)
 
     def stack(self, stack: str, ids: Tensor, hidden: Tensor, memory: tuple[Tensor, Tensor] | None = None) -> Tensor:
         states = self.embed(stack, ids)
@@ -150,7 +150,7 @@ class FairseqReference:
                     lambda x, n=name: attention(self.weights, f"{n}.encoder_attn", x, *memory, self.heads),
                 )
             states = self.residual(f"{name}.final_layer_norm", states, lambda x, n=name: self.feed_forward(n, x))
-        return self.norm(f"{stack}.layer_norm", states) if self.before else states
+        return self.norm(f"{stack}.layer_norm", states) if f"{stack}.layer_norm.weight" in self.weights else states
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, mask: Tensor, target: Tensor) -> Tensor:
@@ -159,4 +159,5 @@ class FairseqReference:
         future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
         states = self.stack("decoder", target, future, (memory, hidden))
         tied = self.weights["decoder.embed_tokens.weight"]
-        return linear(states, self.weights.get("decoder.output_projection.weight", tied))
+        bias = self.weights.get("decoder.output_projection.bias")
+        return linear(states, self.weights.get("decoder.output_projection.weight", tied), bias)
