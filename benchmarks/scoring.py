@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     def forward() -> None:
         models[0](**inputs, use_cache=False)
 
-    speedup = paired(lambda: scorer.forward(sources, targets, None), forward, options.pairs)
+    speedup = paired(lambda: scorer.forward(sources, targets), forward, options.pairs)
     print(f"score, speedup over a forward pass: {speedup}")
 
     ensemble = EnsembleForSeq2SeqLM(models)

@@ -44,6 +44,12 @@ from .inputs_random_transformer import (
 
 LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
+# The arguments of `preprocess`, `_forward` and `postprocess`; all others are those of `generate()`.
+OPTIONS = (
+    ("prefix", "truncation", "max_source_tokens", "target_prefix"),
+    ("return_scores", "max_batch_tokens"),
+    ("return_key", "return_tokens", "clean_up_tokenization_spaces"),
+)
 WINDOW = 16  # batches of a stream that are sorted by length together
 
 
@@ -137,62 +143,38 @@ class Seq2SeqPipeline(Pipeline):
         check_positive(batch_size=batch_size)
         if isinstance(inputs, str):
             try:
-                [answer] = self._stream([inputs], 1, 1, *params)
+                [answer] = self._stream([inputs], 1, 1, params)
                 return answer
             except TextError as error:
                 raise ValueError(error.reason) from None
         if isinstance(inputs, list | tuple):
-            return list(self._stream(inputs, max(1, len(inputs)), batch_size, *params))
+            return list(self._stream(inputs, max(1, len(inputs)), batch_size, params))
         if isinstance(params[0].get("target_prefix"), list | tuple):
             raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
         if not hasattr(inputs, "__iter__"):  # a torch dataset
             inputs = map(inputs.__getitem__, range(len(inputs)))
         window = WINDOW * batch_size if batch_size > 1 else 1
-        return self._stream(inputs, CHUNK_SIZE if "max_batch_tokens" in params[1] else window, batch_size, *params)
+        return self._stream(inputs, CHUNK_SIZE if "max_batch_tokens" in params[1] else window, batch_size, params)
 
     def _sanitize_parameters(
-        self,
-        prefix: str | None = None,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        truncation: bool | None = None,
-        max_source_tokens: int | None = None,
-        target_prefix: str | Sequence[str] | None = None,
-        max_batch_tokens: int | None = None,
-        return_key: str | None = None,
-        return_scores: bool | None = None,
-        return_tokens: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        **generate_options: Any,
+        self, src_lang: str | None = None, tgt_lang: str | None = None, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The arguments of `preprocess`, `_forward` and `postprocess`."""
-        check_type("prefix", prefix, str, "a string")
-        check_type("target_prefix", target_prefix, str | list | tuple, "a string or a list of strings")
-        for name, flag in drop_none(truncation=truncation, return_scores=return_scores).items():
-            check_type(name, flag, bool, "True or False")
-        check_positive(or_none=True, max_source_tokens=max_source_tokens, max_batch_tokens=max_batch_tokens)
+        check_type("prefix", options.get("prefix"), str, "a string")
+        check_type("target_prefix", options.get("target_prefix"), str | list | tuple, "a string or a list of strings")
+        for name in ("truncation", "return_scores"):
+            check_type(name, options.get(name), bool, "True or False")
+        for name in ("max_source_tokens", "max_batch_tokens"):
+            check_positive(or_none=True, **{name: options.get(name)})
+        taken = ({name: options.pop(name, None) for name in names} for names in OPTIONS)
+        preprocess, forward, postprocess = (drop_none(**given) for given in taken)
         earlier = vars(self).get("_preprocess_params", {}).get("languages", LanguageTags())
         languages = replace(earlier, **drop_none(**vars(LanguageTags.of(self.tokenizer, src_lang, tgt_lang))))
-        return (
-            drop_none(
-                prefix=prefix,
-                languages=languages,
-                truncation=truncation,
-                max_source_tokens=max_source_tokens,
-                target_prefix=target_prefix,
-            ),
-            drop_none(
-                generate_options=self._with_earlier_options(generate_options),
-                languages=languages,
-                return_scores=return_scores,
-                max_batch_tokens=max_batch_tokens,
-            ),
-            drop_none(
-                return_key=return_key,
-                return_tokens=return_tokens,
-                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
-            ),
-        )
+        generate_options = self._with_earlier_options(options)
+        if languages.forced is not None:
+            generate_options["forced_bos_token_id"] = languages.forced
+        preprocess["languages"], forward["generate_options"] = languages, generate_options
+        return preprocess, forward, postprocess
 
     def _with_earlier_options(self, generate_options: dict[str, Any]) -> dict[str, Any]:
         """The options of `generate()` in a call, and those of the pipeline that the call does not replace."""
@@ -200,20 +182,15 @@ class Seq2SeqPipeline(Pipeline):
             if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
                 generate_options = {other: None, **generate_options}
         if "generation_config" in generate_options:  # replaces all options of the pipeline
-            return generate_options
+            return dict(generate_options)
         defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
         return {**defaults, **generate_options}
 
     def _stream(
-        self,
-        texts: Iterable[str],
-        size: int,
-        batch_size: int,
-        preprocess_params: dict[str, Any],
-        forward_params: dict[str, Any],
-        postprocess_params: dict[str, Any],
+        self, texts: Iterable[str], size: int, batch_size: int, params: Sequence[dict[str, Any]]
     ) -> Iterator[Any]:
         """The answers in the order of the texts, of which `size` are sorted by length together."""
+        preprocess_params, forward_params, postprocess_params = params
         first = 0
         for chunk in chunks(texts, size):
             answers: dict[int, Any] = {}
@@ -390,7 +367,6 @@ class Seq2SeqPipeline(Pipeline):
         self,
         model_inputs: dict[str, Tensor],
         generate_options: dict[str, Any],
-        languages: LanguageTags,
         return_scores: bool = False,
         max_batch_tokens: int | None = None,
     ) -> dict[str, Tensor]:
@@ -407,10 +383,7 @@ class Seq2SeqPipeline(Pipeline):
         if max_batch_tokens is not None and options.get("max_length") is None:
             limit = longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len)
             options |= {"max_new_tokens": limit, "max_length": None}
-        if languages.forced is not None:
-            options["forced_bos_token_id"] = languages.forced
-        else:
-            self.check_target_language(options)
+        self.check_target_language(options)
         if prefix_ids is not None:
             prefix_ids = begin_with(self.option(options, "forced_bos_token_id"), prefix_ids)
             others = options.get("logits_processor") or ()
@@ -459,8 +432,6 @@ class Seq2SeqPipeline(Pipeline):
         if not languages:
             return
         if options is None:
-            if self._forward_params["languages"].forced is not None:
-                return
             options = self._forward_params["generate_options"]
         starts = [self.option(options, name) for name in ("forced_bos_token_id", "decoder_start_token_id")]
         tags = {language_id(self.tokenizer, code) for code in languages}

@@ -59,9 +59,8 @@ class Parser(HfArgumentParser):
             allowed = get_args(hints[option.name]) or (hints[option.name],)
             [kind] = [each for each in allowed if each is not NoneType]
             settings, text = dict(option.metadata), helps[option.name]
-            positional, default = settings.pop("positional", False), option.default
-            if default is MISSING:
-                default = None if option.default_factory is MISSING else option.default_factory()
+            positional, required = settings.pop("positional", False), option.default is MISSING
+            default = None if required else option.default
             if kind is bool:
                 settings["action"] = "store_true"
             elif "choices" not in settings:
@@ -72,7 +71,7 @@ class Parser(HfArgumentParser):
                 if NoneType in allowed and default is not None:
                     settings["type"], text = off_or(settings["type"]), text.replace("None", "off")
             if not positional:
-                settings["required"] = option.default is option.default_factory is MISSING
+                settings["required"] = required
             self.add_argument(option.name if positional else f"--{option.name}", default=default, help=text, **settings)
 
     def parse(self, options: type[T], argv: Sequence[str] | None) -> T:

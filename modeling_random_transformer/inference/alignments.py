@@ -75,17 +75,14 @@ class Aligner(PairModel):
             raise ValueError(f"step must be one of {', '.join(STEPS)}, got {step!r}.")
         self.layer, self.step = layer, step
 
-    def process(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[Links]]]:
-        """The links of the pairs of each batch."""
-        sources, targets = self.tokenize(pairs)
+    def process(
+        self, pairs: Sequence[tuple[str, str]], sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[Links]:
+        """The links of each pair of a batch."""
         source_words = self.words("text", [source for source, _ in pairs], sources)
         target_words = self.words("text_target", [target for _, target in pairs], targets)
-        for batch in self.batches(sources, targets):
-            attention = self.attention([sources[i] for i in batch], [targets[i] for i in batch])
-            links = [
-                link_words(rows, source_words[i], target_words[i]) for i, rows in zip(batch, attention, strict=True)
-            ]
-            yield batch, links
+        rows = zip(self.attention(sources, targets), source_words, target_words, strict=True)
+        return [link_words(*row) for row in rows]
 
     @torch.inference_mode()
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor:
@@ -101,8 +98,6 @@ class Aligner(PairModel):
         if not self.tokenizer.is_fast:
             special = set(self.tokenizer.all_special_tokens)
             return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), special) for row in tokens]
-        if not texts:
-            return []
         options = {side: list(texts), "return_offsets_mapping": True, "verbose": False}
         with self.languages.set(self.tokenizer):
             offsets = encode_texts(self.tokenizer, **options)["offset_mapping"]

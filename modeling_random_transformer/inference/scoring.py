@@ -113,19 +113,25 @@ class PairModel(ABC):
         self.start = decoder_start(model)
 
     @abstractmethod
-    def process(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[Any]]]:
-        """The indices of the pairs of each batch, and their results; raises a `TextError` for an invalid pair."""
+    def process(
+        self, pairs: Sequence[tuple[str, str]], sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[Any]:
+        """The result of each pair of a batch, of which the token ids are given too."""
 
     def __call__(self, pairs: Sequence[tuple[str, str] | None], _first: int, update: Callable[[int], Any]) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
         results: list[Any] = [None] * len(pairs)
-        given = [(i, pair) for i, pair in enumerate(pairs) if pair is not None]
+        numbered = [(i, pair) for i, pair in enumerate(pairs) if pair is not None]
+        numbers, given = [i for i, _ in numbered], [pair for _, pair in numbered]
         update(len(pairs) - len(given))
-        with renumber_errors([i for i, _ in given]):
-            for batch, found in self.process([pair for _, pair in given]):
-                for i, result in zip(batch, found, strict=True):
-                    results[given[i][0]] = result
-                update(len(batch))
+        with renumber_errors(numbers):
+            sources, targets = self.tokenize(given)
+        lengths = [(len(target), len(source)) for source, target in zip(sources, targets, strict=True)]
+        for batch in batches_by_tokens(lengths, self.max_batch_tokens):  # the logits of targets need the most memory
+            found = self.process([given[i] for i in batch], [sources[i] for i in batch], [targets[i] for i in batch])
+            for i, result in zip(batch, found, strict=True):
+                results[numbers[i]] = result
+            update(len(batch))
         return results
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[list[int]], list[list[int]]]:
@@ -136,11 +142,6 @@ class PairModel(ABC):
         sources = self.pipe.tokenize([source for source, _ in pairs], self.languages, truncation=self.truncation)
         targets = [target for _, target in pairs]
         return sources, self.pipe.encode("targets", targets, self.languages, self.truncation)
-
-    def batches(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[int]]:
-        """The indices of the pairs of each batch; the logits of the targets need the most memory."""
-        lengths = [(len(target), len(source)) for source, target in zip(sources, targets, strict=True)]
-        return batches_by_tokens(lengths, self.max_batch_tokens)
 
     def inputs(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
@@ -157,29 +158,26 @@ class Scorer(PairModel):
     def __init__(self, *args: Any, token_scores: bool = False, **options: Any):
         super().__init__(*args, **options)
         self.token_scores = token_scores
+        self.forced = self.languages.forced
+        if self.forced is None:
+            self.forced = self.model.generation_config.forced_bos_token_id
 
-    def process(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[PairScore]]]:
-        """The scores of the pairs of each batch."""
-        sources, targets = self.tokenize(pairs)
-        forced = self.languages.forced
-        if forced is None:
-            forced = self.model.generation_config.forced_bos_token_id
-        for batch in self.batches(sources, targets):
-            log_probabilities = self.forward([sources[i] for i in batch], [targets[i] for i in batch], forced)
-            found = []
-            for i, row in zip(batch, log_probabilities, strict=True):
-                values = row[int(targets[i][:1] == [forced]) : len(targets[i])]
-                found.append(PairScore(sum(values), len(values), values if self.token_scores else None))
-            yield batch, found
+    def process(
+        self, _pairs: Sequence[tuple[str, str]], sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[PairScore]:
+        """The score of each pair of a batch."""
+        found = []
+        for target, row in zip(targets, self.forward(sources, targets), strict=True):
+            values = row[int(target[:1] == [self.forced]) : len(target)]
+            found.append(PairScore(sum(values), len(values), values if self.token_scores else None))
+        return found
 
     @torch.inference_mode()
-    def forward(
-        self, sources: Sequence[list[int]], targets: Sequence[list[int]], forced: int | None
-    ) -> list[list[float]]:
+    def forward(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
         """The log-probability of each target token, `[batch, target_len]`; 0 for padding and a forced first token."""
         inputs, labels = self.inputs(sources, targets)
-        if forced is not None:
-            labels[:, 0].masked_fill_(labels[:, 0] == forced, IGNORED)
+        if self.forced is not None:
+            labels[:, 0].masked_fill_(labels[:, 0] == self.forced, IGNORED)
         with evaluation_mode(self.model):
             if isinstance(self.model, RandomTransformerForConditionalGeneration):
                 return self.forward_without_padding(inputs, labels).tolist()

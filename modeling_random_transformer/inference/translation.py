@@ -208,10 +208,6 @@ def translate_stream(
     texts: Iterable[str],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    *,
-    prefixes: Iterable[str] | None = None,
-    chunk_size: int = CHUNK_SIZE,
-    progress: bool | None = None,
     **options: Any,
 ) -> Iterator[str]:
     """`translate` for any number of texts: a lazy iterator that reads one chunk at a time.
@@ -221,8 +217,7 @@ def translate_stream(
     """
     if (n_best := options.pop("n_best", None)) is not None:
         raise ValueError(f"n_best must be given to translate_n_best, got {n_best}.")
-    job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
-    stream = translate_n_best(texts, model, tokenizer, n_best=None, **job, **options)
+    stream = translate_n_best(texts, model, tokenizer, n_best=None, **options)
     return (candidates[0].translation for candidates in stream)
 
 
