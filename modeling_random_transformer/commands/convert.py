@@ -29,7 +29,7 @@ from ..conversion import (
     convert_torch_transformer,
 )
 from ..inputs_random_transformer import drop_none
-from .command_line import Parser, run_verb
+from .command_line import Parser, run_command
 
 PROGRAM = "random-transformer convert"
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -53,11 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def convert_by(convert: Callable[..., Any], options: type, program: str, argv: Sequence[str]) -> int:
     """Convert by a function, whose arguments are the fields of a dataclass. Returns the exit status."""
     description = inspect.cleandoc(options.__doc__ or "").partition("\n\nArgs:")[0]
-    return run_verb(partial(run, convert), options, program, description, argv)
+    return run_command(partial(run, convert, options, Parser(program, description), argv), program)
 
 
-def run(convert: Callable[..., Any], arguments: Any) -> None:
+def run(convert: Callable[..., Any], options: type, parser: Parser, argv: Sequence[str]) -> None:
     """Convert, and print the report."""
+    arguments = parser.parse(options, argv)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(convert(**drop_none(**vars(arguments))))
