@@ -75,8 +75,7 @@ def measure(folder: Path, mode: str, batches: int) -> dict[str, float]:
         if mode == "mapped":
             pairs, _ = load_pairs(text, cache_dir=folder / "cache")
             tokens, _ = tokenize_pairs(pairs, tokenizer)
-            source_lengths, target_lengths = lengths_of(tokens).T
-            for batch in islice(TokenBudgetSampler(source_lengths, target_lengths, 4096), batches):
+            for batch in islice(TokenBudgetSampler(lengths_of(tokens), 4096), batches):
                 tokens[batch]
         else:
             for _ in islice(TokenBudgetStream(text, tokenizer, 4096, buffer_pairs=20_000), batches):

@@ -41,7 +41,7 @@ def random_lengths(longest, pairs=160):
 def grouped_batches(longest, max_tokens):
     """Batches of pairs of similar length, without those of a single pair, which PyTorch compiles separately."""
     source, target = random_lengths(longest)
-    for rows in (rows for rows in TokenBudgetSampler(source, target, max_tokens) if len(rows) > 1):
+    for rows in (rows for rows in TokenBudgetSampler(np.stack([source, target], axis=1), max_tokens) if len(rows) > 1):
         batch = padded_batch(source[rows].tolist())
         ignored = torch.arange(target[rows].max()) >= torch.tensor(target[rows])[:, None]
         yield batch | {"labels": random_ids(len(rows), ignored.shape[1]).masked_fill(ignored, -100)}

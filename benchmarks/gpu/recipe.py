@@ -39,8 +39,7 @@ def rows(settings: Settings) -> Rows:
 def recipe_batches(settings: Settings) -> list[Batch]:
     lengths = sentence_lengths(settings.sentence_pairs)
     multiple = padding_multiple(torch.device(DEVICE))
-    source, target = lengths.T
-    sampler = TokenBudgetSampler(source, target, 2 * settings.batch_tokens, pad_to_multiple_of=multiple)
+    sampler = TokenBudgetSampler(lengths, 2 * settings.batch_tokens, pad_to_multiple_of=multiple)
     return [random_batch(lengths[batch]) for batch in islice(sampler, settings.recipe_batches)]
 
 

@@ -4,7 +4,7 @@
 corpus = ParallelText("train.en", "train.es")
 pairs, report = load_pairs(corpus, on_invalid="skip")  # validated and memory-mapped
 tokens, report = tokenize_pairs(pairs, tokenizer, LengthLimits(source=256))
-batches = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=4096)
+batches = TokenBudgetSampler(lengths_of(tokens), max_tokens=4096)
 
 report = clean_files(ParallelText("train.en", "train.de"), "clean.en", "clean.de")
 pairs = list(clean_pairs([("a dog", "ein Hund"), ("a dog", "a dog")]))  # streams pairs from Python

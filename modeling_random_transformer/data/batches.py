@@ -1,7 +1,8 @@
 """Batch samplers with a token budget: pairs of similar length share a batch, and all processes get the same number."""
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,8 +12,6 @@ from .mixing import WeightedPairs
 
 if TYPE_CHECKING:
     from .bpe_dropout import BPEDropoutPairs
-
-Number = TypeVar("Number", int, np.ndarray)
 
 
 def padding_multiple(device: torch.device) -> int:
@@ -33,8 +32,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
     another number of processes with the same product therefore repeats and loses no pair.
 
     Args:
-        source_lengths: length of each source in tokens, `[pairs]`.
-        target_lengths: length of each target in tokens, `[pairs]`.
+        lengths: the tokens of each source and target, `[pairs, 2]`; see `lengths_of`.
         max_tokens: the maximum of (longest source + longest target) · pairs in a batch.
         num_processes: number of processes that share the batches.
         seed: determines the order of every epoch.
@@ -46,14 +44,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
             its segmentations.
 
     Raises:
-        ValueError: there are no pairs, the numbers of lengths differ, there are fewer pairs than processes, or a pair
-            is longer than `max_tokens`.
+        ValueError: there are fewer pairs than processes, or a pair is longer than `max_tokens`.
     """
 
     def __init__(
         self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
+        lengths: np.ndarray,
         max_tokens: int,
         num_processes: int = 1,
         seed: int = 0,
@@ -63,7 +59,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         bpe_dropout: "BPEDropoutPairs | None" = None,
     ):
         self.bpe_dropout = bpe_dropout
-        self.lengths = _padded_lengths(source_lengths, target_lengths, pad_to_multiple_of)
+        self.lengths = _round_up(lengths, pad_to_multiple_of)
         self.weighted = None if weights is None else WeightedPairs(self.lengths, weights, seed)
         if self.weighted is not None:
             self.lengths = self.weighted.lengths
@@ -86,16 +82,16 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.epoch = epoch
         if self.bpe_dropout is not None:
             self.bpe_dropout.set_epoch(epoch)
-            self.sort_by(*([*map(len, ids)] for ids in self.bpe_dropout.ids))
+            self.sort_by(np.array([[*map(len, ids)] for ids in self.bpe_dropout.ids]).T)
 
-    def sort_by(self, source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray) -> None:
+    def sort_by(self, lengths: np.ndarray) -> None:
         """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""
-        self.lengths = _padded_lengths(source_lengths, target_lengths, self.pad_to_multiple_of)
+        self.lengths = _round_up(lengths, self.pad_to_multiple_of)
         if self.weighted is not None:
             self.lengths = self.lengths[self.weighted.epoch(self.epoch)]
 
     def __len__(self) -> int:
-        return _round_up(len(self.starts), self.step_batches)
+        return self.step_batches * math.ceil(len(self.starts) / self.step_batches)
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng([self.seed, self.epoch])
@@ -119,8 +115,7 @@ class EvaluationSampler(Sampler[list[int]]):
     once; if there are fewer pairs than processes, batches are repeated after these.
 
     Args:
-        source_lengths: length of each source in tokens, `[pairs]`.
-        target_lengths: length of each target in tokens, `[pairs]`; zeros without targets.
+        lengths: the tokens of each source and target, `[pairs, 2]`; zeros without targets.
         max_tokens: the maximum of (longest source + longest target) · pairs in a batch of several pairs. A longer pair
             forms a separate batch.
         max_pairs: the maximum number of pairs in a batch.
@@ -132,15 +127,14 @@ class EvaluationSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
+        lengths: np.ndarray,
         max_tokens: int,
         max_pairs: int,
         num_processes: int = 1,
         pad_to_multiple_of: int = 1,
         limits: Sequence[int] | np.ndarray | None = None,
     ):
-        lengths = _padded_lengths(source_lengths, target_lengths, pad_to_multiple_of)
+        lengths = _round_up(lengths, pad_to_multiple_of)
         order = np.lexsort((lengths[:, 1], lengths[:, 0]))[::-1]
         changes = [] if limits is None else (np.flatnonzero(np.diff(np.asarray(limits)[order])) + 1).tolist()
         starts = [
@@ -151,7 +145,8 @@ class EvaluationSampler(Sampler[list[int]]):
         starts = _split(starts, len(order), num_processes)
         self.num_batches = len(starts)
         batches = np.split(order, starts[1:])
-        self.batches = [batches[i % len(batches)] for i in range(_round_up(len(batches), num_processes))]
+        count = num_processes * math.ceil(len(batches) / num_processes)
+        self.batches = [batches[i % len(batches)] for i in range(count)]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -165,16 +160,9 @@ class EvaluationSampler(Sampler[list[int]]):
         return np.unique(np.concatenate(self.batches), return_index=True)[1]
 
 
-def _padded_lengths(
-    source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, multiple: int
-) -> np.ndarray:
-    """Lengths of source and target, rounded up as the collator does, `[pairs, 2]`."""
-    lengths = np.stack([np.asarray(source_lengths, np.int32), np.asarray(target_lengths, np.int32)], axis=1)
-    return _round_up(lengths, multiple)
-
-
-def _round_up(number: Number, multiple: int) -> Number:
-    return -(-number // multiple) * multiple
+def _round_up(lengths: np.ndarray, multiple: int) -> np.ndarray:
+    """Lengths of source and target, rounded up to a multiple as the collator does, `[pairs, 2]`."""
+    return -(-np.asarray(lengths, np.int32) // multiple) * multiple
 
 
 def _batch_starts(lengths: np.ndarray, max_tokens: int, max_pairs: int | None = None) -> list[int]:

@@ -8,18 +8,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ..inputs_random_transformer import drop_none
 from ..utils import progress_bar
-from ..utils.compressed_files import STANDARD_STREAM, create_binaries, file_format, is_standard_stream
+from ..utils.compressed_files import check_output, create_binaries, file_format, is_standard_stream
 from ..utils.errors import printable
 from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
 from .readers import quoted
-from .sources import UNALIGNED, Corpus, DatasetText, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
+from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
 from .validation import ValidationReport
 
 EXAMPLES = 3  # for each reason
 SHOWN_CHARACTERS = 40  # of each text of the example in a table
-OUTPUTS = ("output", "output_target")
 SAMPLE_PAIRS = 10_000  # that determine the scripts
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
 
@@ -78,23 +78,16 @@ def clean_pairs(
         The remaining pairs and their line numbers.
 
     Raises:
-        ValueError: an option is invalid, py3langid is required but not installed, or, while reading, the two files of
-            the corpus have different numbers of lines.
+        ValueError: with the first pair, if an option is invalid, or py3langid is required but not installed; or a file
+            cannot be read, see `ParallelText.lines`.
     """
     settings = CleaningOptions(**options)
-    [*filters_of(settings, {})]  # raises errors before the first pair is read
     report = CleaningReport("pairs") if report is None else report
-    return _clean(_lines_of(pairs), settings, report, on_rejected)
-
-
-def _clean(
-    lines: Iterator[Line], options: CleaningOptions, report: CleaningReport, on_rejected: Callable[[Line, str], Any]
-) -> Iterator[ParallelLine]:
-    sample: list[Line] = []
-    if options.min_script_share is not None:
+    lines, sample = _lines_of(pairs), list[Line]()
+    if settings.min_script_share is not None:
         sample = [*islice(lines, SAMPLE_LINES)]
-        report.scripts = _scripts(options, sample)
-    for line, reason in _filtered(chain(sample, lines), options, report.scripts):
+        report.scripts = _scripts(settings, sample)
+    for line, reason in _filtered(chain(sample, lines), settings, report.scripts):
         report.lines += 1
         if reason is not None:
             report.drop(line, reason)
@@ -104,19 +97,15 @@ def _clean(
 
 
 def _lines_of(pairs: Corpus | Iterable[tuple[str, str]]) -> Iterator[Line]:
-    if not isinstance(pairs, ParallelText | DatasetText):
-        lines: Iterator[Line] = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
-    else:
+    """The lines with texts as they are written."""
+    if isinstance(pairs, ParallelText | DatasetText):
         lines = pairs.lines()
+    else:
+        lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
     for line in lines:
         if isinstance(line, ParallelLine):
-            yield parse_pair(line.number, _normalized(line.source), _normalized(line.target))
-        elif line.reason == UNALIGNED:
-            raise ValueError(
-                f"{pairs} must have the same number of lines, got one that ends before line {line.number}."
-            )
-        else:
-            yield line
+            line = parse_pair(line.number, _normalized(line.source), _normalized(line.target))
+        yield line
 
 
 def _filtered(
@@ -181,10 +170,20 @@ def clean_files(
             kept.
         OSError: a file cannot be read or written.
     """
-    names = ("output", "output_target", "rejected_file", "report_file")
-    given = zip(names, (output, output_target, rejected_file, report_file), strict=True)
-    paths = {name: Path(path) for name, path in given if path is not None}
-    _check_outputs(corpus, paths)
+    texts = drop_none(output=output, output_target=output_target)
+    paths = texts | drop_none(rejected_file=rejected_file, report_file=report_file)
+    allowed = ("tsv", "jsonl") if output_target is None else ("text",)
+    is_stdout = output_target is None and is_standard_stream(output)
+    if not is_stdout and not {*map(file_format, texts.values())} <= {*allowed}:
+        raise ValueError(
+            "output must be a .tsv or .jsonl file, or output and output_target text files, "
+            f"got {' and '.join(map(str, texts.values()))}."
+        )
+    inputs = drop_none(source=corpus.source, target=corpus.target) if isinstance(corpus, ParallelText) else {}
+    for name, path in paths.items():
+        check_output(name, path, **{other: Path(given) for other, given in inputs.items()})
+    if len({Path(path).resolve() for path in paths.values()}) < len(paths):
+        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
     report = CleaningReport(str(corpus))
     with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
         files = dict(zip(paths, opened, strict=True))
@@ -210,30 +209,6 @@ def clean_files(
             content = asdict(report) | {"kept": report.valid, "options": asdict(CleaningOptions(**options))}
             files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
     return report
-
-
-def _check_outputs(corpus: Corpus, paths: dict[str, Path]) -> None:
-    """Check the formats of the outputs, and that they are distinct files in folders that exist, and not the inputs.
-
-    Args:
-        corpus: the inputs.
-        paths: the path of each output by the name of its argument.
-    """
-    outputs = [path for name, path in paths.items() if name in OUTPUTS]
-    allowed = ("tsv", "jsonl") if len(outputs) == 1 else ("text",)
-    if outputs != [Path(STANDARD_STREAM)] and not {*map(file_format, outputs)} <= {*allowed}:
-        raise ValueError(
-            "output must be a .tsv or .jsonl file, or output and output_target text files, "
-            f"got {' and '.join(map(str, outputs))}."
-        )
-    inputs = [corpus.source, corpus.target] if isinstance(corpus, ParallelText) else []
-    used = {Path(path).resolve() for path in inputs if path is not None and not is_standard_stream(path)}
-    for path in paths.values():
-        if not path.absolute().parent.is_dir() or path.is_dir():
-            raise ValueError(f"outputs must be files in folders that exist, got {path}.")
-        if path.resolve() in used:
-            raise ValueError(f"outputs must differ from each other and from the inputs, got {path} twice.")
-        used.add(path.resolve())
 
 
 def _normalized(text: str) -> str:

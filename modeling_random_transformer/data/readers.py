@@ -1,16 +1,20 @@
 """Texts in files, compressed or not: lines of plain text, and columns of TSV, CSV, JSONL and Parquet files.
 
-A CSV file follows RFC 4180. In a TSV file, each line is a row, and a cell that begins and ends with `"` is unquoted
-only if each quote within it is doubled, as spreadsheets and pandas write it. Other quotes in a TSV file are part of the
-text, such as those of a sentence in quotes.
+A CSV file follows RFC 4180. In a TSV file, most quotes are part of the text, such as those of a sentence in quotes. As
+spreadsheets and pandas write it, a cell may be in quotes for a line break, a tab or a quote, which is doubled:
+
+- A cell that begins and ends with `"` is unquoted if it contains quotes and all of them are doubled.
+- A cell in quotes may have line breaks or tabs if its lines are not rows themselves. Not both: otherwise a quote at the
+  beginning of a sentence and another one at the end of a later sentence could join their lines.
 
 Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which the users of this module find them.
 """
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -165,16 +169,19 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
     are_numbers = all(key.isdecimal() and int(key) > 0 for key in columns.keys)
     positions = [int(key) - 1 for key in columns.keys] if are_numbers else []
-    width: int | None = None  # the number of cells of each row, if it is fixed
+    width = len(columns.keys) if columns.are_default else None  # the number of cells of each row, if it is known
     with open_binary(path) as file:
-        for number, cells, line in (_csv_rows if file_format(path) == "csv" else _tsv_rows)(decoded(file)):
+        lines = decoded(file)
+        rows = _csv_rows(lines) if file_format(path) == "csv" else _tsv_rows(lines, lambda: width)
+        for number, cells, line in rows:
             if not positions:
                 header = columns.among(cells) if columns.are_default else columns.named(path, cells)
                 width = len(cells if header else columns.keys)
                 positions = [cells.index(key) for key in header] if header else [*range(width)]
                 if header:
                     continue
-            fits = width in (None, len(cells)) and len(cells) > max(positions)
+            fits = (are_numbers or len(cells) == width) and len(cells) > max(positions)
+            width = width or len(cells)
             yield number, [cells[position] for position in positions] if fits else line
 
 
@@ -192,9 +199,48 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
         yield number, cells, ",".join(cells)
 
 
-def _tsv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
-    for number, line in enumerate(lines, start=1):
-        yield number, [*map(unquoted, line.rstrip("\r\n").split("\t"))], line
+def _tsv_rows(lines: Iterator[str], width: Callable[[], int | None]) -> Iterator[tuple[int, list[str], str]]:
+    """Number of the first line, cells and text of each row; `width` returns the expected number of cells."""
+    number, ahead = 1, list[str]()  # the next lines, as far as the end of a cell in quotes has been searched in them
+    while ahead := ahead or [*islice(lines, 1)]:
+        cells, size = ahead[0].rstrip("\r\n").split("\t"), 1
+        if '"' in ahead[0]:
+            in_quotes, end = _cells_in_quotes(ahead, lines)
+            if _is_quoted(in_quotes, ahead[:end], width()):
+                cells, size = in_quotes, end
+            else:
+                cells = [*map(unquoted, cells)]
+        yield number, cells, "".join(ahead[:size])
+        number += size
+        del ahead[:size]
+
+
+def _cells_in_quotes(ahead: list[str], lines: Iterator[str]) -> tuple[list[str], int]:
+    """The first row of `ahead`, with cells in quotes as in CSV, and its number of lines; no cells if it is not valid.
+
+    `ahead` is extended by lines in which a cell in quotes may end.
+    """
+
+    def following() -> Iterator[str]:
+        yield from ahead
+        for line in lines:
+            ahead.append(line)
+            if "\t" in line and '"' not in line:  # the cell would have both a line break and a tab
+                return
+            yield line
+
+    reader = csv.reader(following(), delimiter="\t", strict=True)
+    try:
+        return next(reader), reader.line_num
+    except csv.Error:
+        return [], 1
+
+
+def _is_quoted(cells: list[str], lines: list[str], width: int | None) -> bool:
+    """Whether these cells are a row with the expected number of cells, and the lines are not rows of as many cells."""
+    if not cells or width not in (None, len(cells)) or any("\t" in cell and "\n" in cell for cell in cells):
+        return False
+    return not all(line.count("\t") + 1 == len(cells) for line in lines)
 
 
 def unquoted(cell: str) -> str:

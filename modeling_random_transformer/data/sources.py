@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 EMPTY = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
-UNALIGNED = "beyond the end of the other file"
 
 EXAMPLE_CHARACTERS = 200  # of each text of an invalid line
 NO_LANGUAGES = LanguageTags()
@@ -112,7 +111,8 @@ class ParallelText:
         """Read the corpus line by line.
 
         Raises:
-            ValueError: a file does not have the columns, or a compressed file is damaged or incomplete.
+            ValueError: a file does not have the columns, the files have different numbers of lines, or a compressed
+                file is damaged or incomplete.
         """
         if self.target is None:
             columns = Columns((self.source_key, self.target_key), self.languages.codes)
@@ -214,17 +214,20 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
 Corpus = ParallelText | DatasetText
 
 
-def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row | tuple[int, None]]:
+def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
         for number, pair in enumerate(zip_longest(decoded(sources), decoded(targets)), start=1):
-            yield (number, None) if None in pair else (number, [*pair])
+            if None in pair:
+                raise ValueError(
+                    f"{source_path} and {target_path} must have the same number of lines, got one that ends before "
+                    f"line {number}."
+                )
+            yield number, [*pair]
 
 
-def _lines_of(rows: Iterable[Row | tuple[int, None]], languages: LanguageTags) -> Iterator[Line]:
+def _lines_of(rows: Iterable[Row], languages: LanguageTags) -> Iterator[Line]:
     for number, texts in rows:
-        if texts is None:
-            yield InvalidLine(number, UNALIGNED)
-        elif isinstance(texts, str):
+        if isinstance(texts, str):
             yield _invalid(number, NOT_A_PAIR, texts)
         else:
             yield parse_pair(number, texts[0], texts[1], languages)

@@ -15,9 +15,9 @@ from ..inputs_random_transformer import chunks
 from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
 from .mixing import CorpusMixture
-from .sources import UNALIGNED, Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import LENGTHS, LengthLimits, tokenize_batch
-from .validation import LANGUAGE_COLUMNS, ValidationReport, check_on_invalid
+from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
+from .tokenization import LENGTHS, LengthLimits, lengths_of, tokenize_batch
+from .validation import ValidationReport, check_on_invalid
 
 Row = dict[str, Any]  # token ids, lengths and number of a line
 Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive lines, the invalid ones, and the others
@@ -101,10 +101,8 @@ class TokenBudgetStream(IterableDataset):
         """This process's batches of one epoch."""
         for index, rows in enumerate(self._buffers(number)):
             (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
-            sources, targets = ([row[name] for row in rows] for name in LENGTHS)
             batches = TokenBudgetSampler(
-                sources,
-                targets,
+                _lengths(rows),
                 self.max_tokens,
                 self.num_processes,
                 seed,
@@ -112,7 +110,7 @@ class TokenBudgetStream(IterableDataset):
                 gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
             if self.bpe_dropout is not None:
-                batches.sort_by([len(row["input_ids"]) for row in rows], [len(row["labels"]) for row in rows])
+                batches.sort_by(lengths_of(rows))
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
         self.report.check("skip")
@@ -134,9 +132,9 @@ class TokenBudgetStream(IterableDataset):
             self.report.lines += lines
             for line in invalid:
                 self.report.add(line.reason, line.number)
-                if self.on_invalid == "error" or line.reason == UNALIGNED:
+                if self.on_invalid == "error":
                     self.report.check("error")
-            exceeded = self.limits.exceeded(np.array([[row[name] for name in LENGTHS] for row in rows]).reshape(-1, 2))
+            exceeded = self.limits.exceeded(_lengths(rows))
             for index, row in enumerate(rows):
                 reason = next((reason for reason, rows in exceeded.items() if rows[index]), None)
                 if reason is None:
@@ -158,6 +156,11 @@ class TokenBudgetStream(IterableDataset):
         )
 
 
+def _lengths(rows: list[Row]) -> np.ndarray:
+    """The lengths of source and target without BPE-dropout, `[pairs, 2]`."""
+    return np.array([[row[name] for name in LENGTHS] for row in rows]).reshape(-1, 2)
+
+
 @dataclass(eq=False)
 class _Chunks(IterableDataset):
     """The chunks of a corpus in order; worker w of n in a `DataLoader` tokenizes chunks w, w + n, w + 2n, …"""
@@ -176,16 +179,17 @@ class _Chunks(IterableDataset):
         return map(self._tokenize, islice(chunks(self.corpus.lines(), LINES_PER_CHUNK), first, None, step))
 
     def _tokenize(self, lines: list[Line]) -> Chunk:
-        valid = [line for line in lines if isinstance(line, ParallelLine)]
         invalid = [line for line in lines if isinstance(line, InvalidLine)]
-        if not valid:
-            return len(lines), invalid, []
-        texts: dict[str, list] = {"source": [line.source for line in valid], "target": [line.target for line in valid]}
-        languages = zip(*(line.languages.codes for line in valid), strict=True)  # none without languages
-        texts |= zip(LANGUAGE_COLUMNS, map(list, languages), strict=False)
-        columns = tokenize_batch(texts, self.tokenizer, words=self.bpe_dropout is not None)
-        columns["line"] = [line.number for line in valid]
-        if self.bpe_dropout is not None:
-            columns |= segment_columns(columns, self.bpe_dropout, [(*self.seed, number) for number in columns["line"]])
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        valid = [line for line in lines if isinstance(line, ParallelLine)]
+        rows: list[Row] = [{}] * len(valid)
+        for languages in {line.languages for line in valid}:
+            positions = [i for i, line in enumerate(valid) if line.languages == languages]
+            texts = {side: [getattr(valid[i], side) for i in positions] for side in ("source", "target")}
+            columns = tokenize_batch(texts, self.tokenizer, languages, words=self.bpe_dropout is not None)
+            columns["line"] = [valid[i].number for i in positions]
+            if self.bpe_dropout is not None:
+                seeds = [(*self.seed, number) for number in columns["line"]]
+                columns |= segment_columns(columns, self.bpe_dropout, seeds)
+            for i, values in zip(positions, zip(*columns.values(), strict=True), strict=True):
+                rows[i] = dict(zip(columns, values, strict=True))
         return len(lines), invalid, rows

@@ -13,8 +13,8 @@ from filelock import FileLock
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import LanguageTags, encode_texts
-from .sources import Corpus, ParallelLine
-from .validation import LANGUAGE_COLUMNS, ValidationReport
+from .sources import NO_LANGUAGES, Corpus, ParallelLine
+from .validation import ValidationReport
 
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
@@ -62,6 +62,7 @@ def tokenize_pairs(
     tokenizer: PreTrainedTokenizerBase,
     limits: LengthLimits = LengthLimits(),
     *,
+    languages: LanguageTags = NO_LANGUAGES,
     num_proc: int | None = None,
     name: str = "pairs",
     words: bool = False,
@@ -69,10 +70,10 @@ def tokenize_pairs(
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
     Args:
-        pairs: a dataset with the columns `line`, `source` and `target`, and with `source_lang` and `target_lang` for a
-            tokenizer with language tags.
+        pairs: a dataset with the columns `line`, `source` and `target`.
         tokenizer: a tokenizer that appends its end token to every text.
         limits: the maximum lengths; longer pairs are skipped.
+        languages: the languages of the pairs, for a tokenizer with language tags.
         num_proc: number of processes.
         name: name of the dataset in the report.
         words: add the columns `source_words` and `target_words`, the index of each token's word (-1 for special
@@ -91,8 +92,8 @@ def tokenize_pairs(
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
-            fn_kwargs={"tokenizer": tokenizer, "words": words},
-            remove_columns=[name for name in ("source", "target", *LANGUAGE_COLUMNS) if name in pairs.column_names],
+            fn_kwargs={"tokenizer": tokenizer, "languages": languages, "words": words},
+            remove_columns=["source", "target"],
             num_proc=num_proc,
             desc="tokenizing",
         )
@@ -105,30 +106,18 @@ def tokenize_pairs(
     return (tokens.select(np.flatnonzero(~np.any([*exceeded.values()], axis=0))) if report.invalid else tokens), report
 
 
-def tokenize_batch(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool = False) -> dict[str, list]:
-    """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested.
-
-    With the columns `source_lang` and `target_lang`, a tokenizer with `src_lang` and `tgt_lang` adds language tags.
-    """
-    size = len(rows["source"])
-    languages = [*zip(*(rows.get(name) or [None] * size for name in LANGUAGE_COLUMNS), strict=True)]
-    encoded: dict[str, list] = {}
-    for pair in dict.fromkeys(languages):  # rows with the same languages are tokenized together
-        indices = [i for i, other in enumerate(languages) if other == pair]
-        with LanguageTags(*pair).set(tokenizer):
-            part = _encode({side: [rows[side][i] for i in indices] for side in ("source", "target")}, tokenizer, words)
-        for name, values in part.items():
-            column = encoded.setdefault(name, [None] * size)
-            for i, value in zip(indices, values, strict=True):
-                column[i] = value
-    lengths = {name: [*map(len, encoded[ids])] for name, ids in zip(LENGTHS, ("input_ids", "labels"), strict=True)}
-    return encoded | lengths
-
-
-def _encode(rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, words: bool) -> dict[str, list]:
-    source, target = encode_texts(tokenizer, rows["source"]), encode_texts(tokenizer, text_target=rows["target"])
+def tokenize_batch(
+    rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, languages: LanguageTags, words: bool = False
+) -> dict[str, list]:
+    """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested."""
+    with languages.set(tokenizer):
+        source = encode_texts(tokenizer, rows["source"])
+        target = encode_texts(tokenizer, text_target=rows["target"])
     encoded = {name: source[name] for name in ("input_ids", "attention_mask")} | {"labels": target["input_ids"]}
-    return encoded | dict(zip(WORDS, map(_word_ids, (source, target)), strict=True)) if words else encoded
+    if words:
+        encoded |= zip(WORDS, map(_word_ids, (source, target)), strict=True)
+    lengths = ([*map(len, encoded[name])] for name in ("input_ids", "labels"))
+    return encoded | dict(zip(LENGTHS, lengths, strict=True))
 
 
 def _word_ids(encoded: BatchEncoding) -> list[list[int]]:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
-from .sources import UNALIGNED, Corpus, InvalidLine, ParallelLine
+from .sources import Corpus, InvalidLine, ParallelLine
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-LANGUAGE_COLUMNS = ("source_lang", "target_lang")
 SHOWN = 10  # line numbers in a report, for each reason
 
 
@@ -54,14 +53,8 @@ class ValidationReport:
         """Apply `on_invalid` to a complete report.
 
         Raises:
-            ValueError: there are invalid lines and `on_invalid` is `"error"`, the two files of the corpus have
-                different numbers of lines, or no line is valid.
+            ValueError: there are invalid lines and `on_invalid` is `"error"`, or no line is valid.
         """
-        if (unaligned := self.counts.get(UNALIGNED)) is not None:
-            raise ValueError(
-                f"{self.name} must have the same number of lines, got {self.lines:,} lines in the longer file and "
-                f"{self.lines - unaligned:,} in the other."
-            )
         if self.invalid and on_invalid == "error":
             raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
         if not self.valid:
@@ -81,7 +74,8 @@ def validate(corpus: Corpus, on_invalid: str | None = None) -> ValidationReport:
     """Read a corpus once and report its invalid lines.
 
     Raises:
-        ValueError: see `ValidationReport.check`, if `on_invalid` is given.
+        ValueError: a file cannot be read, see `ParallelText.lines`; or `ValidationReport.check`, if `on_invalid` is
+            given.
     """
     report = ValidationReport(str(corpus))
     for line in corpus.lines():
@@ -98,8 +92,6 @@ def load_pairs(
 ) -> "tuple[Dataset, ValidationReport]":
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
-    A corpus with languages has the columns `source_lang` and `target_lang` too.
-
     Memory does not grow with the corpus. The key of the cache contains the digest of the files, which are read to
     compute it. With several processes, one reads the corpus. The others wait for its lock on the cache, without a
     timeout, and map the file that it wrote.
@@ -110,21 +102,24 @@ def load_pairs(
         cache_dir: folder of the Arrow file; the cache of `datasets` when `None`.
 
     Raises:
-        ValueError: `on_invalid` is invalid, the files have different numbers of lines, there are invalid lines and
-            `on_invalid` is `"error"`, or no line is valid.
+        ValueError: `on_invalid` is invalid, a file cannot be read, there are invalid lines and `on_invalid` is
+            `"error"`, or no line is valid.
     """
     import pyarrow.compute as pc  # as slow to import as datasets
     from datasets import Dataset, Features, Value
+    from datasets.exceptions import DatasetGenerationError
 
     check_on_invalid(on_invalid)
     # All arguments of `_rows` are the key of the cache. Another version may read the same files differently.
     arguments = {"corpus": corpus, "version": f"{__version__} {corpus.fingerprint()}"}
-    strings = ("source", "target", "invalid", *_language_columns(corpus))
-    features = Features({"line": Value("int64"), **dict.fromkeys(strings, Value("string"))})
+    features = Features({"line": Value("int64"), **dict.fromkeys(("source", "target", "invalid"), Value("string"))})
     folder = None if cache_dir is None else str(cache_dir)
     if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus
         ValidationReport(str(corpus)).check(on_invalid)
-    rows = Dataset.from_generator(_rows, gen_kwargs=arguments, features=features, cache_dir=folder)
+    try:
+        rows = Dataset.from_generator(_rows, gen_kwargs=arguments, features=features, cache_dir=folder)
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None  # the error of the reader
     invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
     report = ValidationReport(str(corpus), lines=len(rows))
     for row in rows.select(np.flatnonzero(invalid)):
@@ -135,16 +130,11 @@ def load_pairs(
 
 
 def _rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
-    languages = _language_columns(corpus)
     for line in corpus.lines():
         if isinstance(line, ParallelLine):
-            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": "", **languages}
+            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": ""}
         else:
-            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason, **languages}
-
-
-def _language_columns(corpus: Corpus) -> dict[str, Any]:
-    return dict(zip(LANGUAGE_COLUMNS, corpus.languages.codes, strict=False))  # none without languages
+            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason}
 
 
 def check_on_invalid(on_invalid: str) -> None:

@@ -129,6 +129,7 @@ def _tokenize(
             tokenizer,
             # Only training pairs are filtered by length: scores refer to complete validation and test sets.
             _limits(run.data) if is_train else LengthLimits(),
+            languages=corpus.languages,
             num_proc=run.data.preprocessing_num_workers,
             words=is_train and bool(run.args.bpe_dropout),
             name=f"{name} pairs of {corpus}",

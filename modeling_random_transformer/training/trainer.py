@@ -139,10 +139,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 
             bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._positions())
             dataset = pairs = BPEDropoutPairs(self.train_dataset, bpe_dropout, self.args.order_seed)
-        source_lengths, target_lengths = lengths_of(self.train_dataset).T
         self.resumption.sampler = sampler = TokenBudgetSampler(
-            source_lengths,
-            target_lengths,
+            lengths_of(self.train_dataset),
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
             seed=self.args.order_seed,
@@ -179,15 +177,14 @@ class TranslationTrainer(Seq2SeqTrainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` and `per_device_eval_batch_size` pairs, sorted by length."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        source_lengths, target_lengths = lengths_of(dataset).T
+        lengths = lengths_of(dataset)
         sampler = EvaluationSampler(
-            source_lengths,
-            target_lengths,
+            lengths,
             self.args.max_tokens_per_batch,
             self.args.eval_batch_size,
             num_processes=self._data_parallel_size(),
             pad_to_multiple_of=self.padding_multiple,
-            limits=[longest_target(length, self.model.config) for length in source_lengths.tolist()],
+            limits=[longest_target(length, self.model.config) for length in lengths[:, 0].tolist()],
         )
         return self._loader(dataset, sampler)
 

@@ -11,12 +11,16 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import streaming
-from modeling_random_transformer.data.batches import TokenBudgetSampler
-from modeling_random_transformer.data.bpe_dropout import BPEDropout, BPEDropoutPairs
-from modeling_random_transformer.data.sources import DatasetText
-from modeling_random_transformer.data.streaming import TokenBudgetStream
-from modeling_random_transformer.data.tokenization import lengths_of, tokenize_pairs
+from modeling_random_transformer.data import (
+    BPEDropout,
+    DatasetText,
+    TokenBudgetSampler,
+    TokenBudgetStream,
+    lengths_of,
+    streaming,
+    tokenize_pairs,
+)
+from modeling_random_transformer.data.bpe_dropout import BPEDropoutPairs
 
 TEXTS = ["the cat sat on the mat, that's it!!", "  a cat's hat 1234 <s> ünïcode", "xyz", "the the"] * 5
 TOKENIZER = RandomTransformerTokenizer.train(TEXTS, vocab_size=340)
@@ -97,7 +101,7 @@ def training_set(size=40):
 def batches(tokens, num_workers=0, epoch=0, seed=1, num_processes=1, weights=None, dropout=0.3):
     pairs = BPEDropoutPairs(tokens, BPEDropout(TOKENIZER, dropout), seed)
     options = {"num_processes": num_processes, "seed": seed, "weights": weights}
-    sampler = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=60, bpe_dropout=pairs, **options)
+    sampler = TokenBudgetSampler(lengths_of(tokens), max_tokens=60, bpe_dropout=pairs, **options)
     sampler.set_epoch(epoch)
     return list(DataLoader(pairs, batch_sampler=sampler, collate_fn=list, num_workers=num_workers))
 
@@ -114,7 +118,7 @@ def test_segmentations_depend_on_the_seed_and_the_epoch_only():
 
 def test_batches_have_as_many_pairs_as_without_dropout_and_little_padding():
     tokens = training_set(size=200)
-    ordinary = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=60)
+    ordinary = TokenBudgetSampler(lengths_of(tokens), max_tokens=60)
     dropped = batches(tokens, epoch=2)
     assert sorted(map(len, dropped)) == sorted(map(len, ordinary))
     shapes = [[[len(row[name]) for row in batch] for name in ("input_ids", "labels")] for batch in dropped]
@@ -125,7 +129,7 @@ def test_batches_have_as_many_pairs_as_without_dropout_and_little_padding():
 def test_weights_select_the_same_pairs_as_without_dropout():
     tokens = training_set(size=60)
     weights = np.where(np.arange(60) < 20, 0.5, 1.0)
-    sampler = TokenBudgetSampler(*lengths_of(tokens).T, max_tokens=60, seed=1, weights=weights)
+    sampler = TokenBudgetSampler(lengths_of(tokens), max_tokens=60, seed=1, weights=weights)
     sampler.set_epoch(3)
     expected = Counter(TOKENIZER.decode(tokens[i]["labels"]) for i in chain(*sampler))
     dropped = batches(tokens, epoch=3, weights=weights)

@@ -14,9 +14,18 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.data import CleaningReport, ParallelText, clean_files, cleaning, read_texts
+from modeling_random_transformer.data import (
+    CleaningReport,
+    InvalidLine,
+    ParallelLine,
+    ParallelText,
+    clean_files,
+    clean_pairs,
+    cleaning,
+    read_texts,
+)
 from modeling_random_transformer.data.filters import COPY, DUPLICATE
-from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8, InvalidLine, ParallelLine
+from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
 
 ROWS = b"""a dog\tein Hund
 two cats\tzwei Katzen
@@ -38,28 +47,28 @@ REJECTED = [
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path, monkeypatch):
+    """A corpus in the current folder."""
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.tsv"
     path.write_bytes(ROWS)
     return path
 
 
-@pytest.fixture
-def run(capsys):
-    """Runs `random-transformer clean` and returns its status and the lines on stderr."""
-
-    def run(*arguments):
-        status = cli.main(["clean", *map(str, arguments)])
-        return status, capsys.readouterr().err.splitlines()
-
-    return run
+def run(flags):
+    """The exit status of `random-transformer clean`."""
+    try:
+        return cli.main(["clean", *flags.split()])
+    except SystemExit as exit_:
+        return exit_.code
 
 
 def test_report(table, tmp_path):
     report = clean_files(ParallelText(table), tmp_path / "clean.tsv", report_file=tmp_path / "report.json.gz")
-    assert json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))["kept"] == 3
+    saved = json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))
+    assert (saved["lines"], saved["kept"], saved["options"]["max_length_ratio"]) == (8, 3, 9.0)
     assert (report.lines, report.valid) == (8, 3)
-    assert report.counts == {EMPTY: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
+    assert report.counts == saved["counts"] == {EMPTY: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
     assert report.examples[COPY] == [{"line": 6, "source": "Three birds.", "target": "three birds"}]
     assert report.examples[NOT_UTF8] == [{"line": 7, "source": "caf\ufffd", "target": "Caf\ufffd"}]
     assert report.scripts == {"source": ["Latin"], "target": ["Latin"]}
@@ -81,11 +90,11 @@ def test_table_is_sorted_and_shortened():
     assert str(CleaningReport("empty")) == "empty: kept 0 of 0 pairs (0.00%)"
 
 
-@pytest.mark.parametrize(("file_format", "suffix"), [("tsv", ".gz"), ("jsonl", ".zst"), ("text", "")])
-def test_outputs(table, tmp_path, file_format, suffix):
-    names = ["clean.en", "clean.de"] if file_format == "text" else [f"clean.{file_format}"]
-    outputs = [tmp_path / f"{name}{suffix}" for name in names]
-    rejected = tmp_path / f"rejected.tsv{suffix}"
+@pytest.mark.parametrize(
+    "names", [("clean.tsv.gz", "rejected.tsv"), ("clean.jsonl.zst", "r.tsv.gz"), ("b.en", "b.de", "r.tsv")]
+)
+def test_outputs(table, tmp_path, names):
+    *outputs, rejected = (tmp_path / name for name in names)
     clean_files(ParallelText(table), *outputs, rejected_file=rejected)
     assert [(line.source, line.target) for line in ParallelText(*outputs).lines()] == KEPT
     rows = zip(*(read_texts(rejected, str(column)) for column in range(1, 5)), strict=True)
@@ -93,13 +102,9 @@ def test_outputs(table, tmp_path, file_format, suffix):
     assert sorted(tmp_path.iterdir()) == sorted([table, rejected, *outputs])
 
 
-def test_line_breaks_and_tabs_become_spaces(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"source": "a\tb\nc", "target": "x\r\ny"}) + "\n")
-    clean_files(ParallelText(path), tmp_path / "b.tsv")
-    assert (tmp_path / "b.tsv").read_text() == "a b c\tx y\n"
-    clean_files(ParallelText(path), tmp_path / "b.jsonl")
-    assert json.loads((tmp_path / "b.jsonl").read_text()) == {"source": "a b c", "target": "x y"}
+def test_line_breaks_and_tabs_become_spaces():
+    (line,) = clean_pairs([("\ufeffa\tb\nc", "x\r\ny\n")])
+    assert (line.source, line.target) == ("a b c", "x y")
 
 
 def outputs_of_cleaning_twice(rows, file_format, **options):
@@ -108,8 +113,7 @@ def outputs_of_cleaning_twice(rows, file_format, **options):
     contents = []
     with TemporaryDirectory() as folder:
         inputs = [Path(folder) / "corpus.jsonl"]
-        lines = [json.dumps({"source": source, "target": target}) for source, target in rows]
-        inputs[0].write_text("\n".join(lines))
+        inputs[0].write_text("\n".join(json.dumps({"source": source, "target": target}) for source, target in rows))
         for number in range(2):
             outputs = [Path(folder) / f"{number}{name}" for name in names]
             try:
@@ -148,81 +152,9 @@ def test_scripts_are_those_of_pairs_that_remain():
     rows = [("one two", "один")] * 20 + [("two", "δύο " * 300)] * 20
     rows += [(f"{number} cats", f"{number} Katzen") for number in range(20)] + [("last", "κακό")]
     report = CleaningReport("test")
-    kept = list(cleaning.clean_pairs(rows, report=report))
+    kept = list(clean_pairs(rows, report=report))
     assert report.scripts == {"source": ["Latin"], "target": ["Latin"]}
     assert [line.source for line in kept] == [f"{number} cats" for number in range(20)]
-
-
-def test_command_with_aligned_files(run, tmp_path):
-    (tmp_path / "a.en").write_text("one\ntwo\n")
-    (tmp_path / "a.de.gz").write_bytes(gzip.compress(b"eins\ntwo\n"))
-    outputs = ("--output_source", tmp_path / "b.en", "--output_target", tmp_path / "b.de")
-    files = ("--source_file", tmp_path / "a.en", "--target_file", tmp_path / "a.de.gz", *outputs)
-    status, errors = run(*files, "--report", tmp_path / "report.json")
-    assert (status, errors[0][-26:]) == (0, "kept 1 of 2 pairs (50.00%)")
-    assert ((tmp_path / "b.en").read_text(), (tmp_path / "b.de").read_text()) == ("one\n", "eins\n")
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["lines"], report["kept"], report["counts"]) == (2, 1, {COPY: 1})
-    assert report["options"]["max_length_ratio"] == 9.0
-    assert run(*files, "--copies", "off")[0] == 0
-    assert (tmp_path / "b.de").read_text() == "eins\ntwo\n"
-
-
-def test_command_with_standard_streams(table, monkeypatch, capsysbinary):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(table.read_bytes())))
-    assert cli.main(["clean", "--train_file", "-", "--output", "-"]) == 0
-    captured = capsysbinary.readouterr()
-    assert captured.out.decode() == "".join(f"{source}\t{target}\n" for source, target in KEPT)
-    assert captured.err.decode().startswith("-: kept 3 of 8 pairs")
-
-
-def test_every_filter_can_be_turned_off(run, table, tmp_path):
-    filters = ("copies", "duplicates", "max_length", "max_length_ratio", "min_script_share")
-    flags = [word for name in filters for word in (f"--{name}", "off")]
-    status, errors = run("--train_file", table, "--output", tmp_path / "b.tsv", *flags)
-    assert status == 0
-    assert "kept 5 of 8 pairs" in errors[0]  # the others are invalid
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--train_file train.tsv --output train.tsv", "outputs must differ from each other and from the inputs, got"),
-        ("--train_file train.tsv --output - --rejected -", "outputs must differ from each other and from the inputs"),
-        ("--train_file train.tsv --output no/b.tsv", "outputs must be files in folders that exist, got no/b.tsv."),
-        ("--train_file train.tsv --output b.parquet", "output must be a .tsv or .jsonl file, or output and"),
-        ("--train_file train.tsv --output b.tsv --source_key de", "keys must be columns of train.tsv, a dog, ein Hund"),
-    ],
-)
-def test_invalid_input_is_a_one_line_error(run, table, flags, message, monkeypatch):
-    monkeypatch.chdir(table.parent)
-    status, errors = run(*flags.split())
-    assert (status, len(errors)) == (2, 1)
-    assert errors[0].startswith(f"random-transformer clean: error: {message}")
-    assert [path.name for path in table.parent.iterdir()] == ["train.tsv"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--train_file a.tsv --output b.tsv", "argument --train_file: must be a file that exists, got 'a.tsv'."),
-        ("--output b.tsv", "--train_file, or --source_file and --target_file, must be given, got none."),
-        ("--train_file -", "--output, or --output_source and --output_target, must be given, got none."),
-        ("--train_file - --output b.tsv --max_length x", "argument --max_length: must be a number or 'off'"),
-    ],
-)
-def test_invalid_flag_exits(flags, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        sys.exit(cli.main(["clean", *flags.split()]))
-    assert exit_.value.code == 2
-    assert f"random-transformer clean: error: {message}" in capsys.readouterr().err
-
-
-def test_files_of_different_lengths_are_an_error(tmp_path):
-    (tmp_path / "a.en").write_text("one\ntwo\n")
-    (tmp_path / "a.de").write_text("eins\n")
-    with pytest.raises(ValueError, match=r"must have the same number of lines, got one that ends before line 2\."):
-        clean_files(ParallelText(tmp_path / "a.en", tmp_path / "a.de"), tmp_path / "b.tsv")
 
 
 def test_a_full_disk_leaves_all_earlier_outputs(table, tmp_path, monkeypatch):
@@ -244,11 +176,51 @@ def test_a_full_disk_leaves_all_earlier_outputs(table, tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == sorted([table, *outputs])
 
 
-def test_a_corpus_without_a_pair_to_keep_is_an_error_and_leaves_earlier_outputs(run, table, tmp_path):
-    """For example a column that does not exist."""
-    output = tmp_path / "clean.tsv"
-    output.write_text("earlier\n")
-    status, errors = run("--train_file", table, "--source_key", "1", "--target_key", "5", "--output", output)
-    assert status == 2
-    assert errors[-1].endswith("must have a pair to keep, got 8 pairs: 8 without exactly one source and one target.")
-    assert output.read_text() == "earlier\n"
+# The command
+
+
+@pytest.mark.usefixtures("table")
+def test_command_with_aligned_files_and_all_filters_off(tmp_path, capsys):
+    clean_files(ParallelText(tmp_path / "train.tsv"), "a.en", "a.de.gz", copies="off", duplicates="off")
+    off = " ".join(
+        f"--{name} off" for name in ("copies", "duplicates", "max_length", "max_length_ratio", "min_script_share")
+    )
+    flags = f"--source_file a.en --target_file a.de.gz --output_source b.en --output_target b.de {off}"
+    assert run(f"{flags} --report r.json --rejected r.tsv") == 0
+    assert capsys.readouterr().err == "a.en and a.de.gz: kept 5 of 5 pairs (100.00%)\n"
+    assert (tmp_path / "b.en").read_text() == "a dog\ntwo cats\ntwo cats\nThree birds.\nfour red cars\n"
+    assert json.loads((tmp_path / "r.json").read_text())["options"]["max_length_ratio"] is None
+    assert (tmp_path / "r.tsv").read_bytes() == b""
+
+
+def test_command_with_standard_streams(monkeypatch, capsysbinary):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(ROWS)))
+    assert run("--train_file - --output -") == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out.decode() == "".join(f"{source}\t{target}\n" for source, target in KEPT)
+    assert captured.err.decode().startswith("-: kept 3 of 8 pairs")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--train_file train.tsv --output train.tsv", "output must differ from source, got"),
+        ("--train_file train.tsv --output - --rejected -", "outputs must differ from each other, got -, -."),
+        ("--train_file train.tsv --output no/b.tsv", "output must be a file, new or not, in a folder that exists, got"),
+        ("--train_file train.tsv --output b.parquet", "output must be a .tsv or .jsonl file, or output and"),
+        ("--train_file train.tsv --output b.tsv --source_key de", "keys must be columns of train.tsv, a dog, ein Hund"),
+        ("--train_file train.tsv --output old.tsv --source_key 1 --target_key 5",
+         "train.tsv must have a pair to keep, got 8 pairs: 8 without exactly one source and one target."),
+        ("--train_file a.tsv --output b.tsv", "argument --train_file: must be a file that exists, got 'a.tsv'."),
+        ("--output b.tsv", "--train_file, or --source_file and --target_file, must be given, got none."),
+        ("--train_file -", "--output, or --output_source and --output_target, must be given, got none."),
+        ("--train_file - --output b.tsv --max_length x", "argument --max_length: must be a number or 'off'"),
+    ],
+)  # fmt: skip
+def test_invalid_input_is_a_one_line_error_and_leaves_earlier_outputs(table, flags, message, capsys):
+    (table.parent / "old.tsv").write_text("earlier\n")
+    assert run(flags) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"random-transformer clean: error: {message}")
+    assert sorted(path.name for path in table.parent.iterdir()) == ["old.tsv", "train.tsv"]
+    assert (table.parent / "old.tsv").read_text() == "earlier\n"

@@ -5,19 +5,12 @@ import sys
 import pytest
 
 from modeling_random_transformer.data import CleaningOptions, clean_pairs, filters
-from modeling_random_transformer.data.filters import (
-    COPY,
-    DUPLICATE,
-    LANGUAGE,
-    RATIO,
-    SCRIPT,
-    TOO_LONG,
-    scripts_of,
-)
+from modeling_random_transformer.data.filters import COPY, DUPLICATE, LANGUAGE, RATIO, SCRIPT, TOO_LONG, scripts_of
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
 RUSSIAN = "Собака плавает в воде."
 JAPANESE = "犬はボールで遊んでいる。"
+SOURCE, TARGET = (SCRIPT.format(side=side) for side in ("source", "target"))
 
 
 def reasons(pairs, **options):
@@ -49,60 +42,38 @@ def test_copies(source, target, near, exact):
     assert reasons([(source, target)]) == [None]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"max_length": 10}, [None, TOO_LONG, TOO_LONG, TOO_LONG]),
-        ({"max_length": 9, "length_unit": "words"}, [None, None, TOO_LONG, None]),
-        ({"max_length_ratio": 9.0}, [None, RATIO, None, None]),
-        ({"max_length_ratio": 2.0, "length_unit": "words"}, [None, None, RATIO, None]),
-    ],
-)
-def test_lengths(options, expected):
-    pairs = [("a dog", "ein Hund"), ("x", "yyyyyyyyyyy"), ("a b " * 300, "a b " * 100), ("x" * 1001, "y" * 1001)]
-    assert reasons(pairs, **options) == expected
-
-
-@pytest.mark.parametrize(
-    ("compared", "expected"),
-    [
-        ("pair", [None, None, None, DUPLICATE, None]),
-        ("source", [None, DUPLICATE, None, DUPLICATE, None]),
-        ("target", [None, None, DUPLICATE, DUPLICATE, None]),
-    ],
-)
-def test_duplicates(compared, expected):
-    pairs = [("a", "b"), ("a", "c"), ("d", "b"), ("a", "b"), ("a ", "e")]
-    assert reasons(pairs, duplicates=compared) == expected
-
-
-def test_only_kept_pairs_count_as_earlier_pairs():
-    assert reasons([("x" * 20, "y"), ("x" * 20, "z" * 20)], max_length_ratio=9.0, duplicates="source") == [RATIO, None]
-
-
+LENGTHS = [("a dog", "ein Hund"), ("x", "yyyyyyyyyyy"), ("a b " * 300, "a b " * 100), ("x" * 1001, "y" * 1001)]
+REPEATED = [("a", "b"), ("a", "c"), ("d", "b"), ("a", "b"), ("a ", "e")]
 SCRIPTS = [
     ("A dog", RUSSIAN),
-    ("A dog", "Pes 2 – běží"),
+    ("dog", "Pes – běží"),
     ("Hund", "Ein Hund"),
     ("A dog", "Собака A dog plays"),
-    ("5", "5!"),
+    ("5", "5"),
 ]
+LATIN = {"min_script_share": 0.5, "source_script": ["Latin"], "target_script": ["Latin"]}
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("pairs", "options", "expected"),
     [
-        ({"target_script": ["Cyrillic"]}, [None, "target", "target", "target", None]),
-        ({"source_script": ["Cyrillic"]}, ["source"] * 4 + [None]),
-        ({"target_script": ["Latin"], "min_script_share": 0.5}, ["target", None, None, None, None]),
-        ({"target_script": ["Latin"], "min_script_share": 0.9}, ["target", None, None, "target", None]),
+        (LENGTHS, {"max_length": 10}, [None, TOO_LONG, TOO_LONG, TOO_LONG]),
+        (LENGTHS, {"max_length": 9, "length_unit": "words"}, [None, None, TOO_LONG, None]),
+        (LENGTHS, {"max_length_ratio": 9.0}, [None, RATIO, None, None]),
+        (LENGTHS, {"max_length_ratio": 2.0, "length_unit": "words"}, [None, None, RATIO, None]),
+        (REPEATED, {"duplicates": "pair"}, [None, None, None, DUPLICATE, None]),
+        (REPEATED, {"duplicates": "source"}, [None, DUPLICATE, None, DUPLICATE, None]),
+        (REPEATED, {"duplicates": "target"}, [None, None, DUPLICATE, DUPLICATE, None]),
+        # Only kept pairs count as earlier pairs.
+        ([("x" * 20, "y"), ("x" * 20, "z" * 20)], {"max_length_ratio": 9.0, "duplicates": "source"}, [RATIO, None]),
+        (SCRIPTS, LATIN, [TARGET, None, None, None, None]),
+        (SCRIPTS, LATIN | {"min_script_share": 0.9}, [TARGET, None, None, TARGET, None]),
+        (SCRIPTS, LATIN | {"target_script": ["Cyrillic"]}, [None, TARGET, TARGET, TARGET, None]),
+        (SCRIPTS, LATIN | {"source_script": ["Cyrillic"]}, [SOURCE] * 4 + [None]),
     ],
 )
-def test_scripts(options, expected):
-    found = reasons(
-        SCRIPTS, **{"min_script_share": 0.5, "source_script": ["Latin"], "target_script": ["Latin"]} | options
-    )
-    assert found == [side and SCRIPT.format(side=side) for side in expected]
+def test_filters(pairs, options, expected):
+    assert reasons(pairs, **options) == expected
 
 
 def test_scripts_of_texts():
@@ -125,7 +96,7 @@ def test_other_languages_are_dropped_and_are_no_earlier_pairs():
     assert reasons(pairs[1:], duplicates="target", **LANGUAGES) == [source, target, None, None]
     assert reasons(pairs, min_language_probability=1.0, **LANGUAGES) == [None] * 5
     with pytest.raises(ValueError, match=r"target_lang must be one of .*, de, .*, got 'xx'\."):
-        clean_pairs([], target_lang="xx")
+        reasons(pairs, target_lang="xx")
 
 
 def test_languages_require_an_optional_package(monkeypatch):
@@ -133,7 +104,7 @@ def test_languages_require_an_optional_package(monkeypatch):
     monkeypatch.setattr(filters, "_identifier", filters._identifier.__wrapped__)  # without its cache
     message = r"source_lang requires py3langid: pip install 'random-transformer\[langid\]', got 'en' without it\."
     with pytest.raises(ValueError, match=message):
-        clean_pairs([], source_lang="en")
+        reasons([], source_lang="en")
 
 
 @pytest.mark.parametrize(
@@ -142,15 +113,12 @@ def test_languages_require_an_optional_package(monkeypatch):
         ({"copies": "all"}, r"copies must be one of near, exact, off, got 'all'\."),
         ({"max_length": 0}, r"max_length must be at least 1 or None, got 0\."),
         ({"min_script_share": 50}, r"min_script_share must be from 0 to 1, got 50\."),
-        (
-            {"source_script": ["Latn1"]},
-            r"source_script must be a list of Unicode scripts, such as Latin, got \['Latn1'\]\.",
-        ),
-        ({"target_script": "Latin"}, r"target_script must be a list of Unicode scripts, such as Latin, got 'Latin'\."),
+        ({"source_script": ["Latn1"]}, r"source_script must be a list of Unicode scripts, .* got \['Latn1'\]\."),
+        ({"target_script": "Latin"}, r"target_script must be a list of Unicode scripts, .* got 'Latin'\."),
     ],
 )
 def test_invalid_option_raises_value_error(options, message):
     with pytest.raises(ValueError, match=message):
         CleaningOptions(**options)
     with pytest.raises(ValueError, match=message):
-        clean_pairs([], **options)  # immediately, not with the first pair
+        reasons([], **options)

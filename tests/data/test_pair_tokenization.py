@@ -7,70 +7,65 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import tokenization
-from modeling_random_transformer.data.sources import DatasetText, ParallelText
-from modeling_random_transformer.data.tokenization import (
-    RATIO,
-    TOO_LONG,
+from modeling_random_transformer.data import (
+    DatasetText,
     LengthLimits,
+    ParallelText,
     lengths_of,
+    load_pairs,
+    tokenization,
     tokenize_pairs,
     vocabulary_sample,
 )
-from modeling_random_transformer.data.validation import load_pairs
+from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG
 from tests.helpers.corpora import PAIRS, write_pairs
 
+TOKENIZER = RandomTransformerTokenizer.train([text for pair in PAIRS for text in pair], vocab_size=270)
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return RandomTransformerTokenizer.train([text for pair in PAIRS for text in pair], vocab_size=270)
+
+def dataset(pairs):
+    return Dataset.from_list([{"line": i, "source": a, "target": b} for i, (a, b) in enumerate(pairs, start=1)])
 
 
 @pytest.mark.parametrize("num_proc", [None, 2])
-def test_token_ids_decode_to_the_texts(num_proc, tokenizer, tmp_path):
-    pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
-    tokens, report = tokenize_pairs(pairs, tokenizer, num_proc=num_proc)
+def test_token_ids_decode_to_the_texts(num_proc):
+    tokens, report = tokenize_pairs(dataset(PAIRS), TOKENIZER, num_proc=num_proc)
     assert report.invalid == 0
     for row, (source, target) in zip(tokens, PAIRS, strict=True):
-        assert tokenizer.decode(row["input_ids"], skip_special_tokens=True) == source
-        assert tokenizer.decode(row["labels"], skip_special_tokens=True) == target
-        assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
+        assert TOKENIZER.decode(row["input_ids"], skip_special_tokens=True) == source
+        assert TOKENIZER.decode(row["labels"], skip_special_tokens=True) == target
+        assert row["input_ids"][-1] == row["labels"][-1] == TOKENIZER.eos_token_id
         assert (row["source_length"], row["target_length"]) == (len(row["input_ids"]), len(row["labels"]))
 
 
-def test_long_pairs_are_skipped(tokenizer, tmp_path):
-    pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
-    lengths = tokenize_pairs(pairs, tokenizer)[0]["source_length"][:]
-    limit = max(lengths) - 1
-    kept, report = tokenize_pairs(pairs, tokenizer, LengthLimits(source=limit))
-    assert report.first == {TOO_LONG: [i + 1 for i, length in enumerate(lengths) if length > limit]}
-    assert len(kept) == len(PAIRS) - report.invalid
+def test_long_pairs_and_pairs_of_unequal_length_are_skipped():
+    pairs = dataset([("a b c", "a b"), ("a b", "a b c d"), ("b", "b"), ("a", "b " * 9), ("b " * 30, "b " * 30)])
+    source, target = (lengths_of(tokenize_pairs(pairs, TOKENIZER)[0]) - 1).T
+    ratio = source[0] / target[0]
+    assert 1 < ratio < target[1] / source[1]
+    limits = LengthLimits(source=int(source[0]) + 1, target=int(target[1]) + 1, ratio=ratio)
+    kept, report = tokenize_pairs(pairs, TOKENIZER, limits)
+    assert (kept["line"][:], report.first) == ([1, 3], {TOO_LONG: [4, 5], RATIO: [2]})
     with pytest.raises(ValueError, match="at least one valid pair"):
-        tokenize_pairs(pairs, tokenizer, LengthLimits(target=1))
-
-
-def test_pairs_of_unequal_length_are_skipped(tokenizer):
-    rows = [("a b c", "a b"), ("a b", "a b c d"), ("b", "b"), ("a", "b " * 9)]
-    pairs = Dataset.from_list([{"line": i, "source": a, "target": b} for i, (a, b) in enumerate(rows, start=1)])
-    lengths = lengths_of(tokenize_pairs(pairs, tokenizer)[0]) - 1
-    ratios = lengths.max(axis=1) / lengths.min(axis=1)
-    assert min(ratios[:2]) > 1
-    longest = int(lengths[1, 1]) + 1
-    kept, report = tokenize_pairs(pairs, tokenizer, LengthLimits(target=longest, ratio=ratios[0]))
-    assert (kept["line"][:], report.first) == ([1, 3], {TOO_LONG: [4], RATIO: [2]})
+        tokenize_pairs(pairs, TOKENIZER, LengthLimits(target=1))
 
 
 def load_and_tokenize(folder):
-    pairs, _ = load_pairs(ParallelText(folder / "a.tsv"), cache_dir=folder / "cache")
-    tokens, _ = tokenize_pairs(pairs, AutoTokenizer.from_pretrained(folder))
+    """Tokenize with the tokenizer of a folder; the corpus and the cache are in its parent."""
+    pairs, _ = load_pairs(ParallelText(folder.parent / "a.tsv"), cache_dir=folder.parent / "cache")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokens, _ = tokenize_pairs(pairs, tokenizer)
+    assert tokenizer.name_or_path == str(folder)
     return tokens.cache_files[0]["filename"]
 
 
-def test_concurrent_processes_share_one_cache(tokenizer, tmp_path):
+def test_concurrent_processes_of_different_folders_share_one_cache(tmp_path):
     write_pairs(tmp_path, "tsv", PAIRS * 500)
-    tokenizer.save_pretrained(tmp_path)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        TOKENIZER.save_pretrained(folder)
     with multiprocessing.get_context("fork").Pool(2) as processes:
-        files = set(processes.map(load_and_tokenize, [tmp_path] * 2, chunksize=1))
+        files = set(processes.map(load_and_tokenize, folders, chunksize=1))
     assert len(files) == 1
     assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2  # the pairs and their tokens
 
@@ -86,21 +81,6 @@ def test_lengths_are_those_of_columns_or_counted():
 def test_vocabulary_sample_is_taken_at_equal_distances_or_from_the_start(monkeypatch):
     monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)
     rows = [{"source": "" if i % 5 == 2 else f"source {i}", "target": f"target {i}"} for i in range(100)]
-    corpus = DatasetText(Dataset.from_list(rows))
     for lines, sample in ((100, rows[::4]), (None, rows[:30])):
-        assert list(vocabulary_sample(corpus, lines)) == [
-            text for row in sample if row["source"] for text in row.values()
-        ]
-
-
-def test_tokens_are_shared_by_runs_in_different_folders(tokenizer, tmp_path):
-    """The tokenizer of each run is loaded from its own folder."""
-    pairs, _ = load_pairs(write_pairs(tmp_path, "tsv"), cache_dir=tmp_path / "cache")
-    files = []
-    for name in ("first", "second"):
-        tokenizer.save_pretrained(tmp_path / name)
-        loaded = AutoTokenizer.from_pretrained(tmp_path / name)
-        tokens, _ = tokenize_pairs(pairs, loaded)
-        files.append(tokens.cache_files)
-        assert loaded.name_or_path == str(tmp_path / name)
-    assert files[0] == files[1]
+        texts = [text for row in sample if row["source"] for text in row.values()]
+        assert list(vocabulary_sample(DatasetText(Dataset.from_list(rows)), lines)) == texts

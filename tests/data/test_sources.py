@@ -11,28 +11,12 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data.readers import quoted, read_texts, unquoted
-from modeling_random_transformer.data.sources import (
-    EMPTY,
-    NOT_A_PAIR,
-    NOT_UTF8,
-    UNALIGNED,
-    DatasetText,
-    InvalidLine,
-    ParallelLine,
-    ParallelText,
-)
+from modeling_random_transformer.data import DatasetText, InvalidLine, ParallelLine, ParallelText, read_texts, validate
+from modeling_random_transformer.data.readers import quoted, unquoted
+from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from modeling_random_transformer.utils.compressed_files import create_binary
 from tests.helpers.corpora import PAIRS, write_invalid_lines, write_pairs
-
-
-def compress(path, suffix):
-    """Write a compressed copy of a file."""
-    copy = path.with_name(path.name + suffix)
-    with create_binary(copy) as file:
-        file.write(path.read_bytes())
-    return copy
 
 
 @pytest.mark.parametrize(
@@ -40,48 +24,156 @@ def compress(path, suffix):
 )
 def test_all_file_formats_yield_the_same_pairs(file_format, suffix, tmp_path):
     corpus = write_pairs(tmp_path, file_format)
-    paths = [path for path in (corpus.source, corpus.target) if path is not None]
-    for path in paths:
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    read = ParallelText(*(compress(path, suffix) if suffix else path for path in paths))
-    assert list(read.lines()) == [ParallelLine(number, *pair) for number, pair in enumerate(PAIRS, start=1)]
+    copies = [path.with_name(f"{path.name}{suffix}") for path in (corpus.source, corpus.target) if path is not None]
+    for path in copies:
+        content = path.with_name(path.name.removesuffix(suffix)).read_bytes()
+        with create_binary(path) as file:
+            file.write(b"\xef\xbb\xbf" + content)  # a byte order mark
+    lines = [ParallelLine(number, *pair) for number, pair in enumerate(PAIRS, start=1)]
+    assert list(ParallelText(*copies).lines()) == lines
 
 
-TABLE = "id\ten\tes\n1\tdog\tperro\n2\tcat\n3\tbird\tpájaro\textra\n"
+TABLE = "\ufeffid\ten\tes\n1\tdog\tperro\n2\tcat\n3\tbird\tpájaro\textra\n"
+ENGLISH_SPANISH = {"source_key": "en", "target_key": "es"}
+BY_LANGUAGES = {"languages": LanguageTags("en", "es")}
+TRANSLATIONS = '{"translation": {"en": "dog", "es": "perro"}}\n{"translation": null}\n'
+DEEP = "[" * 200_000 + '\n{"a":\n{"source": "x", "target": "y"}\n'
 
 
-def test_columns_of_tsv(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("\ufeff" + TABLE)
-    assert list(ParallelText(path, None, "en", "es").lines()) == [
-        ParallelLine(2, "dog", "perro"),
-        *(InvalidLine(number, NOT_A_PAIR) for number in (3, 4)),
+@pytest.mark.parametrize(
+    ("name", "content", "options", "expected"),
+    [
+        ("a.tsv", TABLE, ENGLISH_SPANISH, [(2, "dog", "perro"), 3, 4]),
+        ("a.tsv", TABLE, {"source_key": "3", "target_key": "2"},
+         [(1, "es", "en"), (2, "perro", "dog"), 3, (4, "pájaro", "bird")]),
+        ("a.tsv", "no tab\na\tb\tc\nx\ty\n", {}, [1, 2, (3, "x", "y")]),
+        ("a.tsv", "es\ten\nperro\tdog\nx\n", BY_LANGUAGES, [(2, "dog", "perro"), 3]),
+        ("a.csv", "id,en,es\n1,dog,perro\n2,x\n", BY_LANGUAGES, [(2, "dog", "perro"), 3]),
+        ("a.csv", 'only one\n"x"y,z\nx,y\n', {}, [1, 2, (3, "x", "y")]),
+        ("a.jsonl", TRANSLATIONS, BY_LANGUAGES, [(1, "dog", "perro"), 2]),
+        ("a.jsonl", TRANSLATIONS, ENGLISH_SPANISH, [(1, "dog", "perro"), 2]),
+        ("a.jsonl", '{"source": 1, "target": "b"}\n{"source": "b"}\n{"source": "x", "target": "y"}\n', {},
+         [1, 2, (3, "x", "y")]),
+        ("a.jsonl", DEEP, {}, [1, 2, (3, "x", "y")]),
+    ],
+)  # fmt: skip
+def test_columns(name, content, options, expected, tmp_path):
+    (tmp_path / name).write_text(content)
+    corpus = ParallelText(tmp_path / name, **options)
+    assert list(corpus.lines()) == [
+        InvalidLine(line, NOT_A_PAIR) if isinstance(line, int) else ParallelLine(*line, corpus.languages)
+        for line in expected
     ]
-    by_number = list(ParallelText(path, None, "3", "2").lines())  # without a header
-    assert by_number == [
-        ParallelLine(1, "es", "en"),
-        ParallelLine(2, "perro", "dog"),
-        InvalidLine(3, NOT_A_PAIR),
-        ParallelLine(4, "pájaro", "bird"),
-    ]
+    assert corpus.fingerprint() != replace(corpus, target_key="id").fingerprint()
 
 
 def test_columns_of_parquet(tmp_path):
     path = tmp_path / "a.parquet"
     Dataset.from_dict({"en": ["dog", None, " "], "es": ["perro", "x", "y"], "id": [1, 2, 3]}).to_parquet(path)
-    expected = [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR), InvalidLine(3, EMPTY)]
-    lines = list(ParallelText(path, None, "en", "es").lines())
-    assert lines == expected
+    lines = list(ParallelText(path, **ENGLISH_SPANISH).lines())
+    assert lines == [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR), InvalidLine(3, EMPTY)]
     assert lines[1].source == "{'en': None, 'es': 'x', 'id': 2}"
-    with pytest.raises(ValueError, match=r"keys must be columns of .*a\.parquet, en, es, id, or numbers in a table"):
-        list(ParallelText(path, None, "en", "fr").lines())
-    Dataset.from_list([{"translation": {"en": "dog", "es": "perro"}}, {"translation": None}]).to_parquet(path)
-    assert list(ParallelText(path, None, "en", "es").lines()) == [expected[0], InvalidLine(2, NOT_A_PAIR)]
-    for dataset in (Dataset.from_parquet(str(path)), Dataset.from_parquet(str(path)).to_iterable_dataset()):
-        assert list(DatasetText(dataset, "en", "es").lines()) == [expected[0], InvalidLine(2, NOT_A_PAIR)]
+    dataset = Dataset.from_list([{"translation": {"en": "dog", "es": "perro"}}, {"translation": None}])
+    for each in (dataset, dataset.to_iterable_dataset()):
+        assert list(DatasetText(each, "en", "es").lines()) == [lines[0], InvalidLine(2, NOT_A_PAIR)]
     path.write_text("text")
     with pytest.raises(ValueError, match=r"a\.parquet must be a Parquet file, got an error"):
         list(ParallelText(path).lines())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "keys", "names"),
+    [
+        ("a.tsv", TABLE, ("en", "fr"), "id, en, es"),
+        ("a.jsonl", '{"en": "dog", "id": 1}\n', ("source", "target"), "en, id"),
+    ],
+)
+def test_unknown_columns_raise_value_error(name, content, keys, names, tmp_path):
+    (tmp_path / name).write_text(content)
+    message = rf"keys must be columns of .*{name}, {names}, or numbers in a table, got '{keys[0]}"
+    with pytest.raises(ValueError, match=message):
+        list(ParallelText(tmp_path / name, None, *keys).lines())
+
+
+# Quotes
+
+
+@pytest.mark.parametrize("header", [["source", "target"], False])
+@pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_tables_written_by_pandas_are_read_back(name, separator, header, tmp_path):
+    rows = [('He said "hi"', "x"), ('"quoted"', "a"), ("two\nlines", "a\ttab"), ("x", 'and\nthree "more"\n\nlines')]
+    rows += [("b", ' "'), ('"', 'a, "b"'), ('""a""', "\u2028")]
+    pandas.DataFrame(rows).to_csv(tmp_path / name, sep=separator, header=header, index=False)
+    lines = list(ParallelText(tmp_path / name).lines())
+    assert [(line.source, line.target) for line in lines] == rows
+    assert [line.number - bool(header) for line in lines] == [1, 2, 3, 5, 9, 10, 11]
+    numbered = ParallelText(tmp_path / name, None, "1", "2").lines()
+    assert [(line.source, line.target) for line in numbered][bool(header) :] == rows
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [('"Go away.', "«Vete."), ('Now!"', "¡Ya!»"), ("x", "y")],  # a quotation of two sentences
+        [('"Go away!"', '"¡Vete!"'), ('He said "no".', 'Dijo "no".'), ('"', "x"), ('"x', 'y"')],
+    ],
+)
+def test_quotes_of_texts_are_kept(rows, tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+    assert [(line.source, line.target) for line in ParallelText(tmp_path / "a.tsv").lines()] == rows
+
+
+@given(text=st.text('" a,', max_size=8))
+def test_a_quoted_cell_is_restored(text):
+    assert unquoted(quoted(text)) == text
+    if '""' not in text:  # as in plain TSV files
+        assert unquoted(text) == text
+
+
+# Invalid lines and files
+
+
+def test_invalid_lines_of_aligned_files(tmp_path):
+    corpus = write_invalid_lines(tmp_path)
+    reasons = [EMPTY, NOT_UTF8, EMPTY, EMPTY, EMPTY]
+    invalid = [InvalidLine(number, reason) for number, reason in enumerate(reasons, start=2)]
+    assert list(corpus.lines()) == [ParallelLine(1, "good", "bueno"), *invalid]
+    with corpus.target.open("a") as lines:
+        lines.write("one more\n")
+    message = r"a\.en and .*a\.es must have the same number of lines, got one that ends before line 7\."
+    with pytest.raises(ValueError, match=message):
+        validate(corpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.tsv", b"caf\xe9\t" + 1000 * b"x", ("caf\ufffd", 200 * "x")),
+        ("a.tsv", b"\tleer\n", ("", "leer")),
+        ("a.jsonl", b'[{"source": 1}]\n', ('[{"source": 1}]', "")),
+    ],
+)
+def test_an_invalid_line_has_the_beginnings_of_its_texts(name, content, texts, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    (line,) = ParallelText(tmp_path / name).lines()
+    assert isinstance(line, InvalidLine)
+    assert (line.source, line.target) == texts
+
+
+def test_invalid_files_raise_value_error(tmp_path):
+    for name in ("a.en", "a.tsv"):
+        (tmp_path / name).touch()
+    message = "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file"
+    for files, expected in (
+        (("b.en", "a.en"), r"source must be a file, got '.*b\.en'"),
+        (("a.en",), message),
+        (("a.tsv", "a.en"), message),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            ParallelText(*(tmp_path / name for name in files))
+    os.mkfifo(tmp_path / "b.tsv")
+    with pytest.raises(ValueError, match="must be in files, since it is read more than once, got the pipe /"):
+        ParallelText(tmp_path / "b.tsv").require_files()
 
 
 def test_standard_input_is_read_once(monkeypatch):
@@ -94,150 +186,26 @@ def test_standard_input_is_read_once(monkeypatch):
         ParallelText("-", "-")
 
 
+# Monolingual text
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "key"),
+    ("name", "content", "key", "expected"),
     [
-        ("a.txt", "one\n\ntwo\u2028three\n", None),
-        ("a.tsv.gz", "1\tone\n2\t\n3\ttwo\u2028three\n", "2"),
-        ("a.jsonl", '{"text": "one"}\n{"text": ""}\n{"text": "two\u2028three"}\n', None),
+        ("a.txt", b"one\n\ntwo\xe2\x80\xa8three\n", [], ["one", "", "two\u2028three"]),
+        ("a.tsv.gz", b"1\tone\n2\t\n", ["2"], ["one", ""]),
+        ("a.tsv", b'"one\ntwo"\n', [], ['"one', 'two"']),
+        ("a.jsonl", b'{"text": "one"}\n{"text": ""}\n', [], ["one", ""]),
+        ("a.jsonl", b'{"text": "one"}\n[]\n', [],
+         "must have a text for the key 'text' on each line, but line 2 has none"),
+        ("a.txt", b"one\ncaf\xe9\n", [], "must be UTF-8 text, but line 2 is not"),
     ],
-)
-def test_monolingual_text(name, content, key, tmp_path):
+)  # fmt: skip
+def test_monolingual_text(name, content, key, expected, tmp_path):
     with create_binary(tmp_path / name) as file:
-        file.write(content.encode())
-    texts = read_texts(tmp_path / name, *([] if key is None else [key]))
-    assert list(texts) == ["one", "", "two\u2028three"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", b'{"text": "one"}\n[]\n', "must have a text for the key 'text' on each line, but line 2 has none"),
-        ("a.txt", b"one\ncaf\xe9\n", "must be UTF-8 text, but line 2 is not"),
-    ],
-)
-def test_line_without_text_raises_value_error(name, content, message, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        list(read_texts(tmp_path / name))
-
-
-TEXTS = [('He said "hi"', "x"), ('"quoted"', "a"), ("b", ' "'), ('"', 'a, "b"'), ('""a""', "\u2028")]
-
-
-@pytest.mark.parametrize("header", [["source", "target"], False])
-@pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ",")])
-def test_tables_written_by_pandas_are_read_back(name, separator, header, tmp_path):
-    rows = [*TEXTS, ("two\nlines", "a\ttab"), ("last", "x")] if name == "a.csv" else TEXTS
-    pandas.DataFrame(rows).to_csv(tmp_path / name, sep=separator, header=header, index=False)
-    lines = list(ParallelText(tmp_path / name).lines())
-    assert [(line.source, line.target) for line in lines] == rows
-    numbers = [1, 2, 3, 4, 5, 6, 8] if name == "a.csv" else [1, 2, 3, 4, 5]
-    assert [line.number for line in lines] == [number + bool(header) for number in numbers]
-
-
-@pytest.mark.parametrize("text", ["a\ttab", "two\nlines"])
-def test_tabs_and_line_breaks_in_a_tsv_file_are_an_invalid_line(text, tmp_path):
-    pandas.DataFrame([("a", "b"), (text, "x")]).to_csv(tmp_path / "a.tsv", sep="\t", header=False, index=False)
-    assert list(ParallelText(tmp_path / "a.tsv").lines())[:2] == [ParallelLine(1, "a", "b"), InvalidLine(2, NOT_A_PAIR)]
-
-
-@given(text=st.text('" a,', max_size=8))
-def test_a_quoted_cell_is_restored(text):
-    assert unquoted(quoted(text)) == text
-    if '""' not in text:  # as in plain TSV files
-        assert unquoted(text) == text
-
-
-TRANSLATIONS = '{"translation": {"en": "dog", "es": "perro"}}\n{"translation": null}\n'
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", TRANSLATIONS),
-        ("a.csv", "id,en,es\n1,dog,perro\n2,x\n"),
-        ("a.tsv", "es\ten\nperro\tdog\nx\n"),
-    ],
-)
-def test_columns_named_by_languages(name, content, tmp_path):
-    (tmp_path / name).write_text(content)
-    by_keys, tags = ParallelText(tmp_path / name, None, "en", "es"), LanguageTags("en", "es")
-    first = 1 if name == "a.jsonl" else 2
-    valid, invalid = ParallelLine(first, "dog", "perro"), InvalidLine(first + 1, NOT_A_PAIR)
-    assert list(by_keys.lines()) == [valid, invalid]
-    by_languages = replace(by_keys, source_key="source", target_key="target", languages=tags)
-    assert list(by_languages.lines()) == [replace(valid, languages=tags), invalid]
-    assert by_keys.fingerprint() != replace(by_keys, target_key="id").fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "keys", "names"),
-    [
-        ("a.tsv", TABLE, ("en", "fr"), "id, en, es"),
-        ("a.jsonl", '{"en": "dog", "id": 1}\n', ("source", "target"), "en, id"),
-    ],
-)
-def test_unknown_columns_raise_value_error(name, content, keys, names, tmp_path):
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(
-        ValueError, match=rf"keys must be columns of .*{name}, {names}, or numbers in a table, got '{keys[0]}"
-    ):
-        list(ParallelText(path, None, *keys).lines())
-
-
-def test_invalid_lines_of_aligned_files(tmp_path):
-    corpus = write_invalid_lines(tmp_path)
-    with corpus.target.open("a") as lines:
-        lines.write("one more\n")
-    reasons = [EMPTY, NOT_UTF8, EMPTY, EMPTY, EMPTY, UNALIGNED]
-    invalid = [InvalidLine(number, reason) for number, reason in enumerate(reasons, start=2)]
-    assert list(corpus.lines()) == [ParallelLine(1, "good", "bueno"), *invalid]
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.tsv", "no tab\na\tb\tc\nx\ty\n"),
-        ("a.jsonl", '{"source": 1, "target": "b"}\n{"source": "b"}\n{"source": "x", "target": "y"}\n'),
-        ("a.csv", 'only one\n"x"y,z\nx,y\n'),
-        ("a.jsonl", "[" * 200_000 + '\n{"a":' + '\n{"source": "x", "target": "y"}\n'),
-    ],
-)
-def test_lines_without_exactly_two_texts_are_invalid(name, content, tmp_path):
-    path = tmp_path / name
-    path.write_text(content)
-    expected = [InvalidLine(1, NOT_A_PAIR), InvalidLine(2, NOT_A_PAIR), ParallelLine(3, "x", "y")]
-    assert list(ParallelText(path).lines()) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "texts"),
-    [
-        ("a.tsv", b"caf\xe9\t" + 1000 * b"x", ("caf\ufffd", 200 * "x")),
-        ("a.tsv", b"\tleer\n", ("", "leer")),
-        ("a.jsonl", b'[{"source": 1}]\n', ('[{"source": 1}]', "")),
-    ],
-)
-def test_an_invalid_line_has_the_beginnings_of_its_texts(name, content, texts, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(content)
-    (line,) = ParallelText(path).lines()
-    assert isinstance(line, InvalidLine)
-    assert (line.source, line.target) == texts
-
-
-def test_invalid_files_raise_value_error(tmp_path):
-    (tmp_path / "a.en").touch()
-    (tmp_path / "a.tsv").touch()
-    with pytest.raises(ValueError, match=r"source must be a file, got '.*b\.en'"):
-        ParallelText(tmp_path / "b.en", tmp_path / "a.en")
-    message = "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file"
-    with pytest.raises(ValueError, match=message):
-        ParallelText(tmp_path / "a.en")
-    with pytest.raises(ValueError, match=message):
-        ParallelText(tmp_path / "a.tsv", tmp_path / "a.en")
-    os.mkfifo(tmp_path / "b.tsv")
-    with pytest.raises(ValueError, match="must be in files, since it is read more than once, got the pipe /"):
-        ParallelText(tmp_path / "b.tsv").require_files()
+        file.write(content)
+    if isinstance(expected, list):
+        assert list(read_texts(tmp_path / name, *key)) == expected
+    else:
+        with pytest.raises(ValueError, match=expected):
+            list(read_texts(tmp_path / name, *key))

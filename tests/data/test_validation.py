@@ -1,13 +1,14 @@
 """Validation of parallel text, and its memory-mapped dataset."""
 
+import gzip
 import os
 from pathlib import Path
 
 import pytest
 
-from modeling_random_transformer.data.sources import EMPTY, NOT_UTF8, ParallelText
-from modeling_random_transformer.data.validation import load_pairs, validate
-from tests.helpers.corpora import write_invalid_lines, write_pairs
+from modeling_random_transformer.data import ParallelText, load_pairs, validate
+from modeling_random_transformer.data.sources import EMPTY, NOT_UTF8
+from tests.helpers.corpora import write_invalid_lines
 
 
 def test_invalid_lines_raise_error_or_are_skipped(tmp_path):
@@ -24,12 +25,13 @@ def test_invalid_lines_raise_error_or_are_skipped(tmp_path):
         load_pairs(corpus, on_invalid="ignore")
 
 
-def test_files_of_different_lengths_raise_value_error(tmp_path):
-    corpus = write_pairs(tmp_path, "aligned")
-    with (tmp_path / "a.en").open("a") as lines:
-        lines.write("one more\n")
-    with pytest.raises(ValueError, match=r"a\.en and .*a\.es .*got 5 lines in the longer file and 4 in the"):
-        load_pairs(corpus, on_invalid="skip", cache_dir=tmp_path / "cache")
+def test_errors_of_the_reader_name_the_file(tmp_path):
+    damaged = gzip.compress(b"a\tb\n" * 9999)[:-20]
+    empty = gzip.compress(b"")
+    for content, message in ((damaged, r"a\.tsv\.gz must be a complete gzip file"), (empty, r"got .*a\.tsv\.gz")):
+        (tmp_path / "a.tsv.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load_pairs(ParallelText(tmp_path / "a.tsv.gz"), cache_dir=tmp_path / "cache")
 
 
 def test_projects_with_equal_relative_paths_sizes_and_times(tmp_path, monkeypatch):
