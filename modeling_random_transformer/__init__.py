@@ -7,15 +7,11 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import is_peft_available
 
 # transformers imports torchao, if it is installed, which warns about kernels that this machine lacks.
-_loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-_levels = [logger.level for logger in _loggers]
-try:
-    for _logger in _loggers:
-        _logger.setLevel(logging.ERROR)
-    import transformers.modeling_utils
-finally:
-    for _logger, _level in zip(_loggers, _levels, strict=True):
-        _logger.setLevel(_level)
+_disabled = logging.root.manager.disable
+logging.disable(logging.WARNING)
+import transformers.modeling_utils
+
+logging.disable(_disabled)
 
 from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
 from .modeling_random_transformer import (

@@ -355,15 +355,13 @@ RULES: dict[str, Rule] = {
     # Fields and arguments of transformers for which a wrong value would only fail later.
     **dict.fromkeys(("output_attentions", "output_hidden_states", "return_dict"), _optional(FLAG)),
     **dict.fromkeys(("dtype", "torch_dtype"), _optional(("a floating-point dtype", _is_floating_point))),
-    **dict.fromkeys(("label2id", "custom_pipelines"), _optional(_instance("a dictionary", dict))),
+    "custom_pipelines": _optional(_instance("a dictionary", dict)),
     "architectures": _optional(("a list of strings", _are_strings)),
     "attn_implementation": _optional(_instance("a string or a dictionary", str, dict)),
-    "chunk_size_feed_forward": _integer(0, MAX_SIZE),
     "id2label": _optional(("a dictionary of labels by id", _are_labels)),
     "layer_types": _optional(
         ("a list of 'full_attention'", lambda value: _are_strings(value) and set(value) <= {"full_attention"})
     ),
-    "transformers_version": _optional(_instance("a string", str)),
 }
 
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import logging
-from transformers.activations import ACT2CLS
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     GenerationMixin,
@@ -63,7 +62,6 @@ FIRST_PASS_ARGUMENTS = {
     "use_cache",
 }
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
-ELEMENTWISE = tuple(kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values())
 INITIAL_CAPACITY = 64  # of a KV cache, in tokens
 COMPACTION_INTERVAL = 8  # decoding steps
 TOP_K_BLOCK = 128  # scores per block of `block_top_k`
@@ -238,8 +236,7 @@ class FastDecoderLayer:
         self.add_source = linear_add_residual(cross_attention.out_proj, batch_size)
         self.source_norm = functional_layer(layer.encoder_attn_layer_norm)
         self.fc1, self.add_fc2 = functional_layer(layer.fc1, batch_size), linear_add_residual(layer.fc2, batch_size)
-        activation = layer.activation_fn
-        self.activation = activation if type(activation) in ELEMENTWISE else module_fallback(activation)
+        self.activation = layer.activation_fn
         self.final_norm = functional_layer(layer.final_layer_norm)
 
     def __call__(self, states: Tensor, attention: StepAttention) -> Tensor:

@@ -95,6 +95,13 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         if getattr(module, "bias", None) is not None:
             init.zeros_(module.bias)
 
+    def init_parallel_plans(self) -> None:
+        """Restrict the plans to modules of this model: those of the configuration name both stacks."""
+        super().init_parallel_plans()
+        modules = {re.sub(r"\.\d+\b", ".*", name) for name, _ in self.named_modules()}
+        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in modules}
+        self._fsdp_plan = {name: plan for name, plan in self.fsdp_plan.items() if name in modules}
+
     def _flash_attn_can_dispatch(self, *args: Any, **kwargs: Any) -> bool:
         if self.config.d_k != self.config.d_v:
             supported = f"'eager', 'sdpa' or 'flex_attention' with d_k={self.config.d_k}, d_v={self.config.d_v}"
@@ -131,12 +138,6 @@ class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {}) if self.config.share_embeddings else {}
-
-    def init_parallel_plans(self) -> None:
-        """Restrict the tensor-parallel plan to modules of this model, also for names that transformers 5.17 adds."""
-        super().init_parallel_plans()
-        modules = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in self.named_modules()}
-        self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in modules}
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.shared if self.config.share_embeddings else self.stacks[0].embed_tokens
@@ -440,11 +441,6 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         except IndexError as error:  # on a CPU; only then are ids inspected, so valid ids cost nothing
             allowed = f"{self.input_prefix}input_ids must be in the vocabulary, 0 to {self.config.vocab_size - 1}"
             raise ValueError(f"{allowed}, got ids from {tokens.min()} to {tokens.max()}.") from error
-
-    def init_parallel_plans(self) -> None:
-        """Clear the plans of this stack: those of the model name the modules of both stacks."""
-        for name in ("tp", "ep", "pp", "fsdp"):
-            setattr(self, f"_{name}_plan", {})
 
 
 class RandomTransformerEncoder(RandomTransformerStack):

@@ -243,7 +243,7 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
         ignore_index: the label of positions without a target.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    size = max(1, (LOSS_CHUNK_CPU if logits.device.type == "cpu" else LOSS_CHUNK_GPU) // logits.shape[-1])
+    size = loss_chunk(logits)
     ignored = labels == ignore_index
     targets = labels.masked_fill(ignored, 0).reshape(-1, 1)
     scores = [
@@ -251,6 +251,11 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
         for rows, chunk in zip(logits.detach().flatten(0, -2).split(size), targets.split(size), strict=True)
     ]
     return torch.cat(scores).view(labels.shape).masked_fill(ignored, 0)
+
+
+def loss_chunk(logits: Tensor) -> int:
+    """The rows of logits that are converted to float32 at a time."""
+    return max(1, (LOSS_CHUNK_CPU if logits.is_cpu else LOSS_CHUNK_GPU) // logits.shape[-1])
 
 
 def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
@@ -285,7 +290,7 @@ class _CrossEntropySum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             gradient = logits.detach() if overwrite else torch.empty_like(logits)
         loss = torch.zeros_like(weight)
-        size = max(1, (LOSS_CHUNK_CPU if logits.device.type == "cpu" else LOSS_CHUNK_GPU) // logits.shape[1])
+        size = loss_chunk(logits)
         for chunk in (slice(start, start + size) for start in range(0, len(logits), size)):
             scores = logits[chunk].to(weight.dtype).log_softmax(dim=1)
             scores_of_targets = scores.gather(1, targets[chunk])[:, 0]

@@ -41,7 +41,6 @@ INVALID_VALUES = [
     ("hidden_size", -5, SIZE),
     # Fields and arguments of transformers
     ("architectures", "RandomTransformerModel", "list of strings"),
-    ("chunk_size_feed_forward", "x", "an integer from 0"),
     ("custom_pipelines", [1], "dictionary"),
     ("dtype", "int64", "floating-point dtype"),
     ("id2label", {"x": "y"}, "dictionary of labels"),

@@ -311,7 +311,7 @@ def without_a_layer(model):
 
 
 LEAVES = {
-    "activation": replaced(f"{LAYER}.activation_fn"),
+    "activation": lambda model: model.set_submodule(f"{LAYER}.activation_fn", nn.Tanh()),
     "final norm": replaced("model.decoder.layer_norm"),
     "norm of a layer": replaced(f"{LAYER}.final_layer_norm"),
     "forward of a norm": patched_norm,

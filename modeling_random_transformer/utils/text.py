@@ -11,7 +11,7 @@ LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
 def read_lines(file: Iterable[bytes], name: str = "the file", first: int = 1) -> Iterator[str]:
-    """Decode the lines of a UTF-8 file, without their line feeds and carriage returns.
+    """Decode the lines of a UTF-8 file, without their line feeds, carriage returns and byte order mark.
 
     Args:
         file: a file opened in binary mode, or any other iterable of lines.
@@ -22,19 +22,10 @@ def read_lines(file: Iterable[bytes], name: str = "the file", first: int = 1) ->
         ValueError: a line is not UTF-8; the message gives its number.
     """
     for number, line in enumerate(file, start=first):
-        yield decode_line(line, name, number)
-
-
-def decode_line(line: bytes, name: str, number: int) -> str:
-    """Decode one line; a byte order mark at the start of line 1 is removed.
-
-    Raises:
-        ValueError: the line is not UTF-8.
-    """
-    try:
-        return line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.") from error
+        try:
+            yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.") from error
 
 
 def one_line(text: str) -> str:
