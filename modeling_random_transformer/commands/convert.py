@@ -58,7 +58,7 @@ def convert_by(convert: Callable[..., Any], options: type, program: str, argv: S
 
 def run(convert: Callable[..., Any], options: type, parser: Parser, argv: Sequence[str]) -> None:
     """Convert, and print the report."""
-    arguments = parser.parse(options, argv)
+    arguments: Any = parser.parse(options, argv)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(convert(**drop_none(**vars(arguments))))

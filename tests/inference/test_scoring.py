@@ -162,11 +162,11 @@ class TestFiles:
         calls = []
 
         class Interrupted(Scorer):
-            def process(self, pairs):
+            def __call__(self, pairs, *args):
                 calls.append(len(pairs))
                 if len(calls) == 3:
                     raise KeyboardInterrupt
-                return super().process(pairs)
+                return super().__call__(pairs, *args)
 
         monkeypatch.setattr(files, "Scorer", Interrupted)
         output = tmp_path / "scores.txt"
