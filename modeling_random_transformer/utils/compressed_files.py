@@ -31,13 +31,18 @@ def stream_name(path: str | PathLike) -> str:
     return "stdin" if is_standard_stream(path) else os.fspath(path)
 
 
+def is_readable(path: str | PathLike) -> bool:
+    """Whether a path is `-` or exists and is not a folder: a file or a pipe."""
+    return is_standard_stream(path) or (Path(path).exists() and not Path(path).is_dir())
+
+
 def check_readable(name: str, path: str | PathLike) -> None:
     """Check the path of an argument.
 
     Raises:
         ValueError: the path is neither `-` nor a file or a pipe.
     """
-    if not is_standard_stream(path) and (not Path(path).exists() or Path(path).is_dir()):
+    if not is_readable(path):
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 
