@@ -10,7 +10,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -26,7 +25,8 @@ from modeling_random_transformer.data import (
     vocabulary_sample,
 )
 
-MIB = 2**20
+from .startup import MIB, PeakMemory
+
 SYLLABLES = [first + vowel for first in "bcdfghjklmnprstvz" for vowel in "aeiou"]
 
 
@@ -81,30 +81,3 @@ def measure(folder: Path, mode: str, batches: int) -> dict[str, float]:
             for _ in islice(TokenBudgetStream(text, tokenizer, 4096, buffer_pairs=20_000), batches):
                 pass
     return {"peak": memory.peak / MIB, "start": memory.start / MIB, "seconds": time.perf_counter() - start}
-
-
-class PeakMemory:
-    """Peak private memory of this process in bytes, sampled 50 times per second."""
-
-    def __enter__(self) -> "PeakMemory":
-        self.start = self.peak = private_memory()
-        self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stopped.set()
-        self.thread.join()
-
-    def _watch(self) -> None:
-        while not self.stopped.wait(0.02):
-            self.peak = max(self.peak, private_memory())
-
-
-def private_memory() -> int:
-    """Private memory of this process in bytes (Linux only)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status must have RssAnon, which requires Linux.")

@@ -5,6 +5,7 @@ An estimate is made before and after the run, since the load of the machine may 
 
 import argparse
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def run(options: argparse.Namespace) -> None:
 def measure(name: str, folder: Path, steps: int) -> tuple[float, float, float]:
     """The estimated seconds before the run, those of the run, and the estimated seconds after it."""
     recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
-    write_dataset(folder / "dataset", recipe)
+    pairs = iter(sample(sum(SPLITS.values()), SEED))
+    write_dataset(folder / "dataset", recipe, {split: list(islice(pairs, size)) for split, size in SPLITS.items()})
     changes = {"dataset_name": folder / "dataset", "output_dir": folder / "run", "max_steps": steps, **SMALL}
     flags = [str(RECIPES / f"{name}.yaml"), *(f"--{option}={value}" for option, value in changes.items())]
 
@@ -65,15 +67,15 @@ def measure(name: str, folder: Path, steps: int) -> tuple[float, float, float]:
     return before, train_translation(*parse_arguments(flags)[:3]).seconds, estimate()
 
 
-def write_dataset(folder: Path, recipe: dict[str, Any]) -> None:
-    """Generated sentences in a dataset with the schema of the recipe's."""
+def write_dataset(folder: Path, recipe: dict[str, Any], splits: dict[str, list[tuple[str, str]]]) -> None:
+    """Write pairs as a dataset with the schema of the recipe's: a column `translation`, and its configuration."""
     languages = [recipe["source_key"], recipe["target_key"]]
     features = Features({"translation": Translation(languages=languages)})
     config = recipe.get("dataset_config_name", "data")
-    pairs, files = iter(sample(sum(SPLITS.values()), SEED)), []
+    files = []
     (folder / config).mkdir(parents=True)
-    for split, size in SPLITS.items():
-        rows = [{"translation": dict(zip(languages, next(pairs), strict=True))} for _ in range(size)]
+    for split, pairs in splits.items():
+        rows = [{"translation": dict(zip(languages, pair, strict=True))} for pair in pairs]
         Dataset.from_list(rows, features=features).to_parquet(folder / config / f"{split}.parquet")
         files.append({"split": split, "path": f"{config}/{split}.parquet"})
     configs = yaml.safe_dump({"configs": [{"config_name": config, "data_files": files}]})

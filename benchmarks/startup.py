@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 START = time.time()
+MIB = 2**20
 INTERVAL = 0.05  # seconds between measurements of the memory
 
 
@@ -35,57 +36,64 @@ def main() -> None:
 
 
 def measure(arguments: argparse.Namespace, output: Path) -> dict[str, float]:
-    """Train for one step; seconds from the start of the process to its end, and memory in MB."""
-    memory = Memory()
-    from modeling_random_transformer.training import (  # counted, as in a run
-        DataArguments,
-        ModelArguments,
-        TranslationTrainingArguments,
-        train_translation,
-    )
-
-    imported = memory.anonymous()
-    args = TranslationTrainingArguments(
-        str(output),
-        max_steps=1,
-        learning_rate=1e-3,
-        warmup_steps=1,
-        max_tokens_per_batch=500,
-        average_last=1,
-        bpe_dropout=arguments.bpe_dropout,
-        use_cpu=True,
-        disable_tqdm=True,
-    )
+    """Train for one step; seconds from the start of the process to its end, and memory in MiB."""
     source, target = ([str(arguments.folder / f"train.{side}")] for side in "ab")
-    data = DataArguments(source_file=source, target_file=target)
     sizes = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,num_heads=2"
-    train_translation(data, ModelArguments(vocab_size=2000, config_overrides=sizes), args)
-    seconds = time.time() - START
-    return {"seconds": round(seconds, 1), "imports_mb": round(imported), "peak_mb": round(memory.stop())}
+    with PeakMemory() as memory:
+        from modeling_random_transformer.training import (  # counted, as in a run
+            DataArguments,
+            ModelArguments,
+            TranslationTrainingArguments,
+            train_translation,
+        )
+
+        imported = private_memory()
+        args = TranslationTrainingArguments(
+            str(output),
+            max_steps=1,
+            learning_rate=1e-3,
+            warmup_steps=1,
+            max_tokens_per_batch=500,
+            average_last=1,
+            bpe_dropout=arguments.bpe_dropout,
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        data = DataArguments(source_file=source, target_file=target)
+        train_translation(data, ModelArguments(vocab_size=2000, config_overrides=sizes), args)
+        seconds = time.time() - START
+    return {
+        "seconds": round(seconds, 1),
+        "imports_mb": round(imported / MIB),
+        "peak_mb": round(memory.peak / MIB),
+    }
 
 
-class Memory:
-    """Samples the private memory of this process, without mapped files, which all processes share."""
+class PeakMemory:
+    """Peak private memory of this process in bytes, sampled 20 times per second."""
 
-    def __init__(self) -> None:
-        self.peak, self._stopped = 0.0, threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
+    def __enter__(self) -> "PeakMemory":
+        self.start = self.peak = private_memory()
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+        return self
 
-    def anonymous(self) -> float:
-        """The current private memory in MB."""
-        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return int(lines["RssAnon"].split()[0]) / 1024
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        self.thread.join()
 
-    def stop(self) -> float:
-        """The largest private memory in MB."""
-        self._stopped.set()
-        self._thread.join()
-        return self.peak
+    def _watch(self) -> None:
+        while not self.stopped.wait(INTERVAL):
+            self.peak = max(self.peak, private_memory())
 
-    def _sample(self) -> None:
-        while not self._stopped.wait(INTERVAL):
-            self.peak = max(self.peak, self.anonymous())
+
+def private_memory() -> int:
+    """Private memory of this process in bytes, without mapped files, which processes share (Linux only)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status must have RssAnon, which requires Linux.")
 
 
 def write_corpus(folder: Path, pairs: int) -> None:
