@@ -12,6 +12,7 @@ another sentence of the same type and length. A text or a pair is truncated to 1
 Exit status: 0 on success; 2 if an argument or a file is invalid.
 """
 
+import argparse
 import random
 import sys
 from collections import Counter
@@ -22,8 +23,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
+from modeling_random_transformer.commands.command_line import run_command
 from modeling_random_transformer.utils.text import read_lines
 from tutorials.report import console, show_table
 from tutorials.sample_data import SAMPLE_SEED, held_out_sample
@@ -34,8 +36,8 @@ from tutorials.training_helpers import (
     check_single_stack_arguments,
     configure_libraries,
     hold_out,
+    short_trainer,
     short_training_arguments,
-    show_loss_on_progress_bar,
     single_stack_parser,
 )
 
@@ -53,28 +55,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = single_stack_parser("classify_text.py", __doc__, epochs=5, output_dir="outputs/classify_text")
     parser.add_argument("--classify", nargs="+", default=[], metavar="TEXT", help="texts or pairs to classify")
     args = parser.parse_args(arguments)
-    try:
-        check_single_stack_arguments(args)
-        configure_libraries(args.seed)
-        train, test = read_data(args.train_file, args.test_file, args.seed)
-        questions = group_texts(args.classify, train)
-        model, tokenizer = build_classifier(args.model, train, {label for _, label in train + test})
-        encoded = encode(train, model, tokenizer)
-        tokenize(tokenizer, [*questions, *texts_of(test)])  # raises for invalid text before training starts
-    except ValueError as error:
-        parser.error(str(error))
+    return run_command(lambda: run(args), parser.prog)
+
+
+def run(args: argparse.Namespace) -> None:
+    check_single_stack_arguments(args)
+    configure_libraries(args.seed)
+    train, test = read_data(args.train_file, args.test_file, args.seed)
+    questions = group_texts(args.classify, train)
+    model, tokenizer = build_classifier(args.model, train, {label for _, label in train + test})
+    encoded = encode(train, model, tokenizer)
+    tokenize(tokenizer, [*questions, *texts_of(test)])  # raises for invalid text before training starts
 
     console.rule("Data")
     show_rows(f"{len(train)} training texts, {len(test)} held out", ("text", "label"), train[:4])
     console.rule("Training")
-    trainer = Trainer(
-        model,
-        short_training_arguments(args.output_dir, args.epochs, args.seed, args.max_steps, learning_rate=1e-3),
-        DataCollatorWithPadding(tokenizer),
-        encoded,
-        processing_class=tokenizer,
-    )
-    show_loss_on_progress_bar(trainer)
+    settings = short_training_arguments(args.output_dir, args.epochs, args.seed, args.max_steps, learning_rate=1e-3)
+    trainer = short_trainer(model, tokenizer, encoded, settings, data_collator=DataCollatorWithPadding(tokenizer))
     seconds = trainer.train().metrics["train_runtime"]
     trainer.save_model()
 
@@ -87,7 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(f"Training time: {seconds:.0f} s\nModel folder:  {args.output_dir}", soft_wrap=True)
     example = dict(zip(("text", "text_pair"), test[0][0].split("\t"), strict=False))  # a single text has no text_pair
     console.print(HOW_TO_LOAD.format(folder=str(args.output_dir), texts=example), soft_wrap=True)
-    return 0
 
 
 # Data: rows of a text, or two texts joined by a tab, and a label

@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.commands.command_line import Parser
+from modeling_random_transformer.commands.command_line import Parser, positive_integer, run_command
 from tutorials.recurrent_comparison import (
     CANDIDATES,
     LENGTHS,
@@ -32,12 +32,15 @@ from tutorials.recurrent_comparison import (
     train_and_evaluate,
 )
 from tutorials.recurrent_report import draw, show_results, summarize, uncertainty
-from tutorials.report import console, show_plot
-from tutorials.training_helpers import MAX_TOKENS, VOCAB_SIZE, check_seed, check_writable, configure_libraries
+from tutorials.report import console, save_plot
+from tutorials.training_helpers import MAX_TOKENS, VOCAB_SIZE, add_seed, check_writable, configure_libraries
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_arguments(argv)
+    return run_command(lambda: run(parse_arguments(argv)), "compare_recurrent.py")
+
+
+def run(args: argparse.Namespace) -> None:
     configure_libraries(args.seed)
     train, test = sample_texts(args.train_size, args.test_size, args.seed)
     tokenizer = RandomTransformerTokenizer.train(chain(*map(as_pair, train)), VOCAB_SIZE, model_max_length=MAX_TOKENS)
@@ -51,45 +54,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_results(results)
     for line in [*summarize(results), uncertainty(len(test))]:
         console.print(line)
-    path = args.output_dir / "comparison.png"
-    draw(results, mean_source_tokens(test, tokenizer), path)
-    show_plot(path)
-    return 0
+    save_plot(draw(results, mean_source_tokens(test, tokenizer)), args.output_dir / "comparison.png")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Exits with 2 if an argument is invalid."""
-    parser = Parser("compare_recurrent.py", __doc__)
-    parser.add_argument(
-        "--models", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="models; default: all"
-    )
-    parser.add_argument("--epochs", type=int, default=10, help="number of epochs; default: %(default)s")
-    parser.add_argument("--train_size", type=int, default=3000, help="training texts; default: %(default)s")
-    parser.add_argument("--test_size", type=int, default=400, help="held-out texts; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=17, help="random seed; default: %(default)s")
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=Path("outputs/compare_recurrent"),
-        help="folder of the plot; default: %(default)s",
-    )
-    args = parser.parse_args(argv)
-    try:
-        check_arguments(args)
-    except ValueError as error:
-        parser.error(str(error))
-    return args
-
-
-def check_arguments(args: argparse.Namespace) -> None:
     """Raises ValueError if an argument is invalid."""
-    if args.epochs < 1:
-        raise ValueError(f"--epochs must be a positive integer, got {args.epochs}.")
+    parser = Parser("compare_recurrent.py", __doc__)
+    parser.add_argument("--models", nargs="+", choices=CANDIDATES, default=[*CANDIDATES], help="models")
+    parser.add_argument("--epochs", type=positive_integer, default=10, help="number of epochs")
+    parser.add_argument("--train_size", type=int, default=3000, help="training texts")
+    parser.add_argument("--test_size", type=int, default=400, help="held-out texts")
+    add_seed(parser)
+    folder = Path("outputs/compare_recurrent")
+    parser.add_argument("--output_dir", type=Path, default=folder, help="folder of the plot")
+    args = parser.parse_args(argv)
     for name in ("train_size", "test_size"):
         if (size := getattr(args, name)) < len(LENGTHS):
             raise ValueError(f"--{name} must be at least {len(LENGTHS)}, one text of each length, got {size}.")
-    check_seed(args.seed)
     check_writable(args.output_dir)
+    return args
 
 
 if __name__ == "__main__":

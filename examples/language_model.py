@@ -10,6 +10,7 @@ Without --test_file, a tenth of the training texts is held out. Lines are trunca
 Exit status: 0 on success; 2 if an argument or a file is invalid.
 """
 
+import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling, Trainer
+from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling
 
+from modeling_random_transformer.commands.command_line import run_command
 from modeling_random_transformer.utils.text import read_lines
 from tutorials.report import console, show_table
 from tutorials.sample_data import held_out_sample
@@ -29,8 +31,8 @@ from tutorials.training_helpers import (
     check_single_stack_arguments,
     configure_libraries,
     hold_out,
+    short_trainer,
     short_training_arguments,
-    show_loss_on_progress_bar,
     single_stack_parser,
 )
 
@@ -51,26 +53,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--prompts", nargs="+", default=[], metavar="TEXT", help="prompts; default: the first words of held-out lines"
     )
     args = parser.parse_args(arguments)
-    try:
-        check_single_stack_arguments(args)
-        configure_libraries(args.seed)
-        train, test = read_data(args.train_file, args.test_file, args.seed)
-        model, tokenizer = build_or_load(AutoModelForCausalLM, args.model, train)
-        encoded = Dataset.from_dict(dict(tokenize(train, model, tokenizer)))
-        tokenize([*test, *args.prompts], model, tokenizer)  # raises for invalid text before training starts
-    except ValueError as error:
-        parser.error(str(error))
+    return run_command(lambda: run(args), parser.prog)
+
+
+def run(args: argparse.Namespace) -> None:
+    check_single_stack_arguments(args)
+    configure_libraries(args.seed)
+    train, test = read_data(args.train_file, args.test_file, args.seed)
+    model, tokenizer = build_or_load(AutoModelForCausalLM, args.model, train)
+    encoded = Dataset.from_dict(dict(tokenize(train, model, tokenizer)))
+    tokenize([*test, *args.prompts], model, tokenizer)  # raises for invalid text before training starts
 
     console.rule("Data")
     show_table(f"{len(train)} training lines, {len(test)} held out", ("line",), [[line] for line in train[:4]])
-    trainer = Trainer(
-        model,
-        short_training_arguments(args.output_dir, args.epochs, args.seed, args.max_steps, learning_rate=1e-3),
-        DataCollatorForLanguageModeling(tokenizer, mlm=False),
-        encoded,
-        processing_class=tokenizer,
+    settings = short_training_arguments(args.output_dir, args.epochs, args.seed, args.max_steps, learning_rate=1e-3)
+    trainer = short_trainer(
+        model, tokenizer, encoded, settings, data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False)
     )
-    show_loss_on_progress_bar(trainer)
     before = perplexity(model, tokenizer, test)
     console.rule("Training")
     seconds = trainer.train().metrics["train_runtime"]
@@ -84,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_table("Continuations", ("prompt", "greedy", "sampled"), rows)
     console.print(f"Training time: {seconds:.0f} s\nModel folder:  {args.output_dir}", soft_wrap=True)
     console.print(HOW_TO_LOAD.format(folder=str(args.output_dir), prompt=prompts[0]), soft_wrap=True)
-    return 0
 
 
 def read_data(train_file: Path | None, test_file: Path | None, seed: int) -> tuple[list[str], list[str]]:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from nltk import Tree
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer
 
-from modeling_random_transformer.commands.command_line import Parser, existing_file
+from modeling_random_transformer.commands.command_line import Parser, existing_file, run_command
 from modeling_random_transformer.training.arguments import parse_overrides
 from tutorials.parsing_model import encode_trees, parse, train_tokenizer
 from tutorials.parsing_trees import BracketScores, bracket_scores, normalize, one_line, read_trees, words_of
@@ -31,11 +31,13 @@ from tutorials.training_helpers import (
     VOCAB_SIZE,
     add_training_arguments,
     build_translator,
-    check_training_arguments,
+    check_sentences,
+    check_trained,
     check_writable,
     configure_libraries,
+    short_trainer,
     short_training_arguments,
-    show_loss_on_progress_bar,
+    status_of_score,
 )
 
 FILES = ("train_file", "validation_file", "test_file")
@@ -47,7 +49,10 @@ REQUIRED_F1 = 95.0  # of the held-out sample trees
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_arguments(argv)
+    return run_command(lambda: run(parse_arguments(argv)), "parse_sentences.py")
+
+
+def run(args: argparse.Namespace) -> int:
     configure_libraries(args.seed)
     if args.parse_only:
         show_parses(*load(args.output_dir), args.sentence)
@@ -73,46 +78,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.sentence:
         show_parses(model, tokenizer, args.sentence)
     console.print(f"Training time: {seconds:.0f} s\nModel folder:  {args.output_dir}", soft_wrap=True)
-    return exit_status(test.f1, sample=args.train_file is None)
+    return 0 if args.train_file else status_of_score("F1 of held-out trees", test.f1, REQUIRED_F1)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments, with the trees as `train`, `validation` and `test`. Exits with 2 if one is invalid."""
+    """The arguments, with the trees as `train`, `validation` and `test`.
+
+    Raises:
+        ValueError: an argument, a combination of arguments or a file is invalid.
+    """
     parser = Parser("parse_sentences.py", __doc__)
     parser.add_argument("sentence", nargs="*", help="sentences to parse with the trained model; words between spaces")
     for name in FILES:
-        parser.add_argument(f"--{name}", type=existing_file, metavar="FILE", help="bracketed trees; default: sample")
+        parser.add_argument(f"--{name}", type=existing_file, metavar="FILE", help="bracketed trees (default: sample)")
     parser.add_argument("--parse_only", action="store_true", help="do not train; use the model in --output_dir")
-    parser.add_argument("--vocab_size", type=int, default=VOCAB_SIZE, help="maximum size; default: %(default)s")
-    parser.add_argument(
-        "--config_overrides", default="", metavar="FIELDS", help="of the model, such as d_model=256,dropout=0.3"
-    )
+    parser.add_argument("--vocab_size", type=int, default=VOCAB_SIZE, help="maximum size of the vocabulary")
+    overrides = "fields of the model's configuration, such as d_model=256,dropout=0.3"
+    parser.add_argument("--config_overrides", default="", metavar="FIELDS", help=overrides)
     add_training_arguments(parser, epochs=5, output_dir="outputs/parser")
     args = parser.parse_args(argv)
-    try:
-        check_arguments(args)
-        if not args.parse_only:
-            args.train, args.validation, args.test = read_data(args)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    return args
-
-
-def check_arguments(args: argparse.Namespace) -> None:
-    """Raises ValueError if an argument or a combination of arguments is invalid."""
     given = [name for name in FILES if getattr(args, name) is not None]
     if given and len(given) < len(FILES):
         raise ValueError(f"--{', --'.join(FILES)} must be given together, got only --{', --'.join(given)}.")
-    if not all(sentence.strip() for sentence in args.sentence):
-        raise ValueError(f"a sentence to parse must not be empty, got {args.sentence}.")
+    check_sentences(args.sentence)
     args.config_overrides = parse_overrides(args.config_overrides)
-    check_training_arguments(args)
-    if not args.parse_only:
+    if args.parse_only:
+        check_trained(args.output_dir, args.sentence, "--parse_only")
+    else:
         check_writable(args.output_dir)
-    elif not args.sentence:
-        raise ValueError("--parse_only must be used with at least one sentence, got none.")
-    elif not (args.output_dir / "config.json").is_file():
-        raise ValueError(f"--output_dir must be a folder with a trained model, got {args.output_dir}.")
+        args.train, args.validation, args.test = read_data(args)
+    return args
 
 
 def read_data(args: argparse.Namespace) -> list[list[Tree]]:
@@ -123,22 +118,14 @@ def read_data(args: argparse.Namespace) -> list[list[Tree]]:
     return [trees[2 * HELD_OUT :], trees[HELD_OUT : 2 * HELD_OUT], trees[:HELD_OUT]]
 
 
-def build_trainer(args: argparse.Namespace) -> Seq2SeqTrainer:
+def build_trainer(args: argparse.Namespace) -> Trainer:
     tokenizer = train_tokenizer(args.train, args.vocab_size)
     # The sample has no noise to overfit.
     dropout = {"dropout": 0.0} if args.train_file is None else {}
     model = build_translator(tokenizer, **{**ARCHITECTURE, **dropout, **args.config_overrides})
-    trainer = Seq2SeqTrainer(
-        model,
-        short_training_arguments(
-            args.output_dir, args.epochs, args.seed, args.max_steps, learning_rate=2e-3, adam_epsilon=1e-9
-        ),
-        train_dataset=encode_trees(tokenizer, args.train),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-    )
-    show_loss_on_progress_bar(trainer)
-    return trainer
+    optimizer = {"learning_rate": 2e-3, "adam_epsilon": 1e-9}
+    settings = short_training_arguments(args.output_dir, args.epochs, args.seed, args.max_steps, **optimizer)
+    return short_trainer(model, tokenizer, encode_trees(tokenizer, args.train), settings)
 
 
 def load(folder: Path) -> tuple[Any, Any]:
@@ -166,14 +153,6 @@ def show_scores(scores: dict[str, BracketScores]) -> None:
 def show_parses(model: Any, tokenizer: Any, sentences: Sequence[str]) -> None:
     for tree in parse(model, tokenizer, [words_of(sentence) for sentence in sentences]):
         console.print(one_line(tree), soft_wrap=True)
-
-
-def exit_status(f1: float, sample: bool) -> int:
-    """1 if the model of the sample data is below `REQUIRED_F1`. Other data have no requirement."""
-    if not sample or f1 >= REQUIRED_F1:
-        return 0
-    console.print(f"F1 is too low: {f1:.1f} on held-out trees, expected at least {REQUIRED_F1:.0f}.", style="bold red")
-    return 1
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ python examples/plot_training.py outputs/a outputs/b --output a_and_b.png
 """
 
 import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from modeling_random_transformer.commands.command_line import Parser, run_script
+from modeling_random_transformer.commands.command_line import Parser, run_command, run_script
 from modeling_random_transformer.training import newest_complete
 
 matplotlib.use("Agg")  # renders to files, without a display
@@ -26,21 +26,20 @@ PANELS = {
 NAMES = {"loss": "training", "eval_loss": "validation", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("plot_training.py", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="output folders of runs, or trainer_state.json files")
-    parser.add_argument("--output", type=Path, help="PNG to write; default: training.png in the first folder")
-    options = parser.parse_args()
-    try:
-        logs = {str(run): read_log(run) for run in options.runs}
-        first = options.runs[0]
-        output = options.output or (first if first.is_dir() else first.parent) / "training.png"
-        plot(logs, output)
-    except (ValueError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
+    parser.add_argument("--output", type=Path, help="PNG to write (default: training.png in the first folder)")
+    options = parser.parse_args(argv)
+    return run_command(lambda: run(options.runs, options.output), parser.prog)
+
+
+def run(runs: Sequence[Path], output: Path | None) -> None:
+    logs = {str(run): read_log(run) for run in runs}
+    folder = runs[0] if runs[0].is_dir() else runs[0].parent
+    output = output or folder / "training.png"
+    plot(logs, output)
     print(output)
-    return 0
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import sacrebleu
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, set_seed
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.commands.command_line import Parser
+from modeling_random_transformer.commands.command_line import Parser, run_command
 from modeling_random_transformer.data import ParallelLine, ParallelText, validate
 from tutorials.report import console, draw_attention, draw_losses, show_summary, show_table
 from tutorials.sample_data import write_sample
@@ -31,13 +31,15 @@ from tutorials.training_helpers import (
     Pairs,
     add_training_arguments,
     build_translator,
-    check_training_arguments,
+    check_sentences,
+    check_trained,
     check_writable,
     configure_libraries,
     encode_pairs,
     hold_out,
+    short_trainer,
     short_training_arguments,
-    show_loss_on_progress_bar,
+    status_of_score,
     translate,
 )
 
@@ -52,7 +54,10 @@ EXPECTED_SECONDS = 180  # of training, at most
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = parse_arguments(arguments)
+    return run_command(lambda: run(parse_arguments(arguments)), "quickstart.py")
+
+
+def run(args: argparse.Namespace) -> int:
     configure_libraries(args.seed)
     if args.translate_only:
         show_translations(*load(args.output_dir), args.sentence)
@@ -86,24 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     console.rule("Summary")
     show_summary(scores, seconds, args.output_dir, example)
-    return exit_status(scores["greedy"][0], seconds, args.sample)
+    if seconds > EXPECTED_SECONDS:
+        console.print(f"Training took more than {EXPECTED_SECONDS} s: the CPU is slow or busy.", style="yellow")
+    exact_match = scores["greedy"][0]
+    return status_of_score("Exact match of held-out sentences", exact_match, REQUIRED_EXACT_MATCH) if args.sample else 0
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments, with the pairs of the files as `train` and `test`. Exits with 2 if one is invalid."""
-    parser = argument_parser()
-    args = parser.parse_args(arguments)
-    args.sample = not (args.source or args.tsv)
-    try:
-        check_arguments(args)
-        if not args.translate_only:
-            args.train, args.test = read_data(args)
-    except ValueError as error:
-        parser.error(str(error))
-    return args
+    """The arguments, with the pairs of the files as `train` and `test`.
 
-
-def argument_parser() -> argparse.ArgumentParser:
+    Raises:
+        ValueError: an argument, a combination of arguments or a file is invalid.
+    """
     parser = Parser("quickstart.py", __doc__)
     parser.add_argument("sentence", nargs="*", help="sentences to translate with the trained model")
     data = parser.add_mutually_exclusive_group()
@@ -112,24 +111,17 @@ def argument_parser() -> argparse.ArgumentParser:
     data.add_argument("--translate_only", action="store_true", help="do not train; use the model in --output_dir")
     parser.add_argument("--target", type=Path, metavar="FILE", help="the translations of --source, line by line")
     add_training_arguments(parser, epochs=8, output_dir="outputs/quickstart")
-    return parser
-
-
-def check_arguments(args: argparse.Namespace) -> None:
-    """Raises ValueError if an argument or a combination of arguments is invalid."""
+    args = parser.parse_args(arguments)
+    args.sample = not (args.source or args.tsv)
     if (args.source is None) != (args.target is None):
         raise ValueError(f"--source and --target must be given together, got {args.source} and {args.target}.")
-    if args.tsv and args.tsv.suffix != ".tsv":
-        raise ValueError(f"--tsv must be a .tsv file, got {args.tsv}.")
-    if not all(sentence.strip() for sentence in args.sentence):
-        raise ValueError(f"a sentence to translate must not be empty, got {args.sentence}.")
-    check_training_arguments(args)
-    if not args.translate_only:
+    check_sentences(args.sentence)
+    if args.translate_only:
+        check_trained(args.output_dir, args.sentence, "--translate_only")
+    else:
         check_writable(args.output_dir)
-    elif not args.sentence:
-        raise ValueError("--translate_only must be used with at least one sentence, got none.")
-    elif not (args.output_dir / "config.json").is_file():
-        raise ValueError(f"--output_dir must be a folder with a trained model, got {args.output_dir}.")
+        args.train, args.test = read_data(args)
+    return args
 
 
 def read_data(args: argparse.Namespace) -> tuple[Pairs, Pairs]:
@@ -143,45 +135,28 @@ def read_data(args: argparse.Namespace) -> tuple[Pairs, Pairs]:
 
 def read_pairs(source: Path, target: Path | None) -> Pairs:
     text = ParallelText(source, target)
-    if target and (lines := count_lines(source)) != count_lines(target):
-        raise ValueError(
-            "--source and --target must have the same number of lines, "
-            f"got {lines} in {source} and {count_lines(target)} in {target}."
-        )
     if (report := validate(text)).invalid:
         raise ValueError(f"every line must contain a sentence and its translation, got {report}.")
     return [(line.source.strip(), line.target.strip()) for line in text.lines() if isinstance(line, ParallelLine)]
 
 
-def count_lines(path: Path) -> int:
-    with path.open("rb") as lines:
-        return sum(1 for _ in lines)
-
-
 def build_trainer(
     model: RandomTransformerForConditionalGeneration, tokenizer: RandomTransformerTokenizer, args: argparse.Namespace
-) -> Seq2SeqTrainer:
-    trainer = Seq2SeqTrainer(
-        model,
-        short_training_arguments(
-            args.output_dir,
-            args.epochs,
-            args.seed,
-            args.max_steps,
-            learning_rate=2e-3,
-            adam_epsilon=1e-9,
-            label_smoothing_factor=LABEL_SMOOTHING,
-            logging_first_step=True,
-            eval_strategy="steps",
-            eval_steps=0.1,
-        ),
-        train_dataset=encode_pairs(args.train, tokenizer),
-        eval_dataset=encode_pairs(args.test, tokenizer),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
+) -> Trainer:
+    settings = short_training_arguments(
+        args.output_dir,
+        args.epochs,
+        args.seed,
+        args.max_steps,
+        learning_rate=2e-3,
+        adam_epsilon=1e-9,
+        label_smoothing_factor=LABEL_SMOOTHING,
+        logging_first_step=True,
+        eval_strategy="steps",
+        eval_steps=0.1,
     )
-    show_loss_on_progress_bar(trainer)
-    return trainer
+    train, test = (encode_pairs(pairs, tokenizer) for pairs in (args.train, args.test))
+    return short_trainer(model, tokenizer, train, settings, eval_dataset=test)
 
 
 def load(folder: Path, **options: Any) -> tuple[Any, Any]:
@@ -218,20 +193,6 @@ def show_translations(model: Any, tokenizer: Any, sentences: Sequence[str]) -> N
 def sentence_to_draw(args: argparse.Namespace) -> str:
     """The first sentence of the command line, or a held-out sentence of about nine words."""
     return args.sentence[0] if args.sentence else min((s for s, _ in args.test), key=lambda s: abs(len(s.split()) - 9))
-
-
-def exit_status(exact_match: float, seconds: float, sample: bool) -> int:
-    """1 if the model of the sample data is below `REQUIRED_EXACT_MATCH`. Other data have no requirement."""
-    if seconds > EXPECTED_SECONDS:
-        console.print(f"Training took more than {EXPECTED_SECONDS} s: the CPU is slow or busy.", style="yellow")
-    if not sample or exact_match >= REQUIRED_EXACT_MATCH:
-        return 0
-    console.print(
-        f"Exact match is too low: {exact_match:.1f}% of the greedy translations of held-out sentences, "
-        f"expected at least {REQUIRED_EXACT_MATCH:.0f}%.",
-        style="bold red",
-    )
-    return 1
 
 
 if __name__ == "__main__":

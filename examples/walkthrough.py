@@ -16,47 +16,46 @@ from collections.abc import Sequence
 
 import transformers
 
-from modeling_random_transformer.commands.command_line import Parser, print_error, require_random_transformer_folder
+from modeling_random_transformer.commands.command_line import (
+    Parser,
+    positive_integer,
+    require_random_transformer_folder,
+    run_command,
+)
 from tutorials.walkthrough_blog import walkthrough_blog
 from tutorials.walkthrough_display import LANGUAGES, Display
 from tutorials.walkthrough_model import walkthrough_model
 
-SCRIPT = "walkthrough.py"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_arguments(argv)
+    return run_command(lambda: run(parse_arguments(argv)), "walkthrough.py")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ValueError if the model cannot be loaded, or has no such layer or head."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if not args.model:
         return 0 if walkthrough_blog(Display(args.lang, args.plain)) else 1
     display = Display(args.lang, args.plain, args.columns)
-    try:
-        walkthrough_model(display, args.model, args.sentence, args.layer, args.head)
-    except ValueError as error:
-        print_error(SCRIPT, str(error))
-        return 2
+    walkthrough_model(display, args.model, args.sentence, args.layer, args.head)
     return 0
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(SCRIPT, __doc__)
+    parser = Parser("walkthrough.py", __doc__)
     parser.add_argument("sentence", nargs="?", help="the sentence to translate with --model")
     parser.add_argument("--model", type=require_random_transformer_folder, metavar="FOLDER", help="a saved model")
-    parser.add_argument("--layer", type=int, default=0, help="layer to print with --model; default: %(default)s")
-    parser.add_argument("--head", type=int, default=0, help="head to print with --model; default: %(default)s")
-    parser.add_argument(
-        "--columns", type=int, default=6, help="maximum number of columns of a matrix; default: %(default)s"
-    )
-    parser.add_argument("--lang", choices=LANGUAGES, default="en", help="language; default: %(default)s")
+    parser.add_argument("--layer", type=int, default=0, help="layer to print with --model")
+    parser.add_argument("--head", type=int, default=0, help="head to print with --model")
+    parser.add_argument("--columns", type=positive_integer, default=6, help="maximum number of columns of a matrix")
+    parser.add_argument("--lang", choices=LANGUAGES, default="en", help="language")
     parser.add_argument("--plain", action="store_true", help="no colors or lines")
     args = parser.parse_args(argv)
     if (args.model is None) != (args.sentence is None):
-        parser.error(f"--model and a sentence must be given together, got {args.model} and {args.sentence!r}.")
+        raise ValueError(f"--model and a sentence must be given together, got {args.model} and {args.sentence!r}.")
     if args.sentence is not None and not args.sentence.strip():
-        parser.error("the sentence must not be empty.")
-    if args.columns < 1:
-        parser.error(f"--columns must be a positive integer, got {args.columns}.")
+        raise ValueError("the sentence must not be empty.")
     return args
 
 

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from .report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, show_plot, show_table
+from .report import BLUE, GRAY, GREEN, ORANGE, format_axes, save_plot, show_table
 from .training_helpers import Pairs, translate
 
 BATCH = 50  # sentences
@@ -214,11 +214,10 @@ def show_pruning(result: PruningResult, path: Path) -> None:
             for i in range(POINTS + 1)
         ]
         show_table(f"{title}: BLEU / exact match in percent on held-out sentences", ("pruned", *curves), rows)
-    draw_pruning(result, path)
-    show_plot(path)
+    save_plot(draw_pruning(result), path)
 
 
-def draw_pruning(result: PruningResult, path: Path) -> None:
+def draw_pruning(result: PruningResult) -> Figure:
     figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for name, points in result.all_heads.items():
@@ -227,16 +226,12 @@ def draw_pruning(result: PruningResult, path: Path) -> None:
         draw_curve(left, points, label, GRAY if is_random else BLUE, ":" if is_random else "-")
     for kind, points in result.by_kind.items():
         draw_curve(right, points, kind, COLORS[kind], "-")
-    left.set_title("All heads", fontsize=11, fontweight="bold")
-    right.set_title("Heads of one kind, by importance", fontsize=11, fontweight="bold")
     left.set_ylabel("BLEU")
-    for axes in (left, right):
-        axes.set_xlabel("pruned heads (%)")
-        axes.set_ylim(0, 102)
-        axes.grid(axis="y", color=GRID_COLOR)
-        axes.spines[["top", "right"]].set_visible(False)
+    for axes, title in ((left, "All heads"), (right, "Heads of one kind, by importance")):
+        axes.set(xlabel="pruned heads (%)", ylim=(0, 102))
+        format_axes(axes, title)
         axes.legend(frameon=False)
-    figure.savefig(path, dpi=110)
+    return figure
 
 
 def draw_curve(axes: Axes, points: Sequence[Point], label: str | None, color: str, style: str) -> None:

@@ -10,8 +10,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 import torch
-from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainer, set_seed
+from transformers import PreTrainedModel, Trainer, set_seed
 
 from modeling_random_transformer import RandomTransformerTokenizer
 
@@ -22,8 +21,8 @@ from .training_helpers import (
     MAX_TOKENS,
     build_translator,
     encode_pairs,
+    short_trainer,
     short_training_arguments,
-    show_loss_on_progress_bar,
     translate,
 )
 
@@ -108,36 +107,22 @@ def train_and_evaluate(
     set_seed(args.seed)
     model = CANDIDATES[name].build(tokenizer)
     data = encode_pairs(list(map(as_pair, train)), tokenizer)
-    trainer = build_trainer(model, data, tokenizer, CANDIDATES[name].learning_rate, args)
+    settings = short_training_arguments(
+        args.output_dir,
+        args.epochs,
+        args.seed,
+        per_device_train_batch_size=16,
+        learning_rate=CANDIDATES[name].learning_rate,  # the other settings are the same for all models
+        adam_epsilon=1e-9,
+        label_smoothing_factor=0.1,
+    )
+    trainer = short_trainer(model, tokenizer, data, settings)
     seconds = training_seconds(trainer)
     tokens = args.epochs * sum(map(len, chain(data["input_ids"], data["labels"])))
     return Result(name, model.num_parameters(), tokens / seconds, exact_match(model.eval(), tokenizer, test))
 
 
-def build_trainer(
-    model: PreTrainedModel,
-    data: Dataset,
-    tokenizer: RandomTransformerTokenizer,
-    learning_rate: float,
-    args: argparse.Namespace,
-) -> Seq2SeqTrainer:
-    """The settings are the same for all models, except the learning rate."""
-    training_args = short_training_arguments(
-        args.output_dir,
-        args.epochs,
-        args.seed,
-        per_device_train_batch_size=16,
-        learning_rate=learning_rate,
-        adam_epsilon=1e-9,
-        label_smoothing_factor=0.1,
-    )
-    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
-    trainer = Seq2SeqTrainer(model, training_args, train_dataset=data, data_collator=collator)
-    show_loss_on_progress_bar(trainer)
-    return trainer
-
-
-def training_seconds(trainer: Seq2SeqTrainer) -> float:
+def training_seconds(trainer: Trainer) -> float:
     """Train; return the wall time on a GPU, the process time on a CPU, which excludes the load of other processes."""
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     start = clock()

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .recurrent_comparison import CANDIDATES, LENGTHS, Result
-from .report import GRID_COLOR, show_table
+from .report import format_axes, show_table
 
 
 def show_results(results: Sequence[Result]) -> None:
@@ -50,24 +49,20 @@ def uncertainty(test_size: int) -> str:
     return f"One run, {texts} texts per length: differences of up to {points:.0f} points at a length may be chance."
 
 
-def draw(results: Sequence[Result], source_tokens: dict[int, float], path: Path) -> None:
-    """Plot exact match by length next to the training throughput, as a PNG."""
+def draw(results: Sequence[Result], source_tokens: dict[int, float]) -> Figure:
+    """Plot exact match by length next to the training throughput."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     draw_exact_match(left, results, source_tokens)
     draw_throughput(right, results)
-    for axes in (left, right):
-        axes.grid(axis="y", color=GRID_COLOR)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=160)
+    return figure
 
 
 def draw_exact_match(axes: Axes, results: Sequence[Result], source_tokens: dict[int, float]) -> None:
     for result in results:
         color = CANDIDATES[result.name].color
         axes.plot(LENGTHS, list(result.exact_match.values()), label=result.name, color=color, linewidth=2, marker="o")
-    axes.set_title("Exact match by text length", loc="left", fontweight="bold")
+    format_axes(axes, "Exact match by text length")
     axes.set(xlabel="sentences per text (mean source tokens)", ylabel="exact match (%)", ylim=(0, 104))
     axes.set_xticks(LENGTHS, [f"{length}\n({source_tokens[length]:.0f})" for length in LENGTHS])
     axes.legend(frameon=False)
@@ -78,7 +73,7 @@ def draw_throughput(axes: Axes, results: Sequence[Result]) -> None:
     throughput = [result.tokens_per_second for result in results]
     bars = axes.bar(names, throughput, width=0.6, color=[CANDIDATES[name].color for name in names])
     axes.bar_label(bars, fmt="{:,.0f}", padding=2)
-    axes.set_title("Training throughput", loc="left", fontweight="bold")
+    format_axes(axes, "Training throughput")
     axes.set(ylabel="tokens per second", xlim=(-0.7, len(names) - 0.3))
     axes.margins(y=0.12)  # space for the bar labels
     axes.yaxis.set_major_formatter("{x:,.0f}")

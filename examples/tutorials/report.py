@@ -38,8 +38,9 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
     console.print(table)
 
 
-def show_plot(path: Path) -> None:
-    """Print the path of a plot."""
+def save_plot(figure: Figure, path: Path) -> None:
+    """Save a plot as a PNG, and print its path."""
+    figure.savefig(path, dpi=100)
     console.print(f"Plot: {path}", soft_wrap=True)
 
 
@@ -66,10 +67,8 @@ def draw_losses(history: Sequence[dict[str, float]], path: Path, config: Any, la
         axes.plot(*zip(*points, strict=True), label=label, color=color, linewidth=2, marker="o", markersize=3)
     floor = minimum_loss(config.vocab_size, label_smoothing)
     axes.axhline(floor, label="minimum with label smoothing", color=GRAY, linestyle=":")
-    axes.set_title("Training and evaluation loss", loc="left", fontweight="bold")
     axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", ylim=(0, None))
-    axes.grid(axis="y", color=GRID_COLOR)
-    axes.spines[["top", "right"]].set_visible(False)
+    format_axes(axes, "Training and evaluation loss")
     axes.legend(frameon=False)
     figure.savefig(path, dpi=160)
 

@@ -1,4 +1,4 @@
-"""Training of the rows of Table 3."""
+"""Training of the rows of Table 3, and of the tokenizer that they share."""
 
 import copy
 import json
@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.data.sources import ParallelLine
 from modeling_random_transformer.inference import score_pairs
+from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -20,11 +21,11 @@ from modeling_random_transformer.training import (
     train_translation,
 )
 from modeling_random_transformer.training.arguments import VOCAB_SIZE
-from modeling_random_transformer.training.manifest import MANIFEST
+from modeling_random_transformer.training.manifest import MANIFEST, Run, fingerprint
+from modeling_random_transformer.training.preparation import prepare_data
 from modeling_random_transformer.utils.atomic_files import write_atomically
 
 from .table3_rows import ROWS, Row, scaled_overrides
-from .table3_tokenizer import train_once
 
 RESULT = "table3.json"
 
@@ -144,3 +145,34 @@ def _scored(folder: Path) -> dict[str, Any]:
     """What determines the scores of a finished run: its weights, the validation set and the generation options."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
     return manifest["score validation"]["inputs"]
+
+
+def train_once(folder: Path, data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> str:
+    """Train the tokenizer that a run with these arguments would train, unless the folder contains it.
+
+    Args:
+        folder: the folder of the tokenizer, also written with a manifest.
+        data: the training set.
+        model: the vocabulary size and special tokens.
+        args: the recipe; its `output_dir` is not used.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: the tokenizer in the folder was trained with other arguments or data.
+    """
+    corpora = data.corpora("train")
+    inputs = {
+        "vocab_size": model.vocab_size or VOCAB_SIZE,
+        "special_tokens": model.special_tokens,
+        "training set": fingerprint(corpora),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    job = Job(folder / MANIFEST, advice="use another output_dir")
+    job.begin("inputs", inputs)
+    if "tokenizer" not in job.stages:
+        args = copy.copy(args)
+        args.output_dir = str(folder)
+        prepare_data(Run(data, model, args, {"train": corpora}, job), ["train"])
+    return str(folder)

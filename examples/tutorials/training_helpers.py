@@ -16,7 +16,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     PrinterCallback,
     ProgressCallback,
-    Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
     set_seed,
@@ -27,8 +26,15 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.commands.command_line import Parser, existing_file, require_random_transformer_folder
+from modeling_random_transformer.commands.command_line import (
+    Parser,
+    existing_file,
+    positive_integer,
+    require_random_transformer_folder,
+)
 from modeling_random_transformer.utils.errors import reraise_as_value_error
+
+from .report import console
 
 Pairs = list[tuple[str, str]]  # a text and its translation or label
 
@@ -40,27 +46,29 @@ MIN_SENTENCES, MAX_HELD_OUT = 20, 300
 # Arguments
 
 
-def add_training_arguments(parser: argparse.ArgumentParser, epochs: float, output_dir: str) -> None:
-    parser.add_argument(
-        "--output_dir", type=Path, default=Path(output_dir), help="folder of the model; default: %(default)s"
-    )
-    parser.add_argument("--epochs", type=float, default=epochs, help="number of training epochs; default: %(default)s")
-    parser.add_argument("--max_steps", type=int, help="number of training steps; overrides --epochs")
-    parser.add_argument("--seed", type=int, default=17, help="random seed; default: %(default)s")
+def add_training_arguments(parser: Parser, epochs: float, output_dir: str) -> None:
+    parser.add_argument("--output_dir", type=Path, default=Path(output_dir), help="folder of the model")
+    parser.add_argument("--epochs", type=positive_number, default=epochs, help="number of training epochs")
+    parser.add_argument("--max_steps", type=positive_integer, help="number of training steps; overrides --epochs")
+    add_seed(parser)
 
 
-def check_training_arguments(args: argparse.Namespace) -> None:
-    """Raise a ValueError if an argument is invalid. The output folder is not checked."""
-    if not 0 < args.epochs < math.inf:
-        raise ValueError(f"--epochs must be a positive number, got {args.epochs}.")
-    if args.max_steps is not None and args.max_steps < 1:
-        raise ValueError(f"--max_steps must be a positive integer, got {args.max_steps}.")
-    check_seed(args.seed)
+def add_seed(parser: Parser, default: int = 17) -> None:
+    parser.add_argument("--seed", type=random_seed, default=default, help="random seed")
 
 
-def check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"--seed must be an integer from 0 to {2**32 - 1}, got {seed}.")
+def positive_number(text: str) -> float:
+    """Argument type."""
+    if not 0 < (number := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
+    return number
+
+
+def random_seed(text: str) -> int:
+    """Argument type."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to {2**32 - 1}, got {text!r}.")
+    return int(text)
 
 
 def check_writable(folder: Path) -> None:
@@ -75,19 +83,31 @@ def check_writable(folder: Path) -> None:
         raise ValueError(f"--output_dir must be a writable folder, got {folder}: {error}.") from error
 
 
+def check_trained(folder: Path, sentences: Sequence[str], flag: str) -> None:
+    """Check the arguments that use the model of an earlier run. `flag` is the one that prevents the training.
+
+    Raises:
+        ValueError: the folder has no model, or there are no sentences.
+    """
+    if not sentences:
+        raise ValueError(f"{flag} must be used with at least one sentence, got none.")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"--output_dir must be a folder with a trained model, got {folder}.")
+
+
+def check_sentences(sentences: Sequence[str]) -> None:
+    if not all(sentence.strip() for sentence in sentences):
+        raise ValueError(f"a sentence must not be empty, got {list(sentences)}.")
+
+
 def single_stack_parser(script: str, description: str | None, epochs: float, output_dir: str) -> Parser:
     """The arguments of the examples that train one stack: the encoder or the decoder."""
     parser = Parser(script, description)
-    parser.add_argument("--train_file", type=existing_file, metavar="FILE", help="training data; default: sample data")
-    parser.add_argument(
-        "--test_file", type=existing_file, metavar="FILE", help="held-out data; default: a tenth of --train_file"
-    )
-    parser.add_argument(
-        "--model",
-        type=require_random_transformer_folder,
-        metavar="FOLDER",
-        help="a saved translation model to start from",
-    )
+    data = {"type": existing_file, "metavar": "FILE"}
+    parser.add_argument("--train_file", **data, help="training data (default: sample data)")
+    parser.add_argument("--test_file", **data, help="held-out data (default: a tenth of --train_file)")
+    folder = {"type": require_random_transformer_folder, "metavar": "FOLDER"}
+    parser.add_argument("--model", **folder, help="a saved translation model to start from")
     add_training_arguments(parser, epochs, output_dir)
     return parser
 
@@ -96,7 +116,6 @@ def check_single_stack_arguments(args: argparse.Namespace) -> None:
     """Raises ValueError if an argument is invalid."""
     if args.test_file and not args.train_file:
         raise ValueError(f"--test_file must be used with --train_file, got only {args.test_file}.")
-    check_training_arguments(args)
     check_writable(args.output_dir)
 
 
@@ -204,21 +223,28 @@ def short_training_arguments(
 
 def train_briefly(model: Any, tokenizer: Any, pairs: Pairs, seed: int, steps: int, learning_rate: float = 5e-3) -> None:
     """Train for a number of steps, without output. The model is then in evaluation mode."""
+    quiet = {"disable_tqdm": True, "logging_strategy": "no"}
     with tempfile.TemporaryDirectory() as folder:
-        arguments = short_training_arguments(
-            Path(folder),
-            epochs=1,
-            seed=seed,
-            max_steps=steps,
-            learning_rate=learning_rate,
-            disable_tqdm=True,
-            logging_strategy="no",
-        )
-        data, collator = encode_pairs(pairs, tokenizer), DataCollatorForSeq2Seq(tokenizer, model=model)
-        trainer = Seq2SeqTrainer(model, arguments, train_dataset=data, data_collator=collator)
+        arguments = short_training_arguments(Path(folder), 1, seed, steps, learning_rate=learning_rate, **quiet)
+        trainer = short_trainer(model, tokenizer, encode_pairs(pairs, tokenizer), arguments)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     model.eval()
+
+
+def short_trainer(
+    model: Any, tokenizer: Any, data: Dataset, arguments: Seq2SeqTrainingArguments, **options: Any
+) -> Trainer:
+    """A trainer with a progress bar that shows the loss. `options` are those of `Trainer`.
+
+    The default collator is that of a translation model.
+    """
+    options = {"data_collator": DataCollatorForSeq2Seq(tokenizer, model=model), **options}
+    trainer = Trainer(model, arguments, train_dataset=data, processing_class=tokenizer, **options)
+    if not arguments.disable_tqdm:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(LossProgressCallback)
+    return trainer
 
 
 class LossProgressCallback(ProgressCallback):
@@ -232,9 +258,12 @@ class LossProgressCallback(ProgressCallback):
         """Evaluation is short and has no progress bar."""
 
 
-def show_loss_on_progress_bar(trainer: Trainer) -> None:
-    trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(LossProgressCallback)
+def status_of_score(name: str, percent: float, required: float) -> int:
+    """The exit status of a run: 1, with a message, if the score is too low."""
+    if percent >= required:
+        return 0
+    console.print(f"{name} is too low: {percent:.1f}%, expected at least {required:.0f}%.", style="bold red")
+    return 1
 
 
 # Inference

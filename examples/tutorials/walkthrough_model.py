@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import encode_texts
@@ -31,37 +30,22 @@ def walkthrough_model(display: Display, folder: Path, sentence: str, layer: int,
     ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=MAX_NEW_TOKENS)
     with torch.no_grad(), trace(model, heads=[head]) as recorded:
         model(**inputs, decoder_input_ids=ids[:, :-1])
-    source = token_texts(tokenizer, inputs["input_ids"][0])
+    source_ids = inputs["input_ids"][0]
+    source = token_texts(tokenizer, source_ids)
     target = token_texts(tokenizer, ids[0])
-    show_tokens(display, source, inputs["input_ids"][0])
-    show_embedding(display, recorded, source)
-    show_encoder(display, recorded, source, layer)
+    display.begin("model_tokens")
+    display.table("model_tokens.columns", list(zip(range(len(source)), source, source_ids.tolist(), strict=True)))
+    display.begin("model_embedding")
+    show_values(display, recorded, "encoder.embedding.", source)
+    display.begin("model_encoder", layer=layer)
+    show_values(display, recorded, f"encoder.layers.{layer}.", source)
+    display.begin("model_decoder", layer=layer)
     positions = [f"{token} → {predicted}" for token, predicted in itertools.pairwise(target)]
-    show_decoder(display, recorded, positions, source, layer)
+    show_values(display, recorded, f"decoder.layers.{layer}.", positions, source)
     show_residual_stream(display, recorded)
     show_output(display, recorded, tokenizer, target)
     display.begin("model_answer")
     display.print("answer", sentence=sentence, answer=tokenizer.decode(ids[0], skip_special_tokens=True))
-
-
-def show_tokens(display: Display, tokens: list[str], ids: Tensor) -> None:
-    display.begin("model_tokens")
-    display.table("model_tokens.columns", list(zip(range(len(tokens)), tokens, ids.tolist(), strict=True)))
-
-
-def show_embedding(display: Display, recorded: Trace, tokens: list[str]) -> None:
-    display.begin("model_embedding")
-    show_values(display, recorded, "encoder.embedding.", tokens)
-
-
-def show_encoder(display: Display, recorded: Trace, tokens: list[str], layer: int) -> None:
-    display.begin("model_encoder", layer=layer)
-    show_values(display, recorded, f"encoder.layers.{layer}.", tokens)
-
-
-def show_decoder(display: Display, recorded: Trace, tokens: list[str], source: list[str], layer: int) -> None:
-    display.begin("model_decoder", layer=layer)
-    show_values(display, recorded, f"decoder.layers.{layer}.", tokens, source)
 
 
 def show_values(
@@ -74,12 +58,9 @@ def show_values(
             of_source = source and "encoder_attn.head" in path and path.endswith((".key", ".value"))
             value = recorded[path] if path.endswith(".position") else recorded[path][0]
             rows = source if of_source and source else tokens
-            display.array(path.removeprefix(prefix), as_column(value), f"{step.formula}  ({step.section})", rows)
-
-
-def as_column(value: Tensor) -> Tensor:
-    """A vector with one number per token as a column; matrices are unchanged."""
-    return value[:, None] if value.dim() == 1 else value
+            if value.dim() == 1:  # one number per token
+                value = value[:, None]
+            display.array(path.removeprefix(prefix), value, f"{step.formula}  ({step.section})", rows)
 
 
 def show_residual_stream(display: Display, recorded: Trace) -> None:

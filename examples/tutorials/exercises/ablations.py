@@ -12,7 +12,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.inspection import intervene
 
-from ..report import BLUE, ORANGE, show_plot, show_table
+from ..report import BLUE, ORANGE, save_plot, show_table
 from ..training_helpers import Pairs, translate
 from .tasks import Reversal, exact_match, tiny_model, train
 from .trained import Translator, load_trained
@@ -100,7 +100,7 @@ def parts_of_stacks() -> dict[str, Replacements]:
 # Experiments
 
 
-def compare_ablations(seed: int, folder: Path, sentences: int = SENTENCES, steps: int = 200) -> AblationResult:
+def experiment(seed: int, folder: Path, sentences: int = SENTENCES, steps: int = 200) -> AblationResult:
     translator = load_trained(folder)
     pairs = translator.test[:sentences]
     result = AblationResult(source=pairs[0][0])
@@ -133,18 +133,16 @@ def train_without(name: str, seed: int, steps: int) -> float:
 # Output
 
 
-def show_ablations(result: AblationResult, folder: Path) -> None:
+def show(result: AblationResult, folder: Path) -> None:
     rows = [(name, f"{share:.1%}", result.translations[name]) for name, share in result.removed.items()]
     show_table("A trained translator without a part", ("", "exact match", f"{result.source} →"), rows)
     trained = [(name, f"{share:.1%}") for name, share in result.trained.items()]
     title = f"{TRAINED_LAYERS} + {TRAINED_LAYERS} layers, trained without the part to reverse {TASK.length} symbols"
     show_table(title, ("", "exact match"), trained)
-    path = folder / "ablations.png"
-    draw_ablations(result, path)
-    show_plot(path)
+    save_plot(draw(result), folder / "ablations.png")
 
 
-def draw_ablations(result: AblationResult, path: Path) -> None:
+def draw(result: AblationResult) -> Figure:
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     panels = {
         "Translator without the part": (result.removed, BLUE),
@@ -158,4 +156,4 @@ def draw_ablations(result: AblationResult, path: Path) -> None:
         axes.set_xticks([])
         axes.set_title(title, fontsize=11, fontweight="bold")
         axes.spines[["top", "right", "bottom"]].set_visible(False)
-    figure.savefig(path, dpi=80)
+    return figure

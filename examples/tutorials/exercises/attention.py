@@ -44,7 +44,7 @@ class AttentionResult:
     by_target: dict[str, float]
 
 
-def compare_attentions(seed: int) -> AttentionResult:
+def experiment(seed: int) -> AttentionResult:
     model = tiny_model(VOCAB_SIZE, seed, encoder_layers=2, decoder_layers=2)
     source, other_source = torch.randint(4, VOCAB_SIZE, (2, 1, SOURCE_LENGTH))
     target, other_target = torch.randint(4, VOCAB_SIZE, (2, 1, TARGET_LENGTH))
@@ -72,7 +72,7 @@ def changes(before: Trace, after: Trace) -> dict[str, float]:
     return {name: (after[path] - before[path]).abs().max().item() for name, path in VALUES.items()}
 
 
-def show_attentions(result: AttentionResult, _folder: Path) -> None:
+def show(result: AttentionResult, _folder: Path) -> None:
     rows = [
         (kind, *(str(list(steps[name].shape)) for name in ("query", "key", "weights")), steps["key"].formula)
         for kind, steps in result.steps.items()

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, show_plot, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, save_plot, show_table
 
 KERNEL = 3
 SIZES = ((256, 64), (2048, 64), (256, 512))  # (n, d): base, longer, wider
@@ -112,7 +112,7 @@ class ComplexityResult:
     recall: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
-def compare_complexity(seed: int, lengths: Sequence[int] = LENGTHS, training_steps: int = 200) -> ComplexityResult:
+def experiment(seed: int, lengths: Sequence[int] = LENGTHS, training_steps: int = 200) -> ComplexityResult:
     result = ComplexityResult()
     for kind in KINDS:
         torch.manual_seed(seed)
@@ -248,7 +248,7 @@ def sample_recall(count: int, length: int) -> Tensor:
 # Output
 
 
-def show_complexity(result: ComplexityResult, folder: Path) -> None:
+def show(result: ComplexityResult, folder: Path) -> None:
     sizes = [f"n = {length}, d = {width}" for length, width in SIZES]
     rows = [(kind, *(f"{count:,}" for count in by_size.values())) for kind, by_size in result.operations.items()]
     show_table("Operations of a layer", ("", *sizes), rows)
@@ -263,12 +263,10 @@ def show_complexity(result: ComplexityResult, folder: Path) -> None:
     rows = [(kind, *(f"{share:.1%}" for share in by_length.values())) for kind, by_length in result.recall.items()]
     title = f"Stacks of {RECALL_LAYERS} layers: correct predictions of the first token ({1 / SYMBOLS:.1%} by chance)"
     show_table(title, ("", *(f"n = {length}" for length in RECALL_LENGTHS)), rows)
-    path = folder / "complexity.png"
-    draw_complexity(result, path)
-    show_plot(path)
+    save_plot(draw(result), folder / "complexity.png")
 
 
-def draw_complexity(result: ComplexityResult, path: Path) -> None:
+def draw(result: ComplexityResult) -> Figure:
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     for kind, gradients in result.gradient.items():
@@ -286,4 +284,4 @@ def draw_complexity(result: ComplexityResult, path: Path) -> None:
     format_axes(left, "Gradient of the last state")
     format_axes(right, "Recall of the first token after training, %")
     figure.legend(loc="outside lower center", ncols=len(COLORS), frameon=False)
-    figure.savefig(path, dpi=90)
+    return figure

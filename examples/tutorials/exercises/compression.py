@@ -12,8 +12,8 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
 
 from ..pruning import Head, head_importance, measure
-from ..report import BLUE, GRAY, GREEN, GRID_COLOR, ORANGE, RED, show_plot, show_table
-from ..training_helpers import Pairs, train_briefly
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, save_plot, show_table
+from ..training_helpers import train_briefly
 from .trained import load_trained
 
 RANKING_PAIRS, TEST_PAIRS = 150, 200  # for the importance of the heads, and for the scores
@@ -42,9 +42,7 @@ class Compressed:
     exact_match: float
 
 
-def compare_compressions(
-    seed: int, folder: Path, steps: int = STEPS, pruned: Sequence[float] = PRUNED
-) -> list[Compressed]:
+def experiment(seed: int, folder: Path, steps: int = STEPS, pruned: Sequence[float] = PRUNED) -> list[Compressed]:
     """Compress the model of the quickstart in `folder`. Models with fewer weights are fine-tuned for some steps."""
     translator = load_trained(folder)
     model, tokenizer, train_pairs = translator.model, translator.tokenizer, translator.train
@@ -57,7 +55,8 @@ def compare_compressions(
     complete = weight_size(model)
     add(COMPLETE, COMPLETE, model, complete)
     add(INT8, INT8, *quantize(model))
-    order = rank_heads(model, tokenizer, train_pairs[:RANKING_PAIRS])
+    importance = head_importance(model, tokenizer, train_pairs[:RANKING_PAIRS])
+    order = sorted(importance, key=importance.__getitem__)
     for fraction in pruned:
         heads = order[: round(fraction * len(order))]
         add(HEADS, f"{fraction:.0%} of heads pruned", model, complete - len(heads) * head_size(model), heads)
@@ -112,23 +111,16 @@ def quantize(model: RandomTransformerForConditionalGeneration) -> tuple[Any, flo
         return quantized, (Path(folder) / "model.safetensors").stat().st_size / 1e6
 
 
-def rank_heads(model: Any, tokenizer: Any, pairs: Pairs) -> list[Head]:
-    """The heads of all attentions, those that the loss depends on least first."""
-    importance = head_importance(model, tokenizer, pairs)
-    return sorted(importance, key=importance.__getitem__)
-
-
 # Output
 
 
-def show_compressions(result: Sequence[Compressed], folder: Path) -> None:
+def show(result: Sequence[Compressed], folder: Path) -> None:
     rows = [(of.name, f"{of.megabytes:.2f}", f"{of.bleu:.1f}", f"{of.exact_match:.1f}%") for of in result]
     show_table("Held-out sentences", ("model", "MB", "BLEU", "exact match"), rows)
-    draw_compressions(result, folder / "compression.png")
-    show_plot(folder / "compression.png")
+    save_plot(draw(result), folder / "compression.png")
 
 
-def draw_compressions(result: Sequence[Compressed], path: Path) -> None:
+def draw(result: Sequence[Compressed]) -> Figure:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for of in result:
@@ -137,7 +129,5 @@ def draw_compressions(result: Sequence[Compressed], path: Path) -> None:
         axes.annotate(of.name, (of.megabytes, of.bleu), xytext=offset, textcoords="offset points", ha="center")
     largest = max(of.megabytes for of in result)
     axes.set(xlabel="size of the weights, MB", ylabel="BLEU", xlim=(0, 1.12 * largest), ylim=(0, 108))
-    axes.grid(color=GRID_COLOR)
-    axes.set_title("Size against quality", loc="left", fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=90)
+    format_axes(axes, "Size against quality")
+    return figure

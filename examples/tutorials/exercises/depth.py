@@ -15,7 +15,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 
-from ..report import BLUE, GRAY, ORANGE, format_axes, show_plot, show_table
+from ..report import BLUE, GRAY, ORANGE, format_axes, save_plot, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 DEPTHS = (1, 2, 4, 6, 8, 12, 24)
@@ -60,7 +60,7 @@ class DepthResult:
     exact_match: dict[str, float] = field(default_factory=dict)
 
 
-def compare_depths(seed: int, depths: Sequence[int] = DEPTHS, steps: int = 250) -> DepthResult:
+def experiment(seed: int, depths: Sequence[int] = DEPTHS, steps: int = 250) -> DepthResult:
     result = DepthResult(depths)
     for variant in VARIANTS:
         result.measurements[variant] = [measure(variant, depth, seed) for depth in depths]
@@ -123,7 +123,7 @@ def forward(
     return connect(states, layer.feed_forward(states), layer.final_layer_norm)
 
 
-def show_depths(result: DepthResult, folder: Path) -> None:
+def show(result: DepthResult, folder: Path) -> None:
     for name, title in PANELS.items():
         rows = [
             (variant, *(f"{getattr(each, name):.2g}" for each in measurements))
@@ -132,12 +132,10 @@ def show_depths(result: DepthResult, folder: Path) -> None:
         show_table(f"{title}, by the number of layers of a random encoder", ("", *map(str, result.depths)), rows)
     trained = [(variant, f"{share:.1%}") for variant, share in result.exact_match.items()]
     show_table(f"{TRAINED_LAYERS} + {TRAINED_LAYERS} layers, trained to reverse", ("", "exact match"), trained)
-    path = folder / "residual_and_norm.png"
-    draw_depths(result, path)
-    show_plot(path)
+    save_plot(draw(result), folder / "residual_and_norm.png")
 
 
-def draw_depths(result: DepthResult, path: Path) -> None:
+def draw(result: DepthResult) -> Figure:
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, 3), PANELS.items(), strict=True):
         for variant, measurements in result.measurements.items():
@@ -148,4 +146,4 @@ def draw_depths(result: DepthResult, path: Path) -> None:
         axes.set(xlabel="layers", xticks=range(0, 25, 4))
         format_axes(axes, title)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(path, dpi=110)
+    return figure

@@ -41,7 +41,7 @@ class FeedForwardResult:
     changes: dict[str, list[float]]
 
 
-def examine_feed_forward(seed: int, presets: tuple[str, ...] = ("blog", "base")) -> FeedForwardResult:
+def experiment(seed: int, presets: tuple[str, ...] = ("blog", "base")) -> FeedForwardResult:
     return FeedForwardResult({preset: measure(preset, seed) for preset in presets}, changes_from_one_token(seed))
 
 
@@ -82,7 +82,7 @@ def changes_from_one_token(seed: int) -> dict[str, list[float]]:
     }
 
 
-def show_feed_forward(result: FeedForwardResult, _folder: Path) -> None:
+def show(result: FeedForwardResult, _folder: Path) -> None:
     columns = ("preset", "widths", "parameters", "share of the model", "zeros after ReLU")
     rows = [
         (

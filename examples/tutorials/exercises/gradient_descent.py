@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ..report import BLUE, GRAY, ORANGE, console, show_plot, show_table
+from ..report import BLUE, GRAY, ORANGE, console, format_axes, save_plot, show_table
 
 X = torch.linspace(-1, 1, 101, dtype=torch.float64)  # the inputs of all data
 BENT = torch.where(X > 0, X, -X / 2)  # no straight line fits these targets
@@ -43,7 +43,7 @@ class DescentResult:
     fits: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
 
 
-def compare_descents(seed: int, line_steps: int = 60, unit_steps: int = 200, steps: int = 1500) -> DescentResult:
+def experiment(seed: int, line_steps: int = 60, unit_steps: int = 200, steps: int = 1500) -> DescentResult:
     torch.manual_seed(seed)
     result = DescentResult()
     targets = 2 * X + 1 + 0.2 * torch.randn_like(X)
@@ -127,7 +127,7 @@ def fit_network(network: nn.Module, steps: int, rate: float = 0.1) -> tuple[floa
     return loss_of(predictions, BENT).item(), predictions
 
 
-def show_descents(result: DescentResult, folder: Path) -> None:
+def show(result: DescentResult, folder: Path) -> None:
     console.print(f"Largest relative difference of the gradient from autograd: {result.gradient_difference:.2g}\n")
     rates = [(str(rate), f"{first:.4g}", f"{last:.4g}") for rate, (first, *_, last) in result.line_losses.items()]
     title = f"Loss of a line w·x + b; minimum: {result.line_minimum:.4g}"
@@ -139,28 +139,26 @@ def show_descents(result: DescentResult, folder: Path) -> None:
     show_table("Two units, ReLU(w₁·x) + ReLU(w₂·x)", ("start (w₁, w₂)", "end", "loss"), units)
     fits = [(name, f"{loss:.2g}") for name, (loss, _) in result.fits.items()]
     show_table("Networks fitted to a bent line", ("network", "loss"), fits)
-    draw_descents(result, folder / "gradient_descent.png")
-    show_plot(folder / "gradient_descent.png")
+    save_plot(draw(result), folder / "gradient_descent.png")
 
 
-def draw_descents(result: DescentResult, path: Path) -> None:
+def draw(result: DescentResult) -> Figure:
     figure = Figure(figsize=(12, 3.9), layout="constrained")
     line, surface, fits = figure.subplots(1, 3)
     for rate, losses in result.line_losses.items():
         line.plot(losses, color=LEARNING_RATES[rate], linewidth=2, label=f"learning rate {rate}")
     line.axhline(result.line_minimum, color="black", linestyle=":", linewidth=1)
     line.set(yscale="log", xlabel="step")
-    line.set_title("Loss of a line", fontsize=11, fontweight="bold")
     draw_surface(surface, result)
     fits.plot(X, BENT, color="black", linewidth=5, alpha=0.2, label="data")
     for name, (_, predictions) in result.fits.items():
         fits.plot(X, predictions, **NETWORK_STYLES[name], linewidth=2, label=name)
     fits.set(xlabel="x")
-    fits.set_title("Networks fitted to a bent line", fontsize=11, fontweight="bold")
-    for axes in (line, surface, fits):
+    titles = ("Loss of a line", "Two minima of two ReLU units", "Networks fitted to a bent line")
+    for axes, title in zip((line, surface, fits), titles, strict=True):
         axes.legend(frameon=False, loc="upper left")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=80)
+        format_axes(axes, title, grid=False)
+    return figure
 
 
 def draw_surface(axes: Axes, result: DescentResult) -> None:
@@ -173,4 +171,3 @@ def draw_surface(axes: Axes, result: DescentResult) -> None:
         axes.plot(*path.T, color=STARTS[start], linewidth=2, marker="o", markersize=3, label=label)
         axes.plot(*path[-1], color=STARTS[start], marker="*", markersize=14)
     axes.set(xlabel="w₁", ylabel="w₂", aspect="equal")
-    axes.set_title("Two minima of two ReLU units", fontsize=11, fontweight="bold")

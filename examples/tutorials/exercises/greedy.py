@@ -42,7 +42,7 @@ class GreedyResult:
     sampled: Counter[str]
 
 
-def compare_searches(seed: int, steps: int = 200) -> GreedyResult:
+def experiment(seed: int, steps: int = 200) -> GreedyResult:
     tokenizer = language_tokenizer()
     model = train_language(tokenizer, seed, steps)
     source = tokenizer([SOURCE], return_tensors="pt")
@@ -85,7 +85,7 @@ def log_probabilities(
     return scores.gather(2, batch["labels"][:, :, None]).flatten().tolist()
 
 
-def show_searches(result: GreedyResult, _folder: Path) -> None:
+def show(result: GreedyResult, _folder: Path) -> None:
     rows = [
         (name, f"{sum(result.words[sentence]):.3f}", word_by_word(sentence, result.words[sentence]))
         for name, sentence in result.outputs.items()

@@ -14,7 +14,7 @@ from modeling_random_transformer.inspection import intervene
 
 from .. import sample_data as data
 from ..pruning import KINDS, Head
-from ..report import BLUE, show_plot, show_table
+from ..report import BLUE, save_plot, show_table
 from ..training_helpers import Pairs
 from .tasks import FIRST_SYMBOL, Batch, train
 from .trained import Translator, load_trained
@@ -47,7 +47,7 @@ class RoleResult:
     parameters: set[int] = field(default_factory=set)
 
 
-def examine_heads(seed: int, folder: Path, sentences: int = SENTENCES, steps: int = 400) -> RoleResult:
+def experiment(seed: int, folder: Path, sentences: int = SENTENCES, steps: int = 400) -> RoleResult:
     translator = load_trained(folder)
     pairs = translator.test[:sentences]
     result = RoleResult(measure_roles(translator, pairs))
@@ -186,11 +186,7 @@ def sample_neighbors(count: int) -> Batch:
 # Output
 
 
-def name_of(head: Head) -> str:
-    return f"{head.kind}, layer {head.layer}, head {head.index}"
-
-
-def show_roles(result: RoleResult, folder: Path) -> None:
+def show(result: RoleResult, folder: Path) -> None:
     rows = [
         (
             short_name(head),
@@ -203,18 +199,16 @@ def show_roles(result: RoleResult, folder: Path) -> None:
     show_table(title, ("layer.head", *ROLES, "loss"), rows)
     best = {role: best_head(result.shares, role) for role in ROLES}
     rows = [("complete", "", f"{result.exact_match['complete']:.1%}")]
-    rows += [(role, name_of(head), f"{result.exact_match[role]:.1%}") for role, head in best.items()]
-    show_table("Exact match without the best head of each role", ("role", "head", "exact match"), rows)
+    rows += [(role, short_name(head), f"{result.exact_match[role]:.1%}") for role, head in best.items()]
+    show_table("Exact match without the best head of each role", ("role", "layer.head", "exact match"), rows)
     rows = [(str(heads), str(64 // heads), f"{share:.1%}") for heads, share in result.number_of_heads.items()]
     (parameters,) = result.parameters
     title = f"One layer with {parameters:,} parameters, trained to name the symbols at offsets {OFFSETS}"
     show_table(title, ("heads", "d_k", "accuracy"), rows)
-    path = folder / "head_roles.png"
-    draw_roles(result, path)
-    show_plot(path)
+    save_plot(draw(result), folder / "head_roles.png")
 
 
-def draw_roles(result: RoleResult, path: Path) -> None:
+def draw(result: RoleResult) -> Figure:
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     table = torch.tensor([[shares.get(role, torch.nan) for role in ROLES] for shares in result.shares.values()])
@@ -230,7 +224,7 @@ def draw_roles(result: RoleResult, path: Path) -> None:
     right.set(xlabel="heads", ylim=(0, 110), yticks=[])
     right.set_title("Naming two symbols", fontsize=11, fontweight="bold")
     right.spines[["top", "right", "left"]].set_visible(False)
-    figure.savefig(path, dpi=80)
+    return figure
 
 
 def short_name(head: Head) -> str:

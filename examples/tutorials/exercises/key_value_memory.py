@@ -17,7 +17,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.inspection import intervene
 
-from ..report import BLUE, GRAY, ORANGE, console, format_axes, show_plot, show_table
+from ..report import BLUE, GRAY, ORANGE, console, format_axes, save_plot, show_table
 from .trained import Translator, load_trained
 
 SENTENCES = 1000
@@ -96,7 +96,7 @@ class Recording:
     activations: list[Tensor]
 
 
-def examine_memories(seed: int, folder: Path, sentences: int = SENTENCES) -> MemoryResult:
+def experiment(seed: int, folder: Path, sentences: int = SENTENCES) -> MemoryResult:
     translator = load_trained(folder)
     torch.manual_seed(seed)
     untrained = RandomTransformerForConditionalGeneration(translator.model.config).eval()
@@ -218,7 +218,7 @@ def switch_off(translator: Translator, recording: Recording, unit: Unit, seed: i
 # Output
 
 
-def show_memories(result: MemoryResult, folder: Path) -> None:
+def show(result: MemoryResult, folder: Path) -> None:
     console.print(f"Largest difference between a network's output and Σ activation · value: {result.difference:.1g}\n")
     rows = [
         (
@@ -245,12 +245,10 @@ def show_memories(result: MemoryResult, folder: Path) -> None:
         f"Without its unit, the logit of the promoted token decreases by {own:.2f}; without another active unit, by "
         f"{others:.2f} (means of {len(result.switched_off)} units)."
     )
-    path = folder / "key_value_memory.png"
-    draw_memories(result, path)
-    show_plot(path)
+    save_plot(draw(result), folder / "key_value_memory.png")
 
 
-def draw_memories(result: MemoryResult, path: Path) -> None:
+def draw(result: MemoryResult) -> Figure:
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     axes = figure.subplots()
     series = {
@@ -270,4 +268,4 @@ def draw_memories(result: MemoryResult, path: Path) -> None:
     axes.set_ylabel("%")
     format_axes(axes, f"The {TRIGGERS} inputs that excite a unit most", grid=False)
     figure.legend(loc="outside right center", frameon=False)
-    figure.savefig(path, dpi=90)
+    return figure

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 import modeling_random_transformer  # noqa: F401  (registers the Auto classes)
 
 from .. import long_attention
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, show_plot, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, save_plot, show_table
 from .tasks import FIRST_SYMBOL, Batch, tiny_model, train
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -86,7 +86,7 @@ class LongInputResult:
     accuracy: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
-def compare_long_attentions(
+def experiment(
     seed: int,
     lengths: Sequence[int] = LENGTHS,
     copy_lengths: Sequence[int] = COPY_LENGTHS,
@@ -180,7 +180,7 @@ def learn_to_copy(implementation: str, length: int, seed: int, steps: int) -> fl
 # Output
 
 
-def show_long_attentions(result: LongInputResult, folder: Path) -> None:
+def show(result: LongInputResult, folder: Path) -> None:
     lengths = sorted({length for costs in result.costs.values() for length in costs})
     columns = ("tokens", *IMPLEMENTATIONS.values())
     for title, attribute in (("Process time in ms", "milliseconds"), ("Peak memory in MB", "megabytes")):
@@ -195,15 +195,14 @@ def show_long_attentions(result: LongInputResult, folder: Path) -> None:
     ]
     distances = (f"{length} positions back" for length in next(iter(result.accuracy.values())))
     show_table("Correctly copied symbols", ("attention", *distances), copies)
-    draw_long_attentions(result, folder / "long_inputs.png")
-    show_plot(folder / "long_inputs.png")
+    save_plot(draw(result), folder / "long_inputs.png")
 
 
 def cost_text(cost: Cost | None, attribute: str) -> str:
     return "—" if cost is None else f"{getattr(cost, attribute):.1f}"
 
 
-def draw_long_attentions(result: LongInputResult, path: Path) -> None:
+def draw(result: LongInputResult) -> Figure:
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     seconds, memory, accuracy = figure.subplots(1, 3)
     for name, costs in result.costs.items():
@@ -226,4 +225,4 @@ def draw_long_attentions(result: LongInputResult, path: Path) -> None:
     format_axes(seconds, "Process time, ms")
     format_axes(memory, "Peak memory, MB")
     format_axes(accuracy, "Correctly copied symbols, %")
-    figure.savefig(path, dpi=90)
+    return figure

@@ -34,7 +34,7 @@ class OutputResult:
 
 
 @torch.no_grad()
-def examine_output(seed: int) -> OutputResult:
+def experiment(seed: int) -> OutputResult:
     model, tokenizer = blog_model(seed), blog_tokenizer()
     start = torch.tensor([[model.config.decoder_start_token_id]])
     with trace(model) as recorded:
@@ -60,7 +60,7 @@ def entropy(probabilities: Tensor) -> float:
     return torch.special.entr(probabilities).sum().item()
 
 
-def show_output(result: OutputResult, _folder: Path) -> None:
+def show(result: OutputResult, _folder: Path) -> None:
     shapes = [(path, str(list(shape))) for path, shape in result.shapes.items()]
     show_table(f"The blog post's model with the source {SENTENCE!r}", ("value", "shape"), shapes)
     console.print(f"Largest difference between logits and decoder.output · W + b: {result.difference:.1g}")

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForSequenceClassification
 
-from ..report import console, show_plot, show_table
+from ..report import console, save_plot, show_table
 from .tasks import Batch, train
 
 GLYPHS = (
@@ -49,7 +49,7 @@ class PatchResult:
     attention: Tensor
 
 
-def examine_patches(seed: int, steps: int = 800) -> PatchResult:
+def experiment(seed: int, steps: int = 800) -> PatchResult:
     torch.manual_seed(seed)
     model, baseline = PatchTransformer(), PixelClassifier()
     for each in (model, baseline):
@@ -154,18 +154,17 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def show_patches(result: PatchResult, folder: Path) -> None:
+def show(result: PatchResult, folder: Path) -> None:
     parameters = [(part, f"{count:,}") for part, count in result.parameters.items()]
     show_table(f"A Transformer for pictures of {GRID} × {GRID} patches", ("part", "parameters"), parameters)
     accuracy = [(name, f"{share:.1%}") for name, share in result.accuracy.items()]
     show_table(f"Digits in {TESTED:,} new pictures", ("model", "accuracy"), accuracy)
     console.print(f"Text: token ids and one-hot vectors in a linear layer differ by {result.text_difference:.2g}")
     console.print(f"Attention to a patch with ink, relative to one without: {result.attention_ratio:.1f}")
-    draw_patches(result, folder / "patches.png")
-    show_plot(folder / "patches.png")
+    save_plot(draw(result), folder / "patches.png")
 
 
-def draw_patches(result: PatchResult, path: Path) -> None:
+def draw(result: PatchResult) -> Figure:
     figure = Figure(figsize=(1.7 * SHOWN, 3.6), layout="constrained")
     rows = figure.subplots(2, SHOWN)
     for picture, attention, (above, below) in zip(result.pictures, result.attention, rows.T, strict=True):
@@ -180,4 +179,4 @@ def draw_patches(result: PatchResult, path: Path) -> None:
             axes.grid(color="#bbbbbb", linewidth=0.5)
     rows[0, 0].set_ylabel("patches", fontweight="bold")
     rows[1, 0].set_ylabel("attention", fontweight="bold")
-    figure.savefig(path, dpi=80)
+    return figure

@@ -32,7 +32,7 @@ class PositionResult:
     exact_match: dict[str, float] = field(default_factory=dict)
 
 
-def compare_positions(seed: int, steps: int = 200) -> PositionResult:
+def experiment(seed: int, steps: int = 200) -> PositionResult:
     # All orders are equally probable; the end token is certain.
     result = PositionResult(order_unknown_loss=math.log(math.factorial(TASK.length)) / (TASK.length + 1))
     for positions in POSITIONS:
@@ -56,7 +56,7 @@ def permutation_difference(positions: str, seed: int) -> float:
     return (encode(sentence[:, order]) - encode(sentence)[:, order]).abs().max().item()
 
 
-def show_positions(result: PositionResult, _folder: Path) -> None:
+def show(result: PositionResult, _folder: Path) -> None:
     rows = [
         (
             positions,

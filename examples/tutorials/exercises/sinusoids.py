@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForTokenClassification
 from modeling_random_transformer.modeling_random_transformer import SinusoidalPositions
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, format_axes, show_plot, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, format_axes, save_plot, show_table
 from .tasks import FIRST_SYMBOL, Batch, train
 
 BITS = 10
@@ -55,7 +55,7 @@ class SinusoidResult:
     accuracy: dict[str, list[float]] = field(default_factory=dict)
 
 
-def compare_encodings(seed: int, steps: int = 900) -> SinusoidResult:
+def experiment(seed: int, steps: int = 900) -> SinusoidResult:
     bits, counter = binary_numbers(), sinusoids(COUNTER_WIDTH)
     result = SinusoidResult()
     result.changes["binary"] = count_changes(bits)
@@ -149,7 +149,7 @@ def mean_accuracy(accuracy: Sequence[float], start: int, end: int) -> float:
 # Output
 
 
-def show_encodings(result: SinusoidResult, folder: Path) -> None:
+def show(result: SinusoidResult, folder: Path) -> None:
     rows = [(name, *map(str, changes)) for name, changes in result.changes.items()]
     title = f"Changes among {2**BITS} positions (sinusoids of d_model = {COUNTER_WIDTH}; binary numbers)"
     show_table(title, ("", *(f"{index}" for index in range(BITS))), rows)
@@ -163,12 +163,10 @@ def show_encodings(result: SinusoidResult, folder: Path) -> None:
     accuracy = [(name, *(f"{mean_accuracy(each, *r):.1%}" for r in ranges)) for name, each in result.accuracy.items()]
     title = f"Accuracy of naming the previous token, after training on at most {TRAINED_LENGTH} tokens, by position"
     show_table(title, ("", *(f"{start} to {end}" for start, end in ranges)), accuracy)
-    path = folder / "sinusoids.png"
-    draw_encodings(result, path)
-    show_plot(path)
+    save_plot(draw(result), folder / "sinusoids.png")
 
 
-def draw_encodings(result: SinusoidResult, path: Path) -> None:
+def draw(result: SinusoidResult) -> Figure:
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     shown = 64
@@ -186,4 +184,4 @@ def draw_encodings(result: SinusoidResult, path: Path) -> None:
     right.set(xlabel="position", ylim=(0, 105))
     format_axes(right, "Accuracy of the previous token, %")
     figure.legend(loc="outside lower right", ncols=2, frameon=False)
-    figure.savefig(path, dpi=90)
+    return figure

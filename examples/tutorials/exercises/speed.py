@@ -14,7 +14,7 @@ from torch import Tensor
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.inspection import trace
 
-from ..report import BLUE, GRAY, GRID_COLOR, ORANGE, RED, show_plot, show_table
+from ..report import BLUE, GRAY, ORANGE, RED, format_axes, save_plot, show_table
 
 LENGTHS = (8, 16, 32, 64, 128)
 VOCAB_SIZE = 10_000
@@ -42,7 +42,7 @@ class SpeedResult:
 
 
 @torch.no_grad()
-def compare_speeds(seed: int, lengths: Sequence[int] = LENGTHS, repeats: int = 5) -> SpeedResult:
+def experiment(seed: int, lengths: Sequence[int] = LENGTHS, repeats: int = 5) -> SpeedResult:
     """Encode a source of each length, and generate a target of the same length."""
     torch.manual_seed(seed)
     config = RandomTransformerConfig.from_preset("tiny", vocab_size=VOCAB_SIZE)
@@ -91,18 +91,16 @@ def time_in_rounds(by_length: list[dict[str, Callable[[], Any]]], repeats: int) 
     return [{name: every[1:] for name, every in times.items()} for times in seconds]  # the first round is a warm-up
 
 
-def show_speeds(result: SpeedResult, folder: Path) -> None:
+def show(result: SpeedResult, folder: Path) -> None:
     columns = ("tokens", *map(str, result.lengths))
     work = [(name, *(f"{done.positions:,} / {done.passes:,}" for done in every)) for name, every in result.work.items()]
     show_table("Positions computed / forward passes", columns, work)
     times = [(name, *(f"{each:.1f}" for each in every)) for name, every in result.milliseconds.items()]
     show_table("Median process time, ms", columns, times)
-    path = folder / "decoder_speed.png"
-    draw_speeds(result, path)
-    show_plot(path)
+    save_plot(draw(result), folder / "decoder_speed.png")
 
 
-def draw_speeds(result: SpeedResult, path: Path) -> None:
+def draw(result: SpeedResult) -> Figure:
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
     for name, times in reversed(result.milliseconds.items()):  # legend order: the slowest first
@@ -111,8 +109,6 @@ def draw_speeds(result: SpeedResult, path: Path) -> None:
     axes.set_yscale("log")
     axes.set_xticks(result.lengths, [str(length) for length in result.lengths])
     axes.set(xlabel="tokens", ylabel="milliseconds")
-    axes.set_title("Time for one sentence (tiny preset)", loc="left", fontweight="bold")
-    axes.grid(axis="y", color=GRID_COLOR)
-    axes.spines[["top", "right"]].set_visible(False)
+    format_axes(axes, "Time for one sentence (tiny preset)")
     figure.legend(loc="outside right center", frameon=False)
-    figure.savefig(path, dpi=110)
+    return figure

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, show_plot, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, save_plot, show_table
 from ..sample_data import held_out_sample
 from ..training_helpers import MAX_TOKENS, Pairs, build_translator, train_briefly, translate
 
@@ -53,7 +53,7 @@ class SubwordResult:
     kinds: dict[str, TokenizerResult] = field(default_factory=dict)
 
 
-def compare_tokenizers(seed: int, kinds: Sequence[str] = tuple(COLORS), steps: int = STEPS) -> SubwordResult:
+def experiment(seed: int, kinds: Sequence[str] = tuple(COLORS), steps: int = STEPS) -> SubwordResult:
     train_pairs, test = held_out_sample(PAIRS)
     result = SubwordResult()
     for kind in kinds:
@@ -125,7 +125,7 @@ def train_translator(
 # Output
 
 
-def show_tokenizers(result: SubwordResult, folder: Path) -> None:
+def show(result: SubwordResult, folder: Path) -> None:
     rows = [
         (kind, f"{of.vocab_size:,}", f"{of.length:.1f}", f"{of.unknown:.1%}", f"{of.bleu:.1f}")
         for kind, of in result.kinds.items()
@@ -134,11 +134,10 @@ def show_tokenizers(result: SubwordResult, folder: Path) -> None:
     show_table(f"Held-out sentences, with vocabularies of at most {VOCAB_SIZE} tokens", columns, rows)
     examples = [(kind, " ".join(of.sentence)) for kind, of in result.kinds.items()]
     show_table(f"“{SENTENCE}”", ("tokens", "sentence"), examples)
-    draw_tokenizers(result, folder / "subwords.png")
-    show_plot(folder / "subwords.png")
+    save_plot(draw(result), folder / "subwords.png")
 
 
-def draw_tokenizers(result: SubwordResult, path: Path) -> None:
+def draw(result: SubwordResult) -> Figure:
     figure = Figure(figsize=(9, 3), layout="constrained")
     panels = {"Tokens per sentence": "length", "Unknown tokens, %": "unknown", "BLEU": "bleu"}
     for axes, (title, attribute) in zip(figure.subplots(1, 3), panels.items(), strict=True):
@@ -148,4 +147,4 @@ def draw_tokenizers(result: SubwordResult, path: Path) -> None:
         axes.bar_label(bars, fmt="%.1f", fontsize=9)
         axes.tick_params(axis="x", labelrotation=30)
         format_axes(axes, title, grid=False)
-    figure.savefig(path, dpi=90)
+    return figure

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerAttention, eager_attention_forward
 
-from ..report import BLUE, GRAY, ORANGE, format_axes, show_plot, show_table
+from ..report import BLUE, GRAY, ORANGE, format_axes, save_plot, show_table
 from .tasks import Reversal, exact_match, tiny_model, train
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
@@ -56,7 +56,7 @@ class WidthResult:
     models: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def compare_widths(seed: int, widths: Sequence[int] = WIDTHS, head_steps: int = 500, steps: int = 250) -> WidthResult:
+def experiment(seed: int, widths: Sequence[int] = WIDTHS, head_steps: int = 500, steps: int = 250) -> WidthResult:
     result = WidthResult()
     for width in widths:
         result.heads[width] = train_head(width, seed, head_steps)
@@ -107,7 +107,7 @@ def relative_entropy(width: int, scaling: float, seed: int, queries: int = 1000)
     return torch.special.entr(weights).sum(dim=-1).mean().item() / math.log(KEYS)
 
 
-def show_widths(result: WidthResult, folder: Path) -> None:
+def show(result: WidthResult, folder: Path) -> None:
     heads = [
         (str(width), f"{head.accuracy:.1%}", f"{head.parameters:,}", f"{head.milliseconds:.2f}")
         for width, head in result.heads.items()
@@ -120,11 +120,10 @@ def show_widths(result: WidthResult, folder: Path) -> None:
     models = [(name, f"{loss:.3f}", f"{share:.1%}") for name, (loss, share) in result.models.items()]
     title = f"Training models with d_k = {TASK_WIDTH} to reverse {TASK.length} of {TASK.symbols} symbols"
     show_table(title, ("factor of the scores", "loss, nats per token", "exact match"), models)
-    draw_widths(result, folder / "attention_width.png")
-    show_plot(folder / "attention_width.png")
+    save_plot(draw(result), folder / "attention_width.png")
 
 
-def draw_widths(result: WidthResult, path: Path) -> None:
+def draw(result: WidthResult) -> Figure:
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     accuracy, cost, entropy = figure.subplots(1, 3)
     heads = result.heads
@@ -143,7 +142,7 @@ def draw_widths(result: WidthResult, path: Path) -> None:
     ):
         format_axes(axes, title)
         format_widths(axes, list(heads))
-    figure.savefig(path, dpi=110)
+    return figure
 
 
 def draw_line(axes: Axes, points: Mapping[int, float], color: str, label: str = "") -> None:

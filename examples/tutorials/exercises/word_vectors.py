@@ -14,7 +14,7 @@ from torch.nn.functional import normalize, one_hot
 
 from modeling_random_transformer.inference.loading import load_translator
 
-from ..report import BLUE, ORANGE, console, format_axes, show_plot, show_table
+from ..report import BLUE, ORANGE, console, format_axes, save_plot, show_table
 from ..sample_data import NOUNS, english_plural, entries, spanish_plural
 
 WORDS = ("niño", "rojo", "los", "boy")  # whose neighbors are printed
@@ -72,7 +72,7 @@ class WordVectorResult:
 
 
 @torch.no_grad()
-def examine_word_vectors(seed: int, folder: Path) -> WordVectorResult:
+def experiment(seed: int, folder: Path) -> WordVectorResult:
     """Examine the model of the quickstart in `folder`. The seed is that of the random vectors."""
     model, tokenizer = load_translator(folder, argument="--model")
     matrix = model.get_input_embeddings().weight.detach()  # [vocab_size, d_model]
@@ -182,7 +182,7 @@ def plural_analogies(ids: Sequence[int], matrix: Tensor) -> float:
 # Output
 
 
-def show_word_vectors(result: WordVectorResult, folder: Path) -> None:
+def show(result: WordVectorResult, folder: Path) -> None:
     console.print(f"Largest dot product of two one-hot vectors: {result.one_hot_similarity:.0f}")
     console.print(f"Largest difference between one-hot · matrix and its row: {result.lookup_difference:.0e}")
     rows = [
@@ -206,11 +206,10 @@ def show_word_vectors(result: WordVectorResult, folder: Path) -> None:
         "Mean cosine of two nouns, and plurals found by analogy", ("nouns", *relations, "analogies"), cosine_rows
     )
     console.print(f"Mean cosine of a noun and its translation: {result.translations:.3f}")
-    draw_word_vectors(result, folder / "word_vectors.png")
-    show_plot(folder / "word_vectors.png")
+    save_plot(draw(result), folder / "word_vectors.png")
 
 
-def draw_word_vectors(result: WordVectorResult, path: Path) -> None:
+def draw(result: WordVectorResult) -> Figure:
     figure = Figure(figsize=(9, 4), layout="constrained")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, (language, of) in zip(panels, result.languages.items(), strict=True):
@@ -225,4 +224,4 @@ def draw_word_vectors(result: WordVectorResult, path: Path) -> None:
         axes.set(xlabel="gender direction", ylabel="number direction")
         format_axes(axes, f"{language} nouns", grid=False)
     panels[0].legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=90)
+    return figure
