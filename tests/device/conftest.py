@@ -11,9 +11,10 @@ import pytest
 
 from tests.device.simulated_device import unavailable
 
-# The files of each kind. Without a device, `pytest` collects none of them.
-OTHER_FILES = {"cuda": "test_private*.py", "private": "test_cuda*.py"}
-collect_ignore_glob = [OTHER_FILES.get(os.environ.get("SIMULATED_DEVICE", ""), "test_*.py")]
+# Without a device, `pytest` collects none of the files.
+collect_ignore_glob = {"cuda": [], "private": ["test_cuda*.py"]}.get(
+    os.environ.get("SIMULATED_DEVICE", ""), ["test_*.py"]
+)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,45 +1,21 @@
-"""Forward and backward passes, `generate()` and checkpoints on the simulated GPU, compared with the CPU in float64."""
+"""What is specific to GPUs: kernels, several devices, checkpoints, synchronizations. Results are those of the CPU."""
 
 import copy
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, pipeline
 
 import modeling_random_transformer as package
+from modeling_random_transformer.inference import translate
 from tests.device.simulated_device import synchronizations
+from tests.device.test_same_results import SEARCHES
 from tests.helpers.models import VOCAB_SIZE, exact_model, padded_batch, random_ids, tiny_config, tiny_model
+from tests.helpers.translation import some_texts
 
 BATCH = padded_batch([7, 4])
 LABELS = random_ids(2, 6, seed=1)
 NEAR = {"rtol": 1e-9, "atol": 1e-9}
-CONFIGS = {
-    "post-norm": {},
-    "pre-norm, learned positions": {"norm_order": "pre", "position_embedding": "learned"},
-    "untied, no positions": {"share_embeddings": False, "tie_word_embeddings": False, "position_embedding": "none"},
-}
-SEARCHES = {
-    "greedy": {},
-    "beams": {"num_beams": 4, "num_return_sequences": 2},
-    "beams, stopped early": {"num_beams": 3, "early_stopping": True, "min_new_tokens": 2},
-    "uncached": {"use_cache": False},
-    "static cache": {"cache_implementation": "static", "disable_compile": True},
-    "all scores": {"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
-    "processors": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "bad_words_ids": [[7], [8, 9]]},
-    "sampling": {"do_sample": True, "top_k": 5, "num_return_sequences": 2},
-    "sampled beams": {"do_sample": True, "num_beams": 2},
-    "assisted": {"prompt_lookup_num_tokens": 2},
-}
-HEADS = {
-    "RandomTransformerForSequenceClassification": {"labels": torch.tensor([0, 1])},
-    "RandomTransformerForTokenClassification": {"labels": torch.randint(0, 2, (2, 7))},
-    "RandomTransformerForQuestionAnswering": {
-        "start_positions": torch.tensor([1, 0]),
-        "end_positions": torch.tensor([2, 3]),
-    },
-    "RandomTransformerForMaskedLM": {"labels": random_ids(2, 7, seed=2)},
-    "RandomTransformerForCausalLM": {"labels": random_ids(2, 7, seed=2)},
-}
 
 
 def on(device, inputs):
@@ -49,24 +25,6 @@ def on(device, inputs):
 def on_both(model):
     """The model on the CPU and a copy on the GPU."""
     return model, copy.deepcopy(model).to("cuda")
-
-
-def gradients(model, inputs):
-    loss = model(**inputs).loss
-    loss.backward()
-    found = {name: weight.grad.cpu() for name, weight in model.named_parameters() if weight.grad is not None}
-    return found | {"loss": loss.detach().cpu()}
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("config", CONFIGS)
-def test_forward_and_backward(config, implementation):
-    models = on_both(exact_model(**CONFIGS[config]))
-    for model in models:
-        model.set_attn_implementation(implementation)
-    inputs = BATCH | {"labels": LABELS}
-    expected, actual = gradients(models[0], inputs), gradients(models[1], on("cuda", inputs))
-    torch.testing.assert_close(actual, expected, **NEAR)
 
 
 def test_forward_with_flex_attention():
@@ -81,8 +39,9 @@ def test_forward_with_flex_attention():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_finite(dtype):
     model = tiny_model().to("cuda", dtype).train()
-    found = gradients(model, on("cuda", BATCH | {"labels": LABELS}))
-    assert all(value.isfinite().all() for value in found.values())
+    loss = model(**on("cuda", BATCH | {"labels": LABELS})).loss
+    loss.backward()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -92,35 +51,6 @@ def test_an_empty_batch(shape, implementation):
     model.set_attn_implementation(implementation)
     ids = torch.zeros(shape, dtype=torch.long, device="cuda")
     assert model(input_ids=ids, attention_mask=ids, decoder_input_ids=ids).logits.shape == (*shape, VOCAB_SIZE)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_task_heads(name):
-    torch.manual_seed(0)
-    models = on_both(getattr(package, name)(tiny_config(num_labels=2)).double().eval())
-    inputs = BATCH | HEADS[name]
-    expected, actual = gradients(models[0], inputs), gradients(models[1], on("cuda", inputs))
-    torch.testing.assert_close(actual, expected, **NEAR)
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-def test_generate(search):
-    cpu, gpu = on_both(exact_model(spread=2.0))
-    outputs = []
-    for model, device in ((cpu, "cpu"), (gpu, "cuda")):
-        torch.manual_seed(0)
-        inputs = padded_batch([7]) if search == "assisted" else BATCH
-        output = model.generate(**on(device, inputs), max_new_tokens=12, **SEARCHES[search])
-        outputs.append(getattr(output, "sequences", output).cpu())
-    assert torch.equal(*outputs)
-
-
-def test_the_cache_of_beams_is_compacted_without_waiting():
-    """The bound is from an earlier step, so a search long enough to use it must find the same beams."""
-    cpu, gpu = on_both(exact_model(spread=1.5, max_position_embeddings=128))
-    options = {"num_beams": 4, "min_new_tokens": 90, "max_new_tokens": 90}
-    expected, actual = cpu.generate(**BATCH, **options), gpu.generate(**on("cuda", BATCH), **options)
-    assert torch.equal(actual.cpu(), expected)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -162,6 +92,28 @@ def test_two_devices(name, quantized, tmp_path):
     for search in ({}, {"num_beams": 3}):
         outputs = split.generate(**on("cuda:0", BATCH), max_new_tokens=8, **search)
         assert torch.equal(outputs.cpu(), whole.generate(**BATCH, max_new_tokens=8, **search))
+
+
+@pytest.mark.parametrize("search", [{"num_beams": 1}, {"num_beams": 3}, {"do_sample": True, "num_beams": 1}], ids=str)
+def test_pipeline(search, exact_translator, tokenizer):
+    options = search | {"max_new_tokens": 12}
+    found = []
+    for model in on_both(exact_translator):
+        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device=model.device)
+        torch.manual_seed(0)
+        first, *_ = texts = some_texts(8)
+        found.append([pipe(texts, batch_size=3, **options), pipe(first, target_prefix="the", **options)])
+    assert found[1] == found[0]
+
+
+def test_an_int8_checkpoint_of_a_gpu_loads_on_a_cpu(translator_folder, tmp_path):
+    method = {"quantization_config": package.DynamicInt8Config()}
+    gpu = AutoModelForSeq2SeqLM.from_pretrained(translator_folder, device_map="cuda", **method)
+    gpu.save_pretrained(tmp_path / "int8")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "int8")
+    weights = {name: weight.cpu() for name, weight in gpu.state_dict().items()}
+    torch.testing.assert_close(loaded.state_dict(), weights, rtol=0, atol=0)
+    assert gpu.dequantize().device.type == "cuda"
 
 
 # Synchronizations
@@ -214,3 +166,11 @@ def per_token(model, inputs, options, few=9, many=41):
         for tokens in (few, many)
     ]
     return (found[1] - found[0]).total() / (many - few)
+
+
+def test_translation_does_not_wait_for_each_batch_of_inputs(exact_translator, tokenizer):
+    """The steps of the search synchronize once each; everything else is bounded per batch."""
+    _, gpu = on_both(exact_translator)
+    with synchronizations() as found:
+        translate(some_texts(4), gpu, tokenizer, num_beams=1, min_new_tokens=30, max_new_tokens=30, progress=False)
+    assert found.total() <= 30 + 30, found

@@ -7,8 +7,6 @@ from accelerate.state import AcceleratorState
 from transformers import TrainerCallback
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
-from modeling_random_transformer.training.loss import SmoothedCrossEntropy
-from modeling_random_transformer.training.r_drop import RDropLoss
 from tests.device.simulated_device import synchronizations
 from tests.helpers.corpora import write_pairs
 from tests.helpers.models import padded_batch, random_ids, tiny_model
@@ -105,15 +103,6 @@ def test_evaluation(generate, tmp_path):
     metrics = trainer.evaluate()
     reference = gpu_trainer(tmp_path, eval_dataset=pairs(9), predict_with_generate=generate, use_cpu=True)
     assert metrics["eval_loss"] == pytest.approx(reference.evaluate()["eval_loss"], rel=1e-4)
-
-
-@pytest.mark.parametrize("loss", [SmoothedCrossEntropy(0.1), RDropLoss(0.1, 5.0)])
-def test_labels_may_be_on_the_cpu(loss):
-    logits, labels = torch.randn(4, 3, 11, dtype=torch.float64), torch.randint(0, 11, (2, 3))
-    if not isinstance(loss, RDropLoss):
-        logits = logits[:2]
-    expected = loss({"logits": logits.clone()}, labels)
-    torch.testing.assert_close(loss({"logits": logits.to("cuda")}, labels).cpu(), expected)
 
 
 def test_the_command_trains_on_one_of_two_gpus(tmp_path):
