@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,26 +27,17 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 
 import modeling_random_transformer
 from modeling_random_transformer import RandomTransformerConfig
+from modeling_random_transformer.cli import VERBS
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import save_npz
 from tests.helpers.models import save_translator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "model_card.md"]
+TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "model_card.md", "examples/README.md"))]
 SUBPACKAGES = ("data", "training", "inference", "augmentation", "conversion", "export", "inspection")
-# The function behind each verb of the installed command.
-COMMANDS = {
-    "clean": "modeling_random_transformer.commands.clean",
-    "train": "modeling_random_transformer.commands.train",
-    "translate": "modeling_random_transformer.commands.translate",
-    "score": "modeling_random_transformer.commands.score",
-    "back-translate": "modeling_random_transformer.commands.back_translate",
-    "distill": "modeling_random_transformer.commands.distill",
-    "convert": "modeling_random_transformer.commands.convert",
-    "export": "modeling_random_transformer.commands.export",
-    "explore": "modeling_random_transformer.commands.explore",
-}
+COMMANDS = {verb: f"modeling_random_transformer.commands.{module}" for verb, (module, _) in VERBS.items()}
+SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
 OTHER_PROGRAMS = {"curl", "git", "pre-commit"}
 OTHER_FLAGS = {  # of other programs
     *("--config_file", "--directory", "--multi_gpu", "--num_processes"),
@@ -237,27 +227,8 @@ def check_paths(words: list[str]) -> None:
             assert (ROOT / path).exists(), word
 
 
-def test_installed_command_has_these_verbs(capsys: pytest.CaptureFixture[str]) -> None:
-    cli = importlib.import_module("modeling_random_transformer.cli")
-    with suppress(SystemExit):
-        cli.main(["--help"])
-    shown = capsys.readouterr().out
-    assert all(verb in shown for verb in COMMANDS)
-
-
 def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = [
-        *COMMANDS.values(),
-        "quickstart",
-        "plot_training",
-        "exercises",
-        "compare_recurrent",
-        "prune_heads",
-        "table3",
-        "walkthrough",
-    ]
-    modules += ["classify_text", "language_model", "parse_sentences"]
-    modules.remove(COMMANDS["convert"])
+    modules = {*COMMANDS.values(), *SCRIPTS} - {COMMANDS["convert"]}
     known = set(OTHER_FLAGS)
     for format_ in ("marian", "marian-npz", "torch", "fairseq"):
         known |= parser_of(COMMANDS["convert"], [format_], monkeypatch)._option_string_actions.keys()
@@ -296,6 +267,19 @@ def test_paths_in_the_text_exist(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for path in re.findall(r"`((?:examples|tests|benchmarks|docs|modeling_random_transformer)/[\w/.-]*)`", text):
         assert (ROOT / path).exists(), path
+
+
+def test_index_of_the_examples_is_complete() -> None:
+    text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert not {name for name in SCRIPTS if f"{name}.py" not in text}
+    names = re.findall(r"`([\w*]+\.(?:py|json|toml|html))`", text)
+    assert not [name for name in names if not (ROOT / "examples" / "tutorials" / name).exists()]
+
+
+def test_no_example_imports_another() -> None:
+    for path in (ROOT / "examples").rglob("*.py"):
+        imported = set(re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        assert not imported & SCRIPTS, path
 
 
 def test_readme_is_short() -> None:
