@@ -3,24 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from filelock import FileLock
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 OUTPUT = "output.txt"  # of the training command, in the model's folder
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Run a test with one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

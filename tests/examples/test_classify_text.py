@@ -1,7 +1,6 @@
 """The text classification example: data, errors, complete runs."""
 
 import re
-from pathlib import Path
 
 import classify_text
 import pytest
@@ -78,87 +77,3 @@ def test_sample_is_balanced_and_correct():
         assert spanish in spanish_of.values()
     alike = [len(spanish_of[e].split()) == len(s.split()) for e, s in (texts.split("\t") for texts, _ in rows)]
     assert sum(alike) > 0.9 * len(alike)
-
-
-def test_held_out_sample_sentences_are_not_in_the_training_data():
-    train, test = classify_text.read_data(None, None, seed=0)
-    english = [{texts.split("\t")[0] for texts, _ in rows} for rows in (train, test)]
-    assert (len(train), len(test)) == (18000, 600)
-    assert not english[0] & english[1]
-
-
-def test_tenth_of_the_rows_is_held_out(tmp_path):
-    train, test = classify_text.read_data(Path(write(tmp_path / "train.tsv", SINGLE)), None, seed=0)
-    assert (len(train), len(test)) == (36, 4)
-    assert {*train, *test} == set(SINGLE)
-
-
-INVALID_FILES = {  # training data, held-out data if any, error message
-    "no tab": ("see the cat\n", None, r"a text, a tab and a label, got line 1 of .*train\.tsv"),
-    "blank line": ("cat\tanimal\n\n", None, "a label, got line 2"),
-    "empty label": ("cat\tanimal\nred\t\n", None, "a label, got line 2"),
-    "empty text": ("cat\t\tanimal\n", None, "a label, got line 1"),
-    "three texts": ("a\tb\tc\tlabel\n", None, "all lines must have one text, or all two, got 3 in line 1"),
-    "texts and pairs": ("cat\tanimal\ncat\tdog\tanimal\n", None, "or all two, got 2 in line 2"),
-    "one label": ("cat\tanimal\n" * 30, None, "at least two labels, got only 'animal'"),
-    "nothing": ("", None, "at least one text with its label, got none"),
-    "few": ("cat\tanimal\nred\tcolor\n", None, "at least 20 different sentences, got 2"),
-    "new label": ("cat\tanimal\nred\tcolor\n", "two\tnumber\n", "only labels of --train_file, got 'number'"),
-    "pairs held out": (
-        "cat\tanimal\nred\tcolor\n",
-        "a\tb\tanimal\n",
-        "same number of texts per line, got 1 in .* and 2",
-    ),
-    "nothing held out": ("cat\tanimal\nred\tcolor\n", "", r"got none in .*test\.tsv"),
-}
-
-
-@pytest.mark.parametrize("case", INVALID_FILES)
-def test_invalid_files_exit_with_2(case, tmp_path, capsys):
-    train, test, message = INVALID_FILES[case]
-    (tmp_path / "train.tsv").write_text(train)
-    arguments = ["--train_file", str(tmp_path / "train.tsv")]
-    if test is not None:
-        (tmp_path / "test.tsv").write_text(test)
-        arguments += ["--test_file", str(tmp_path / "test.tsv")]
-    assert_exits_with_2([*arguments, "--output_dir", str(tmp_path / "out")], message, capsys)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--train_file", "missing.tsv"], "--train_file: must be a file that exists, got 'missing.tsv'"),
-        (["--test_file", __file__], "--test_file must be used with --train_file"),
-        (["--model", "nowhere"], "--model: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
-        (["--epochs", "0"], "--epochs must be a positive number, got 0.0"),
-        (
-            ["--classify", "I see her."],
-            "--classify must be nonempty texts, 2 for each classification, got ['I see her.']",
-        ),
-        (
-            ["--classify", "I see her.", " "],
-            "2 for each classification, got ['I see her.', ' ']",
-        ),
-    ],
-)
-def test_invalid_arguments_exit_with_2(arguments, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert_exits_with_2(arguments, re.escape(message), capsys)
-
-
-def test_model_without_an_encoder_exits_with_2(tmp_path, capsys):
-    from modeling_random_transformer import RandomTransformerForCausalLM
-
-    whole = save_translator(tmp_path / "causal")
-    RandomTransformerForCausalLM(whole.config).save_pretrained(tmp_path / "causal")
-    arguments = ["--model", str(tmp_path / "causal"), "--output_dir", str(tmp_path / "out")]
-    assert_exits_with_2(
-        arguments, r"--model must have all weights except those of a head, got .* without model\.encoder", capsys
-    )
-
-
-def assert_exits_with_2(arguments, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        classify_text.main(arguments)
-    assert exit_.value.code == 2
-    assert re.search(message, " ".join(capsys.readouterr().err.split()))

@@ -16,7 +16,10 @@ from tutorials.recurrent_model import (
 )
 from tutorials.recurrent_report import summarize
 
-CELLS = ["lstm", "gru"]
+
+@pytest.fixture(params=["lstm", "gru"])
+def cell(request):
+    return request.param
 
 
 def tiny_model(cell: str, spread: float = 1.0, **overrides) -> RecurrentForConditionalGeneration:
@@ -47,7 +50,6 @@ def test_additive_attention_follows_its_formula():
         assert not weights[row, length:].any()
 
 
-@pytest.mark.parametrize("cell", CELLS)
 def test_padding_does_not_change_logits(cell):
     model = tiny_model(cell, spread=3.0)
     lengths = [3, 9, 1, 6]
@@ -60,7 +62,6 @@ def test_padding_does_not_change_logits(cell):
         assert not together.cross_attentions[0][row, 0, :, length:].any()
 
 
-@pytest.mark.parametrize("cell", CELLS)
 def test_loss_is_the_mean_over_labels(cell):
     model = tiny_model(cell)
     batch = padded_batch([4, 6])
@@ -73,7 +74,6 @@ def test_loss_is_the_mean_over_labels(cell):
     torch.testing.assert_close(loss, (3 * alone[0] + 5 * alone[1]) / 8)
 
 
-@pytest.mark.parametrize("cell", CELLS)
 def test_greedy_decoding_equals_the_argmax_of_teacher_forcing(cell):
     model = tiny_model(cell, spread=4.0)
     batch = padded_batch([5, 8, 2])
@@ -86,7 +86,6 @@ def test_greedy_decoding_equals_the_argmax_of_teacher_forcing(cell):
     )
 
 
-@pytest.mark.parametrize("cell", CELLS)
 def test_bias_of_the_forget_and_update_gates_is_one(cell):
     model = tiny_model(cell)
     for rnn in (model.encoder.rnn, model.decoder.cell):
@@ -97,7 +96,6 @@ def test_bias_of_the_forget_and_update_gates_is_one(cell):
                 assert torch.equal(gates, torch.tensor(expected).float()[:, None].expand_as(gates)), name
 
 
-@pytest.mark.parametrize("cell", CELLS)
 def test_model_learns_to_copy(cell):
     model = tiny_model(cell, vocab_size=12, d_model=32, hidden_size=48, dropout=0.0).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -113,18 +111,6 @@ def test_model_learns_to_copy(cell):
     assert losses[-1] < 0.05
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_save_and_load(cell, tmp_path):
-    model = tiny_model(cell)
-    model.save_pretrained(tmp_path)
-    assert (tmp_path / "model.safetensors").exists()
-    loaded = RecurrentForConditionalGeneration.from_pretrained(tmp_path).eval()
-    assert loaded.config.cell == cell
-    assert all(torch.equal(loaded.state_dict()[name], weights) for name, weights in model.state_dict().items())
-    batch = {**padded_batch([3, 5]), "labels": random_ids(2, 4)}
-    torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [({"cell": "rnn"}, "cell must be one of lstm, gru, got 'rnn'"), ({"hidden_size": 7}, "hidden_size must be even")],
@@ -132,14 +118,6 @@ def test_save_and_load(cell, tmp_path):
 def test_invalid_configurations_raise(wrong, message):
     with pytest.raises(ValueError, match=message):
         RecurrentConfig(**wrong)
-
-
-def test_unsupported_calls_raise():
-    model, batch = tiny_model("gru"), padded_batch([3, 5])
-    with pytest.raises(ValueError, match="decoder_input_ids or labels must be given"):
-        model(**batch)
-    with pytest.raises(ValueError, match="only supports"):
-        model.generate(**batch, num_beams=2)
 
 
 # The comparison
@@ -182,22 +160,3 @@ def test_a_small_run(tmp_path, capsys):
     printed = capsys.readouterr().out
     for name in CANDIDATES:
         assert re.search(rf"{name} +[\d,]+ +[\d,]+( +[\d.]+%){{5}}", printed), printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--models", "cnn"], "invalid choice: 'cnn'"),
-        (["--models"], "expected at least one argument"),
-        (["--epochs", "0"], "--epochs must be a positive integer, got 0."),
-        (["--train_size", "3"], "--train_size must be at least 4"),
-        (["--test_size", "0"], "--test_size must be at least 4"),
-        (["--seed", "-1"], "--seed must be an integer from 0"),
-        (["--output_dir", __file__], "--output_dir must be a folder, got the file"),
-    ],
-)
-def test_invalid_arguments_exit_with_2(arguments, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        compare_recurrent.main(arguments)
-    assert exit_.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())

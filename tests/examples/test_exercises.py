@@ -1,6 +1,8 @@
 """The exercises: the result of each experiment, and the command line."""
 
 import math
+from functools import partial
+from importlib import import_module
 
 import exercises
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from tutorials.exercises import (
     attention,
+    complexity,
     depth,
     feed_forward,
     greedy,
@@ -17,8 +20,6 @@ from tutorials.exercises import (
     tasks,
     width,
 )
-
-pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not faster with more
 
 
 def test_reversal_task():
@@ -36,7 +37,7 @@ def test_reversal_task():
 
 @pytest.mark.slow
 def test_order_is_unknown_without_positions():
-    result = positions.compare_positions(seed=0)
+    result = positions.experiment(seed=0)
     assert result.difference["none"] < 1e-5
     assert result.difference["sinusoidal"] > 0.1
     assert result.exact_match["sinusoidal"] > 0.9
@@ -48,8 +49,8 @@ def test_order_is_unknown_without_positions():
 # 2. Kinds of attention
 
 
-def test_cross_attention_has_keys_of_the_source():
-    result = attention.compare_attentions(seed=0)
+def test_kinds_of_attention_and_their_inputs():
+    result = attention.experiment(seed=0)
     source, target = attention.SOURCE_LENGTH, attention.TARGET_LENGTH
     lengths = {kind: steps["weights"].shape[1:] for kind, steps in result.steps.items()}
     assert lengths == {
@@ -59,10 +60,6 @@ def test_cross_attention_has_keys_of_the_source():
     }
     assert list(result.masked.values()) == [0, target * (target - 1) // 2, 0]
     assert "encoder.output" in result.steps["encoder-decoder attention"]["key"].formula
-
-
-def test_dependence_on_source_and_target():
-    result = attention.compare_attentions(seed=0)
     changes = {name: (result.by_source[name] > 0, result.by_target[name] > 0) for name in attention.VALUES}
     assert changes == {
         "encoder self-attention, keys": (True, False),
@@ -84,7 +81,7 @@ def test_narrow_head_cannot_distinguish_keys():
 
 @pytest.mark.slow
 def test_wide_head_needs_scaled_scores():
-    (scaled_loss, scaled), (loss, unscaled) = width.compare_widths(seed=0, widths=()).models.values()
+    (scaled_loss, scaled), (loss, unscaled) = width.experiment(seed=0, widths=()).models.values()
     assert loss > 5 * scaled_loss
     assert unscaled < scaled
     assert scaled > 0.9
@@ -102,7 +99,7 @@ def test_scores_saturate_without_scaling():
 
 
 def test_feed_forward_network_processes_positions_independently():
-    result = feed_forward.examine_feed_forward(seed=0, presets=("blog",))
+    result = feed_forward.experiment(seed=0, presets=("blog",))
     assert result.statistics["blog"].widths == (4, 8, 4)
     assert result.statistics["blog"].parameters == 12 * (4 * 8 + 8 + 8 * 4 + 4)
     assert 0.2 < result.statistics["blog"].zeros < 0.8
@@ -123,7 +120,7 @@ def test_feed_forward_networks_of_the_base_model():
 
 
 def test_number_of_decoder_passes():
-    result = speed.compare_speeds(seed=0, lengths=(4, 6), repeats=1)
+    result = speed.experiment(seed=0, lengths=(4, 6), repeats=1)
     done = {name: [(work.passes, work.positions) for work in every] for name, every in result.work.items()}
     assert done == {
         speed.ENCODER: [(1, 4), (1, 6)],
@@ -136,29 +133,15 @@ def test_number_of_decoder_passes():
 # 6. Residual connections and layer norm
 
 
-def measurements(variant):
-    return [depth.measure(variant, layers, seed=0) for layers in (2, 12)]
-
-
-def test_norms_control_the_size():
-    for variant in ("both", "norms only"):
-        assert all(abs(result.size - 1) < 0.01 for result in measurements(variant))
-    shallow, deep = measurements("residuals only")
-    assert deep.size > 10 * shallow.size
-    assert deep.gradient > 100 * shallow.gradient
-
-
-def test_values_and_gradients_vanish_without_residuals_and_norms():
-    shallow, deep = measurements("neither")
-    assert deep.size < shallow.size / 10
-    assert deep.gradient < shallow.gradient / 10
-    assert deep.gradient < measurements("both")[1].gradient / 10
-
-
-def test_tokens_become_similar_without_residuals():
-    assert measurements("both")[0].similarity < 0.8
-    assert measurements("norms only")[0].similarity > 0.95
-    assert measurements("neither")[0].similarity > 0.95
+def test_residual_connections_and_norms():
+    found = {variant: [depth.measure(variant, layers, seed=0) for layers in (2, 12)] for variant in depth.VARIANTS}
+    both, residuals, norms, neither = found.values()
+    assert all(abs(result.size - 1) < 0.01 for result in both + norms)
+    assert residuals[1].size > 10 * residuals[0].size
+    assert residuals[1].gradient > 100 * residuals[0].gradient
+    assert neither[1].size < neither[0].size / 10
+    assert neither[1].gradient < min(neither[0].gradient, both[1].gradient) / 10
+    assert both[0].similarity < 0.8 < 0.95 < min(norms[0].similarity, neither[0].similarity)
 
 
 def test_variant_with_norms_and_residuals_is_the_unmodified_model():
@@ -172,7 +155,7 @@ def test_variant_with_norms_and_residuals_is_the_unmodified_model():
 
 
 def test_temperature_does_not_change_the_most_probable_word():
-    result = output.examine_output(seed=0)
+    result = output.experiment(seed=0)
     assert result.shapes == {"decoder.output": (1, 1, 4), "logits": (1, 1, 10), "probabilities": (1, 1, 10)}
     assert result.difference < 1e-12
     for temperature, probabilities in result.probabilities.items():
@@ -188,7 +171,7 @@ def test_temperature_does_not_change_the_most_probable_word():
 
 
 def test_beam_search_finds_a_more_probable_sentence_than_greedy_search():
-    result = greedy.compare_searches(seed=0)
+    result = greedy.experiment(seed=0)
     log_probability = {name: sum(result.words[sentence]) for name, sentence in result.outputs.items()}
     assert result.outputs["beam 4"] == "good morning"
     assert result.outputs["greedy"].startswith("have a ")
@@ -207,36 +190,53 @@ def test_questions_are_listed_without_a_number(capsys):
     assert lines == [f"{number}. {exercise.question}" for number, exercise in exercises.EXERCISES.items()]
 
 
-@pytest.mark.parametrize("number", [2, 7])
-def test_exercise_prints_its_question(number, capsys, tmp_path):
-    assert exercises.main([str(number), "--output_dir", str(tmp_path)]) == 0
-    assert exercises.EXERCISES[number].question in capsys.readouterr().out
+# Options that make an experiment short.
+SHORT = {
+    "positions": {"steps": 1},
+    "width": {"widths": (1, 2), "head_steps": 1, "steps": 1},
+    "feed_forward": {"presets": ("blog",)},
+    "speed": {"lengths": (2, 4), "repeats": 1},
+    "depth": {"depths": (1, 2), "steps": 1},
+    "complexity": {"lengths": (4,), "training_steps": 1},
+    "head_roles": {"sentences": 20, "steps": 10},
+    "ablations": {"sentences": 5, "steps": 10},
+    "subwords": {"kinds": ("BPE",), "steps": 1},
+    "sinusoids": {"steps": 10},
+    "long_inputs": {"lengths": (64, 128), "copy_lengths": (2,), "repeats": 1, "steps": 1},
+    "compression": {"steps": 1, "pruned": (0.25,)},
+    "gradient_descent": {"steps": 10},
+    "patches": {"steps": 10},
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["100"], f"N must be from 1 to {max(exercises.EXERCISES)}, got 100."),
-        (["0"], f"N must be from 1 to {max(exercises.EXERCISES)}, got 0."),
-        (["one"], "invalid int value: 'one'"),
-        (["7", "--seed", "-1"], "--seed must be an integer from 0"),
-        (["7", "--output_dir", f"{__file__}/inside"], "--output_dir must be a writable folder"),
-    ],
-)
-def test_invalid_arguments_exit_with_2(arguments, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        exercises.main(arguments)
-    assert exit_.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+@pytest.fixture
+def check_exercise(tmp_path, monkeypatch, capsys):
+    """Runs a short experiment: the command prints the question, and saves a plot if the exercise has one."""
+
+    def check(number, *arguments):
+        exercise = exercises.EXERCISES[number]
+        module = import_module(f"tutorials.exercises.{exercise.module}")
+        monkeypatch.setattr(module, "experiment", partial(module.experiment, **SHORT.get(exercise.module, {})))
+        monkeypatch.setattr(complexity, "RECALL_LENGTHS", (4,))
+        monkeypatch.setattr(complexity, "SIZES", ((4, 4),))
+        assert exercises.main([str(number), "--output_dir", str(tmp_path), *arguments]) == 0
+        assert capsys.readouterr().out.startswith(f"{number}. {exercise.question}\n")
+        plots = list(tmp_path.iterdir())
+        assert len(plots) == hasattr(module, "draw")
+        assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
+
+    return check
 
 
-def test_plots_are_saved(tmp_path):
-    speeds = speed.compare_speeds(seed=0, lengths=(2, 4), repeats=1)
-    speed.show_speeds(speeds, tmp_path)
-    widths = width.compare_widths(seed=0, widths=(1, 2), head_steps=1, steps=1)
-    width.show_widths(widths, tmp_path)
-    depths = depth.compare_depths(seed=0, depths=(1, 2), steps=1)
-    depth.show_depths(depths, tmp_path)
-    names = {"attention_width.png", "decoder_speed.png", "residual_and_norm.png"}
-    assert {path.name for path in tmp_path.iterdir()} == names
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+NEED_MODEL = [number for number, exercise in exercises.EXERCISES.items() if exercise.needs_model]
+
+
+@pytest.mark.parametrize("number", exercises.EXERCISES.keys() - NEED_MODEL)
+def test_exercises_print_and_plot(number, check_exercise):
+    check_exercise(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", NEED_MODEL)
+def test_exercises_of_the_trained_model_print_and_plot(number, check_exercise, quickstart_folder):
+    check_exercise(number, "--model", str(quickstart_folder))

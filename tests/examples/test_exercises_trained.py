@@ -2,7 +2,6 @@
 
 import itertools
 
-import exercises
 import pytest
 import torch
 
@@ -16,9 +15,6 @@ from tutorials.exercises import (
     tasks,
     trained,
 )
-
-pytestmark = pytest.mark.usefixtures("one_thread")  # models this small are not faster with more
-
 
 # 9. Complexity
 
@@ -167,7 +163,7 @@ def test_training_without_a_part():
 
 @pytest.mark.slow
 def test_units_of_the_feed_forward_network(quickstart_folder):
-    result = key_value_memory.examine_memories(seed=0, folder=quickstart_folder, sentences=500)
+    result = key_value_memory.experiment(seed=0, folder=quickstart_folder, sentences=500)
     assert result.difference < 1e-4
     first, last = result.trained
     assert all(layer.active < 0.45 for layer in result.trained)
@@ -209,34 +205,3 @@ def test_positions_that_were_not_trained():
         assert sinusoids.mean_accuracy(accuracy[method], *inside) > 0.7
         assert sinusoids.mean_accuracy(accuracy[method], *outside) < 0.5
     assert sinusoids.mean_accuracy(accuracy[sinusoids.RANDOM_START], *outside) > 0.65
-
-
-# Plots and errors
-
-
-@pytest.mark.slow
-def test_plots_are_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(complexity, "RECALL_LENGTHS", (4,))
-    complexity.show_complexity(complexity.compare_complexity(seed=0, lengths=(4,), training_steps=1), tmp_path)
-    sinusoids.show_encodings(sinusoids.compare_encodings(seed=0, steps=10), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"complexity.png", "sinusoids.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_plots_of_the_trained_model_are_saved(quickstart_folder, tmp_path, capsys):
-    head_roles.show_roles(head_roles.examine_heads(0, quickstart_folder, sentences=20, steps=10), tmp_path)
-    ablations.show_ablations(ablations.compare_ablations(0, quickstart_folder, sentences=5, steps=10), tmp_path)
-    command = ["12", "--model", str(quickstart_folder), "--output_dir", str(tmp_path)]
-    assert exercises.main(command) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"head_roles.png", "ablations.png", "key_value_memory.png"}
-    assert "Units of layer 1" in capsys.readouterr().out
-
-
-def test_missing_model_exits_with_2(capsys, tmp_path):
-    with pytest.raises(SystemExit) as exit_:
-        exercises.main(["10", "--model", str(tmp_path / "missing"), "--output_dir", str(tmp_path)])
-    assert exit_.value.code == 2
-    error = " ".join(capsys.readouterr().err.split())
-    assert "--model must be a folder with a trained model, got" in error
-    assert "`python examples/quickstart.py` trains one." in error

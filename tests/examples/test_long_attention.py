@@ -52,23 +52,18 @@ def attend(name: str, is_causal: bool, *inputs: Tensor, **options: int) -> Tenso
     return outputs
 
 
+@pytest.mark.parametrize("name", ["local_attention", "strided_attention"])
 @pytest.mark.parametrize(("is_causal", "query_len", "key_len"), CASES)
-def test_local_attention_is_eager_attention_with_a_band_mask(is_causal, query_len, key_len):
+def test_sparse_attention_is_eager_attention_with_masks(name, is_causal, query_len, key_len):
     query, key, value, mask = states(query_len, key_len)
     distance = distances(query_len, key_len)
-    visible = ((distance >= 0) | (not is_causal)) & (distance.abs() <= SPAN) & mask[:, None, None]
-    expected = eager(query, key, value, visible)
-    assert_near(attend("local_attention", is_causal, query, key, value, mask, window=SPAN), expected, 1e-12)
-
-
-@pytest.mark.parametrize(("is_causal", "query_len", "key_len"), CASES)
-def test_strided_attention_is_eager_attention_with_two_masks(is_causal, query_len, key_len):
-    query, key, value, mask = states(query_len, key_len)
-    distance = distances(query_len, key_len)
-    patterns = torch.stack([distance.abs() <= SPAN, distance % SPAN == 0]).repeat_interleave(2, dim=0)  # two heads each
+    patterns, options = distance.abs() <= SPAN, {"window": SPAN}
+    if name == "strided_attention":  # another pattern in two of the four heads
+        patterns = torch.stack([patterns, distance % SPAN == 0]).repeat_interleave(2, dim=0)
+        options = {"stride": SPAN}
     visible = ((distance >= 0) | (not is_causal)) & patterns & mask[:, None, None]
     expected = eager(query, key, value, visible)
-    assert_near(attend("strided_attention", is_causal, query, key, value, mask, stride=SPAN), expected, 1e-12)
+    assert_near(attend(name, is_causal, query, key, value, mask, **options), expected, 1e-12)
 
 
 @pytest.mark.parametrize(("is_causal", "query_len", "key_len"), CASES)
@@ -164,28 +159,28 @@ def test_gradients_are_finite_and_change_the_queries(model):
 # Invalid input
 
 
-def test_invalid_inputs_are_rejected(model):
-    ids = random_ids(1, 5)
-    with pytest.raises(ValueError, match=r"attention_mask must have shape \[1, 5\], got \[1, 1, 5, 5\]"):
-        model(input_ids=ids, attention_mask=torch.ones(1, 1, 5, 5), decoder_input_ids=ids)
-    with pytest.raises(ValueError, match="cache_implementation must be 'dynamic'"):
-        model.generate(ids, cache_implementation="static", max_new_tokens=3)
+@pytest.mark.parametrize(
+    ("name", "config", "options", "message"),
+    [
+        ("local_attention", {}, {"attention_mask": torch.ones(1, 1, 5, 5)}, r"shape \[1, 5\], got \[1, 1, 5, 5\]"),
+        (
+            "linear_attention",
+            {"attention_dropout": 0.1},
+            {},
+            "attention_dropout must be 0 for linear attention",
+        ),
+        ("strided_attention", {"num_heads": 1}, {}, "num_heads must be at least 2 for strided attention"),
+    ],
+)
+def test_invalid_inputs(name, config, options, message):
+    model = exact_model(**config).train()
+    model.set_attn_implementation(name)
+    with pytest.raises(ValueError, match=message):
+        model(input_ids=random_ids(1, 5), labels=random_ids(1, 5), **options)
 
 
-def test_linear_attention_has_no_dropout():
-    model = exact_model(attention_dropout=0.1).train()
-    model.set_attn_implementation("linear_attention")
-    with pytest.raises(ValueError, match=r"attention_dropout must be 0 for linear attention, got 0.1"):
-        model(input_ids=random_ids(1, 5), labels=random_ids(1, 5))
-
-
-def test_strided_attention_needs_two_heads():
-    model = exact_model(num_heads=1)
-    model.set_attn_implementation("strided_attention")
-    with pytest.raises(ValueError, match="num_heads must be at least 2 for strided attention, got 1"):
-        model(input_ids=random_ids(1, 5), decoder_input_ids=random_ids(1, 5))
-
-
-def test_masks_of_other_patterns_are_rejected():
+def test_masks_of_other_patterns_and_static_caches_are_rejected(model):
     with pytest.raises(ValueError, match="the mask must be causal or bidirectional"):
         long_attention.padding_mask(1, 5, 5, mask_function=masking_utils.sliding_window_causal_mask_function(3))
+    with pytest.raises(ValueError, match="cache_implementation must be 'dynamic'"):
+        model.generate(random_ids(1, 5), cache_implementation="static", max_new_tokens=3)

@@ -35,33 +35,26 @@ def test_every_script_has_a_notebook():
 
 
 @by_name
-def test_notebook_has_the_source_of_its_script(script):
+def test_notebook_has_the_source_of_its_script_and_outputs_without_errors(script):
     stored, source = read(script), execute.read_script(script)
     nbformat.validate(stored)
     assert stored.metadata == source.metadata
-    assert [(cell.cell_type, cell.id, cell.source) for cell in stored.cells] == [
-        (cell.cell_type, cell.id, cell.source) for cell in source.cells
+    assert [(cell.cell_type, cell.id, cell.source, cell.metadata) for cell in stored.cells] == [
+        (cell.cell_type, cell.id, cell.source, {}) for cell in source.cells
     ]
-
-
-@by_name
-def test_outputs_are_stored_without_errors(script):
-    stored = read(script)
     assert execute.check_outputs(stored) == []
-    counts = [cell.execution_count for cell in stored.cells if cell.cell_type == "code"]
-    assert counts == [*range(1, len(counts) + 1)]
-    assert all(cell.metadata == {} for cell in stored.cells)
+    code = [cell for cell in stored.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
 
 
 @by_name
 def test_notebook_is_text_code_and_plots(script):
-    stored = read(script)
-    first = stored.cells[0]
-    assert re.match(r"# \S", first.source)
-    assert sum(cell.cell_type == "markdown" for cell in stored.cells) >= len(stored.cells) // 3
-    assert "assert " in "".join(cell.source for cell in stored.cells if cell.cell_type == "code")
-    outputs = [output for cell in stored.cells for output in cell.get("outputs", [])]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    cells = read(script).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert re.match(r"# \S", cells[0].source)
+    assert sum(cell.cell_type == "markdown" for cell in cells) >= len(cells) // 3
+    assert "assert " in "".join(cell.source for cell in code)
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
 
 
 @pytest.mark.slow
@@ -139,11 +132,3 @@ def test_unsuitable_outputs(outputs, message):
     cell = nbformat.v4.new_code_cell("x", execution_count=1, outputs=[nbformat.from_dict(o) for o in outputs])
     (problem,) = execute.check_outputs(nbformat.v4.new_notebook(cells=[cell]))
     assert message in problem
-
-
-def test_number_must_be_that_of_a_notebook(monkeypatch, capsys):
-    monkeypatch.setattr(execute, "find_scripts", lambda: [Path("01_a.py"), Path("02_b.py")])
-    with pytest.raises(SystemExit) as exit_:
-        execute.main(["77"])
-    assert exit_.value.code == 2
-    assert "a number must be one of 01, 02, got '77'." in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """The parser: trees of the sample data, linearization, bracket scores, constrained decoding, the command."""
 
+import re
+
 import parse_sentences
 import pytest
 import torch
@@ -63,17 +65,7 @@ def test_sample_has_a_tree_for_each_sentence():
     assert {node.label() for tree in trees for node in tree.subtrees() if not is_word(node)} == set(LABELS_OF_SAMPLE)
     for tree, (english, _) in zip(trees, sample_data.sample(300, seed=1), strict=True):
         assert "".join(tree.leaves()) == english.replace(" ", "")
-
-
-@pytest.mark.parametrize(
-    ("leaves", "text"),
-    [
-        ("I can not see the kings ' dog .", "I cannot see the kings' dog."),
-        ("Is Peter 's cat an old one ?", "Is Peter's cat an old one?"),
-    ],
-)
-def test_text_of_a_tree(leaves, text):
-    assert sample_data.english_text(sample_data.node("S", *leaves.split())) == text
+        assert not re.search(r"\bcan not\b| '", english)
 
 
 @pytest.mark.parametrize(
@@ -92,21 +84,6 @@ def test_verb_phrases(verb, tree):
 
 
 # Trees
-
-
-@given(TREES)
-def test_linearization_is_reversible(tree):
-    tokens = linearize(tree)
-    assert delinearize(tokens, tree.leaves()) == tree
-    assert tokens.count("XX") == len(tree.leaves())
-
-
-@given(TREES, st.data())
-def test_incomplete_linearizations_are_invalid(tree, data):
-    tokens = linearize(tree)
-    index = data.draw(st.integers(0, len(tokens) - 1))
-    with pytest.raises(ValueError, match="tokens must be one tree over"):
-        delinearize(tokens[:index] + tokens[index + 1 :], tree.leaves())
 
 
 @pytest.mark.parametrize(
@@ -130,14 +107,11 @@ def test_normalization(tree, expected):
     assert normalize(parsed(tree)) == parsed(expected)
 
 
-@pytest.mark.parametrize("line", ["", "(S (NN x)", "(S x)", "(NN x)", "(S (-NONE- *))", "(S (NP (NN x) y))"])
+@pytest.mark.parametrize("line", ["(S (NN x)", "(S x)", "(NN x)", "(S (-NONE- *))", "(S (NP (NN x) y))"])
 def test_invalid_lines(line, tmp_path):
     (tmp_path / "a.ptb").write_text(f"(S (NN x))\n{line}\n")
     with pytest.raises(ValueError, match=r"each line must be a bracketed tree, got '.*' in line 2 of"):
         read_trees(tmp_path / "a.ptb")
-
-
-def test_files_without_trees(tmp_path):
     (tmp_path / "a.ptb").write_text("")
     with pytest.raises(ValueError, match="must have at least one tree, got none"):
         read_trees(tmp_path / "a.ptb")
@@ -184,14 +158,6 @@ def test_scores_of_a_corpus_are_those_of_all_constituents():
     assert scores.precision == pytest.approx(600 / 7)
     assert scores.recall == pytest.approx(600 / 8)
     assert scores.f1 == pytest.approx(1200 / 15)
-
-
-@given(TREES)
-def test_exchanged_trees_exchange_precision_and_recall(tree):
-    flat = Tree("S", [Tree("XX", [word]) for word in tree.leaves()])
-    forward, backward = bracket_scores([flat], [tree]), bracket_scores([tree], [flat])
-    assert (forward.precision, forward.recall, forward.f1) == (backward.recall, backward.precision, backward.f1)
-    assert forward.complete_match == backward.complete_match
 
 
 def test_invalid_scores():
@@ -299,18 +265,21 @@ def test_other_sentences_of_a_batch_do_not_change_a_tree(decoding):
     assert parse(model, TOKENIZER, sentences, **decoding) == alone
 
 
-@pytest.mark.parametrize("sentences", [[[[5]], []], [[[5], []]]])
-def test_sentences_without_words_are_invalid(sentences):
-    with pytest.raises(ValueError, match="sentences must have words with tokens"):
-        TreeLogitsProcessor(TOKENIZER, sentences)
-    with pytest.raises(ValueError, match="sentences must have words with tokens"):
-        parse(random_parser(0), TOKENIZER, [[]])
-
-
-@pytest.mark.parametrize("option", ["max_new_tokens", "num_return_sequences", "logits_processor"])
-def test_options_without_a_tree_for_each_sentence_are_invalid(option):
-    with pytest.raises(ValueError, match=rf"^generation_kwargs must be options among num_beams, .*, got {option}=3\.$"):
-        parse(random_parser(0), TOKENIZER, [["the"]], num_beams=3, **{option: 3})
+@pytest.mark.parametrize(
+    ("sentences", "options", "message"),
+    [
+        ([["the"], []], {}, "sentences must have words with tokens"),
+        (
+            [["the"]],
+            {"max_new_tokens": 3},
+            r"must be options among num_beams, .*, got max_new_tokens=3\.$",
+        ),
+        ([["the"]], {"logits_processor": []}, r"got logits_processor=\[\]"),
+    ],
+)
+def test_invalid_calls(sentences, options, message):
+    with pytest.raises(ValueError, match=message):
+        parse(random_parser(0), TOKENIZER, sentences, **options)
 
 
 def test_words_are_not_special_tokens():
@@ -351,26 +320,3 @@ def test_command_trains_and_parses(files, tmp_path, capsys):
     tree = parsed(capsys.readouterr().out)
     assert tree.leaves() == words_of(sentence)
     assert one_line(tree).endswith(")")
-
-
-@pytest.mark.parametrize(("f1", "sample", "status"), [(94.9, True, 1), (95.0, True, 0), (10.0, False, 0)])
-def test_exit_status(f1, sample, status):
-    assert parse_sentences.exit_status(f1, sample) == status
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--test_file", __file__], "--train_file, --validation_file, --test_file must be given together"),
-        (["--parse_only"], "--parse_only must be used with at least one sentence, got none."),
-        (["--parse_only", " "], "a sentence to parse must not be empty"),
-        (["--parse_only", "a", "--output_dir", "/nothing"], "--output_dir must be a folder with a trained model"),
-        (["--config_overrides", "width=3"], "config_overrides must be like"),
-        ([f"--{name}_file={__file__}" for name in ("train", "validation", "test")], "each line must be a bracketed"),
-    ],
-)
-def test_invalid_arguments(arguments, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        parse_sentences.main(arguments)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err

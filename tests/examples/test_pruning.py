@@ -84,11 +84,3 @@ def test_command_draws_the_curves(model, tokenizer, tmp_path, capsys):
     assert "by importance" in output
     assert all(kind in output for kind in KINDS)
     assert (tmp_path / "plots" / "pruning.png").stat().st_size > 10_000
-
-    (tmp_path / "a.en").write_text("one\n")
-    (tmp_path / "a.es").write_text("uno\n")
-    assert prune_heads.main([*flags, *files]) == 2
-    assert "must have at least 4 pairs, got 1." in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        prune_heads.main([*flags, *files[:2]])
-    assert "--source_file and --target_file must be given together" in capsys.readouterr().err

@@ -8,11 +8,10 @@ from statistics import mean
 import pytest
 import quickstart
 
-from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.inference import alignments
 from modeling_random_transformer.inference.loading import load_translator
-from tests.helpers.gold_alignments import alignment_error_rate, gold_alignment
-from tutorials import pruning, report, sample_data, training_helpers
+from tutorials import pruning, sample_data, training_helpers
+from tutorials.exercises.head_roles import noun_links
 
 PAIRS = sample_data.sample(2000, seed=1)
 
@@ -98,59 +97,6 @@ def test_tenth_of_the_input_files_is_held_out(names, files):
     assert all(target == source.replace("number", "número") for source, target in args.train + args.test)
 
 
-INVALID_FILES = {
-    "unequal": ("x\n" * 30, "y\n" * 29, "got 30 in .* and 29 in"),
-    "empty": ("", "", "got"),
-    "few": ("".join(f"{i}\n" for i in range(5)), "y\n" * 5, "at least 20 different sentences, got 5"),
-    "blank side": (
-        "".join(f"{i}\n" for i in range(30)),
-        "y\n" * 29 + "\n",
-        r"empty source or target \(line 30\)",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", INVALID_FILES)
-def test_invalid_files_exit_with_2(case, tmp_path, capsys):
-    source, target, message = INVALID_FILES[case]
-    (tmp_path / "a.en").write_text(source)
-    (tmp_path / "a.es").write_text(target)
-    with pytest.raises(SystemExit) as exit_:
-        quickstart.main(["--source", str(tmp_path / "a.en"), "--target", str(tmp_path / "a.es")])
-    assert exit_.value.code == 2
-    assert re.search(message, " ".join(capsys.readouterr().err.split()))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--source", "a.en"], "--target"),
-        (["--source", "missing.en", "--target", "missing.es"], "missing.en"),
-        (["--tsv", "missing.tsv"], "missing.tsv"),
-        (["--epochs", "0"], "--epochs"),
-        (["--max_steps", "-3"], "--max_steps"),
-        (["--translate_only"], "--translate_only"),
-        (["--translate_only", "hello", "--output_dir", "nowhere"], "nowhere"),
-        (["--output_dir", f"{__file__}/inside"], "--output_dir must be a writable folder"),
-    ],
-)
-def test_invalid_arguments_exit_with_2(arguments, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        quickstart.main(arguments)
-    assert exit_.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_plot_of_the_losses_names_dropout_only_if_there_is_any(dropout, monkeypatch, tmp_path):
-    labels = []
-    monkeypatch.setattr(report.Figure, "savefig", lambda figure, *_, **__: labels.extend(figure.axes[0].legend_.texts))
-    history = [{"step": 1, "loss": 2.0, "eval_loss": 2.0}]
-    config = RandomTransformerConfig(vocab_size=10, dropout=dropout)
-    report.draw_losses(history, tmp_path / "loss.png", config, label_smoothing=0.1)
-    assert any("with dropout" in label.get_text() for label in labels) == bool(dropout)
-
-
 # Complete runs
 
 
@@ -158,7 +104,7 @@ def test_plot_of_the_losses_names_dropout_only_if_there_is_any(dropout, monkeypa
 def test_insufficient_training_exits_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training_helpers, "MAX_TOKENS", 16)  # an untrained model does not generate the end token
     assert quickstart.main(["--output_dir", str(tmp_path), "--max_steps", "3"]) == 1
-    assert "Exact match is too low" in capsys.readouterr().out
+    assert "Exact match of held-out sentences is too low" in capsys.readouterr().out
     assert {"loss.png", "attention.png", "model.safetensors", "tokenizer.json"} <= {p.name for p in tmp_path.iterdir()}
     assert quickstart.main(["--output_dir", str(tmp_path), "--translate_only", "I see her."]) == 0
     assert "I see her." in capsys.readouterr().out
@@ -173,12 +119,14 @@ def test_default_run_reaches_the_required_exact_match(quickstart_output):
 
 @pytest.mark.slow
 def test_alignments_of_the_trained_model(quickstart_folder):
-    """Word alignments from the attention of the last layer; 6.3% of error when this was measured."""
+    """Word alignments from the attention of the last layer link the nouns of the lexicon."""
     pairs = held_out_pairs(quickstart_folder)
-    gold = [gold_alignment(*pair) for pair in pairs]
-    tested = [pair for pair, links in zip(pairs, gold, strict=True) if links]
-    found = alignments(*load_translator(quickstart_folder), tested)
-    assert alignment_error_rate(list(map(set, found)), list(filter(None, gold))) < 0.15
+    hits = []
+    for pair, found in zip(pairs, alignments(*load_translator(quickstart_folder), pairs), strict=True):
+        source, target = ([re.sub(r"'s?$|[¿¡.,?!]", "", word) for word in text.split()] for text in pair)
+        hits += [(position, noun) in found for noun, position in noun_links(source, target)]
+    assert len(hits) > 100
+    assert mean(hits) > 0.9
 
 
 @pytest.mark.slow

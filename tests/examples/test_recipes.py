@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from datasets import Dataset, Features, Translation
 
+from benchmarks.dry_run import write_dataset
 from modeling_random_transformer.commands import train as command
-from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import PAIRS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
@@ -28,25 +27,10 @@ SMALL = {
 }
 
 
-def write_dataset(folder: Path, recipe: dict) -> None:
-    """A dataset with a `translation` column, with a configuration if the recipe has one."""
-    languages = [recipe["source_key"], recipe["target_key"]]
-    features = Features({"translation": Translation(languages=languages)})
-    config = recipe.get("dataset_config_name", "data")
-    files = []
-    (folder / config).mkdir(parents=True)
-    for split, count in (("train", 40), ("validation", 2), ("test", 2)):
-        rows = [{"translation": dict(zip(languages, PAIRS[i % len(PAIRS)], strict=True))} for i in range(count)]
-        rows[0]["translation"] = dict.fromkeys(languages, "") if split == "train" else rows[0]["translation"]
-        Dataset.from_list(rows, features=features).to_parquet(folder / config / f"{split}.parquet")
-        files.append({"split": split, "path": f"{config}/{split}.parquet"})
-    configs = yaml.safe_dump({"configs": [{"config_name": config, "data_files": files}]})
-    (folder / "README.md").write_text(f"---\n{configs}---\n")
-
-
 def flags_of(name: str, folder: Path, **changes) -> list[str]:
     recipe = yaml.safe_load(HUB[name].read_text())
-    write_dataset(folder / "dataset", recipe)
+    splits = {"train": [("", ""), *PAIRS * 10], "validation": PAIRS[:2], "test": PAIRS[:2]}
+    write_dataset(folder / "dataset", recipe, splits)
     options = {"dataset_name": folder / "dataset", "output_dir": folder / "out", **SMALL, **changes}
     return [str(HUB[name]), *(f"--{option}={value}" for option, value in options.items())]
 
@@ -57,13 +41,6 @@ def test_recipe_trains_and_scores(name, tmp_path, monkeypatch, capsys):
     assert command.main(flags_of(name, tmp_path)) == 0
     assert "test bleu" in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").is_file()
-
-
-def test_dry_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["train"])
-    monkeypatch.setattr(estimation, "STEPS", 2)
-    assert command.main([*flags_of("wmt14-en-de-base", tmp_path, max_steps=100_000), "--dry_run"]) == 0
-    assert "100,000 steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

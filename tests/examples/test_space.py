@@ -23,9 +23,7 @@ import yaml
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from inference import Options, Translator
-from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -33,6 +31,7 @@ from transformers import pipeline
 
 from modeling_random_transformer.inspection import intervene
 from modeling_random_transformer.inspection.explorer import token_texts
+from tests.helpers.browser import chromium, errors, requests
 from tests.helpers.models import EOS, save_translator
 from tests.helpers.processes import WAIT_LIMIT, free_port, wait_until
 from tests.helpers.translation import multilingual_translator
@@ -40,11 +39,6 @@ from tests.helpers.translation import multilingual_translator
 ROOT = Path(__file__).parents[2]
 SPACE = ROOT / "examples" / "space"
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --no-proxy-server"
-)
 AUDIT = (Path(__file__).parent / "space_audit.js").read_text(encoding="utf-8")
 SENTENCES = ["the cat sees the dog", "a dog sees a red car", "the red cat", "a car sees the dog and the cat"]
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>hacked=1</script> **b** $x^2$ ${hacked=1} {{value}} &lt;"
@@ -120,7 +114,7 @@ def test_32_concurrent_clients_get_their_own_answers(url, pipe):
         {"method": "sampling", "seed": 5, "temperature": 1.5, "n_best": 2},
         {"method": "beam search", "num_beams": 99},
     ]
-    requests = [{"text": f"{SENTENCES[i % 4]} {SENTENCES[i % 3]}", **cases[i // 4 % 4]} for i in range(32)]
+    sent = [{"text": f"{SENTENCES[i % 4]} {SENTENCES[i % 3]}", **cases[i // 4 % 4]} for i in range(32)]
     off = ["decoder.layers.0.encoder_attn.output"]
 
     def send(request):
@@ -129,8 +123,8 @@ def test_32_concurrent_clients_get_their_own_answers(url, pipe):
         return call(url, "translate", **request)
 
     with ThreadPoolExecutor(32) as clients:
-        answers = list(clients.map(send, requests))
-    for request, (event, (answer,)) in zip(requests, answers, strict=True):
+        answers = list(clients.map(send, sent))
+    for request, (event, (answer,)) in zip(sent, answers, strict=True):
         assert event == "complete"
         if request.get("num_beams") == 99:
             assert answer == {"error": "num_beams must be an integer from 1 to 10, got 99."}
@@ -226,21 +220,6 @@ def test_samples_depend_on_the_seed_only(translator):
     others = [Options("sampling", temperature=2.0, seed=seed) for seed in (1, 3, 3)]
     assert translator.translate(["a dog", "the cat", "the cat"], others)[1:] == [alone, alone]
     assert translator.translate(["the cat"], [others[0]])[0] != alone
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("nowhere/at-all", "MODEL must be a folder with a saved model or the name of a model on the Hub, got 'nowhere"),
-        ("EMPTY", "MODEL must be a folder with a saved model and its tokenizer, got"),
-        ("../x y", "MODEL must be a folder with a saved model or the name of a model on the Hub, got '../x y'"),
-    ],
-)
-def test_invalid_models(model, message, tmp_path, capsys):
-    assert app.main([str(tmp_path) if model == "EMPTY" else model]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 def test_several_languages(tmp_path):
@@ -346,16 +325,8 @@ def test_contrast_of_every_weight():
 
 @pytest.fixture(scope="module")
 def started_browser(tmp_path_factory):
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("no chromium with its chromedriver is installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
 
 
 class User:
@@ -435,12 +406,8 @@ def test_translating(user, pipe, url):
     assert user.visible("textarea")[1].get_property("value") == translations[0][0]
     for rank, (text, score) in enumerate(translations):
         assert user.cells(0, rank) == [str(rank + 1), text, f"{score:.3f}"]
-    messages = [json.loads(entry["message"])["message"] for entry in user.driver.get_log("performance")]
-    requests = {
-        message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"
-    }
-    assert all(request.startswith((url, "data:", "blob:", "about:")) for request in requests)
-    assert [entry for entry in user.driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert all(address.startswith((url, "blob:", "about:")) for address in requests(user.driver))
+    assert errors(user.driver) == []
 
 
 def test_sampling_by_keyboard_only(user, pipe):
