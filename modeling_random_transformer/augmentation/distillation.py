@@ -21,9 +21,10 @@ from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import DataArguments, ModelArguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD
+from ..training.model_init import check_arguments
 from ..training.preparation import check_languages
 from ..training.recipe import TranslationTrainingArguments
-from ..training.run import check_run, train_translation
+from ..training.run import train_translation
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
@@ -150,7 +151,7 @@ def check(
         raise ValueError(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
         )
-    check_run(data, model, args)
+    check_arguments(data, model, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
         if isinstance(corpus.text, ParallelText):

@@ -15,7 +15,7 @@ from ..augmentation.training_set import RECORD, DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.recipe import TranslationTrainingArguments
 from .command_line import run_command
-from .train import HINT, parse_dataclasses
+from .train import HINT, parse_arguments
 
 PROGRAM = "random-transformer distill"
 ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
-    arguments, data, model, args = parse_dataclasses(ARGUMENTS, argv, PROGRAM, __doc__)
+    arguments, data, model, args = parse_arguments(argv, ARGUMENTS, PROGRAM, __doc__)
     result = distill(arguments, data, model, args)
     if args.process_index == 0:
         folder = result.run.folder

@@ -49,23 +49,26 @@ class CommandArguments:
     )
 
 
+ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments)
+
+
 def parse_arguments(
-    argv: Sequence[str],
-) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments]:
+    argv: Sequence[str], classes: Sequence[type] = ARGUMENTS, program: str = PROGRAM, description: str | None = None
+) -> tuple[Any, ...]:
     """Parse flags, optionally after the path of a YAML or JSON recipe. Flags override the recipe.
+
+    Args:
+        argv: the flags.
+        classes: the dataclasses of the arguments.
+        program: the name in usage and errors.
+        description: the beginning of the help.
+
+    Returns:
+        An object of each class.
 
     Raises:
         ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
     """
-    classes = (DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments)
-    data, model, args, command = parse_dataclasses(classes, argv)
-    return data, model, args, command
-
-
-def parse_dataclasses(
-    classes: Sequence[type], argv: Sequence[str], program: str = PROGRAM, description: str | None = None
-) -> tuple[Any, ...]:
-    """`parse_arguments` for other classes of arguments; `description` begins the help."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     parser = Parser(program, description, classes)
     flags = list(argv)

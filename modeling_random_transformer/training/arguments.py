@@ -17,14 +17,9 @@ from ..tokenization_random_transformer import LANGUAGE_CODE
 from ..utils.errors import reraise_as_value_error
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
-FILES = (
-    *("source_file", "target_file", "train_file"),
-    *("validation_source_file", "validation_target_file", "validation_file"),
-    *("test_source_file", "test_target_file", "test_file"),
-)
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split
-LANGUAGES = tuple(f"{prefix}{side}_lang" for prefix in PREFIXES.values() for side in ("source", "target"))
 NEW_MODEL = ("tokenizer", "vocab_size", "special_tokens", "preset")  # what a saved model has
+CONSTANTS = ("true", "false", "none")  # in any case
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
@@ -163,6 +158,11 @@ class DataArguments:
         return [DatasetText(dataset, self.source_key, self.target_key, f"{self.dataset_name} {name}", version)]
 
 
+FILES, LANGUAGES = (
+    tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith(end)) for end in ("_file", "_lang")
+)
+
+
 @dataclass
 class ModelArguments:
     """The tokenizer and the architecture for training from scratch, or the model to fine-tune."""
@@ -227,11 +227,8 @@ def parse_overrides(text: str) -> dict[str, Any]:
         name, value = name.strip(), value.strip()
         if not equals or name not in types:
             raise ValueError(f"config_overrides must be like 'd_model=256,dropout=0.2', got {part!r}.")
-        overrides[name] = value if types[name] is str else _parse_value(value)  # position_embedding may be "none"
+        overrides[name] = value
+        if types[name] is not str:  # position_embedding may be "none"
+            with suppress(ValueError, SyntaxError):
+                overrides[name] = ast.literal_eval(value.capitalize() if value.lower() in CONSTANTS else value)
     return overrides
-
-
-def _parse_value(text: str) -> Any:
-    with suppress(ValueError, SyntaxError):
-        return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false", "none") else text)
-    return text

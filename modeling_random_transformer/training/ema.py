@@ -35,17 +35,13 @@ class EMACallback(TrainerCallback):
         trainable = [name for name, weight in model.named_parameters() if weight.requires_grad]
         self.averages = {name: weight.float().clone() for name, weight in _weights(model, trainable).items()}
         if self.resumed_from is not None and (self.resumed_from / EMA).is_file():
-            self.load(model, self.resumed_from)
+            self.averages = read_averages(model, self.resumed_from)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:  # noqa: ARG002
         """Update the averages."""
         step = state.global_step
         weights = [weight.float() for weight in _weights(model, self.averages).values()]
         get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))(list(self.averages.values()), weights, step)
-
-    def load(self, model: nn.Module, checkpoint: Path) -> None:
-        """Replace the averages with those of a checkpoint."""
-        self.averages = _load(model, checkpoint)
 
     def save(self, checkpoint: Path) -> None:
         """Save the averages."""
@@ -67,23 +63,18 @@ class EMACallback(TrainerCallback):
         self.averages = {}
 
 
-def load_ema(model: nn.Module, checkpoint: Path) -> None:
-    """Replace the trained weights with the averages in a checkpoint.
+def read_averages(model: nn.Module, checkpoint: Path) -> dict[str, Tensor]:
+    """The averages in a checkpoint, in the order and on the devices of the model's weights.
 
     Raises:
         ValueError: the averages do not match the model.
     """
-    model.load_state_dict(_load(model, checkpoint), strict=False)
-
-
-def _weights(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
-    return {name: weight.detach() for name, weight in model.named_parameters() if name in names}
-
-
-def _load(model: nn.Module, checkpoint: Path) -> dict[str, Tensor]:
-    """The averages in a checkpoint, in the order and on the devices of the model's weights."""
     averages = load_file(checkpoint / EMA)
     weights = _weights(model, averages)
     if averages.keys() != weights.keys() or any(averages[name].shape != weights[name].shape for name in weights):
         raise ValueError(f"{checkpoint / EMA} must have the names and shapes of the model's weights.")
     return {name: averages[name].to(weight.device) for name, weight in weights.items()}
+
+
+def _weights(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
+    return {name: weight.detach() for name, weight in model.named_parameters() if name in names}

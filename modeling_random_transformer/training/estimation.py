@@ -23,10 +23,9 @@ from ..jobs import Job
 from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .manifest import MANIFEST, Run
-from .model_init import build_model
+from .model_init import build_model, check_arguments
 from .preparation import PreparedData, check_languages, prepare_data
 from .recipe import TranslationTrainingArguments
-from .run import check_run
 from .trainer import TranslationTrainer
 
 PAIRS, STEPS = 1000, 20
@@ -108,7 +107,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     Raises:
         ValueError: an argument or one of the pairs is invalid, or `max_steps` is unset.
     """
-    check_run(data, model, args)
+    check_arguments(data, model, args)
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)

@@ -83,6 +83,11 @@ class Run:
         return Path(self.args.output_dir)
 
     @property
+    def evaluation_sets(self) -> list[str]:
+        """The names of the validation and test sets."""
+        return [name for name in self.corpora if name != "train"]
+
+    @property
     def trained(self) -> Stage:
         """The stage of the training."""
         return self.job.stages[TRAIN]

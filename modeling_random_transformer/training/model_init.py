@@ -10,6 +10,7 @@ from accelerate import Accelerator, PartialState
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.distributed import DistributedConfig
+from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
 from ..configuration_random_transformer import RandomTransformerConfig
@@ -19,20 +20,23 @@ from ..tokenization_random_transformer import added_tokens
 from ..utils.distributed import call_on_main_process
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
-from .arguments import DROPOUTS, VOCAB_SIZE, ModelArguments, parse_overrides
+from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import MARKER, STATE, is_complete
 from .manifest import check_folder
 from .recipe import TranslationTrainingArguments
 
 
-def check_arguments(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """Check the initial model as far as possible before the corpus is read.
+def check_arguments(data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """Check the arguments together, as far as possible before the corpus is read.
 
     Raises:
-        ValueError: the arguments exclude each other, peft is not installed, tensor parallelism cannot divide the model,
-            or the folder has no model, a model of another architecture or a tokenizer that does not match the model or
-            the regularization.
+        ValueError: the arguments exclude each other, an evaluation during training has no validation set, peft is not
+            installed, tensor parallelism cannot divide the model, or the folder has no model, a model of another
+            architecture or a tokenizer that does not match the model or the regularization.
     """
+    if args.eval_strategy != "no" and not data.has("validation"):
+        strategy = IntervalStrategy(args.eval_strategy).value
+        raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
     if (rank := model_args.lora_rank) is not None:
         if args.tp_size * args.fsdp_size > 1:
             raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")

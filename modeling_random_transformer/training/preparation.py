@@ -18,7 +18,7 @@ from ..data.validation import ValidationReport, load_pairs, validate
 from ..inputs_random_transformer import tokenizer_languages
 from ..jobs import Job
 from ..tokenization_random_transformer import RandomTransformerTokenizer
-from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
+from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
 from .model_init import load_tokenizer
@@ -105,13 +105,14 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     tokenizer = prepare_tokenizer(run, sum(lines))
     # The report of a stream itself counts the lines of all corpora together.
     shown = [report for name in names if name in texts or len(train) > 1 for report in reports[name]]
-    sets = {name: _tokenize(run, name, texts[name], tokenizer, shown) for name in texts}
+    limits = LengthLimits(run.data.max_source_length, run.data.max_target_length, run.data.max_length_ratio)
+    sets = {name: _tokenize(run, name, texts[name], tokenizer, limits, shown) for name in texts}
     sizes = sets["train"].sizes if "train" in sets else [report.valid for report in reports.get("train", ())]
     if run.data.train_temperature is not None and len(sizes) > 1:
         weights = temperature_weights(sizes, run.data.train_temperature)
         train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
     is_stream = "train" in reports and "train" not in texts
-    stream = _stream(run, train, lines, tokenizer) if is_stream else None
+    stream = _stream(run, train, lines, tokenizer, limits) if is_stream else None
     if run.args.process_index == 0:
         for report in shown:
             logger.warning("%s", report)
@@ -119,7 +120,12 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
 
 
 def _tokenize(
-    run: Run, name: str, texts: list[Dataset], tokenizer: PreTrainedTokenizerBase, reports: list[ValidationReport]
+    run: Run,
+    name: str,
+    texts: list[Dataset],
+    tokenizer: PreTrainedTokenizerBase,
+    limits: LengthLimits,
+    reports: list[ValidationReport],
 ) -> TokenizedSet:
     """Tokenize a set, and add a report for each corpus with skipped pairs."""
     is_train, tokenized = name == "train", []
@@ -128,7 +134,7 @@ def _tokenize(
             pairs,
             tokenizer,
             # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-            _limits(run.data) if is_train else LengthLimits(),
+            limits if is_train else LengthLimits(),
             languages=corpus.languages,
             num_proc=run.data.preprocessing_num_workers,
             words=is_train and bool(run.args.bpe_dropout),
@@ -140,12 +146,9 @@ def _tokenize(
     return TokenizedSet(concatenate_datasets(texts), concatenate_datasets(tokenized), [*map(len, tokenized)])
 
 
-def _limits(data_args: DataArguments) -> LengthLimits:
-    """The maximum lengths of training pairs."""
-    return LengthLimits(data_args.max_source_length, data_args.max_target_length, data_args.max_length_ratio)
-
-
-def _stream(run: Run, corpora: list[CorpusSpec], lines: list[int], tokenizer: PreTrainedTokenizerBase) -> Any:
+def _stream(
+    run: Run, corpora: list[CorpusSpec], lines: list[int], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
+) -> Any:
     from ..data.bpe_dropout import BPEDropout
     from ..data.streaming import TokenBudgetStream
 
@@ -155,7 +158,7 @@ def _stream(run: Run, corpora: list[CorpusSpec], lines: list[int], tokenizer: Pr
         tokenizer,
         run.args.max_tokens_per_batch,
         buffer_pairs=run.data.buffer_pairs,
-        limits=_limits(run.data),
+        limits=limits,
         on_invalid=run.data.on_invalid,
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),

@@ -51,7 +51,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         FloatingPointError: the loss is not finite.
         OSError: a checkpoint or the model could not be saved; earlier checkpoints are complete.
     """
-    check_run(data, model, args)
+    check_arguments(data, model, args)
     set_seed(args.seed)
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
     check_languages(corpora, model)
@@ -62,7 +62,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         is_trained = run.trained.is_finished
-        unscored = call_on_main_process(lambda: _unscored(run)) if is_trained else _evaluation_sets(run)
+        unscored = call_on_main_process(lambda: _unscored(run)) if is_trained else run.evaluation_sets
         reports: list[ValidationReport] = []
         if unscored or not is_trained:
             prepared = prepare_data(run, unscored if is_trained else list(corpora))
@@ -85,19 +85,6 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         return result
 
 
-def check_run(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """Check the arguments together, as far as possible before the corpus is read.
-
-    Raises:
-        ValueError: see `check_arguments`; or an evaluation during training has no validation set.
-    """
-    check_arguments(model, args)
-    if args.eval_strategy != "no" and not data.has("validation"):
-        raise ValueError(
-            f"eval_strategy must be 'no' without a validation set, got {IntervalStrategy(args.eval_strategy).value!r}."
-        )
-
-
 # The model
 
 
@@ -113,7 +100,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         args = copy.copy(args)
         args.eval_strategy, args.load_best_model_at_end, args.early_stopping_patience = IntervalStrategy.NO, False, None
     metrics = None
-    if _evaluation_sets(run):
+    if run.evaluation_sets:
         from ..inference.evaluation import translation_metrics
 
         metrics = translation_metrics(data.tokenizer)
@@ -164,9 +151,9 @@ def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
         if best := state_of(checkpoints[-1]).best_model_checkpoint:
             checkpoints = [run.folder / Path(best).name]
     if run.args.ema_decay is not None and not has_trained:
-        from .ema import load_ema
+        from .ema import read_averages
 
-        load_ema(trainer.model, checkpoints[-1])
+        trainer.model.load_state_dict(read_averages(trainer.model, checkpoints[-1]), strict=False)
     elif len(checkpoints) > 1 or not has_trained:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
 
@@ -211,21 +198,15 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
 # Scores
 
 
-def _evaluation_sets(run: Run) -> list[str]:
-    """The names of the validation and test sets."""
-    return [name for name in run.corpora if name != "train"]
-
-
 def _scores_of(run: Run, name: str) -> Stage:
     """The record of the scores of a set. Its inputs are the weights and all other settings that determine them."""
-    settings = {"set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid, **run.args.generation_kwargs}
-    return run.job.begin(
-        f"score {name}", {"weights": run.trained.files, **settings}, may_change=lambda *_: True
-    )  # scored again
+    inputs = {"weights": run.trained.files, "set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid}
+    # Other inputs are not an error: the set is scored again.
+    return run.job.begin(f"score {name}", inputs | run.args.generation_kwargs, may_change=lambda *_: True)
 
 
 def _unscored(run: Run) -> list[str]:
-    return [name for name in _evaluation_sets(run) if not _scores_of(run, name).is_finished]
+    return [name for name in run.evaluation_sets if not _scores_of(run, name).is_finished]
 
 
 def _score(run: Run, trainer: TranslationTrainer, name: str, tokenized: TokenizedSet) -> None:
@@ -244,7 +225,7 @@ def _result(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     facts = {name: value for name, value in run.trained.facts.items() if name not in INPUTS_OF_RUN}
     reports = {report["name"]: ValidationReport(**report) for report in facts.pop("reports")}
     reports |= {report.name: report for report in new_reports}
-    scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in _evaluation_sets(run)}
+    scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
     return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=_with_means(scores))
 
 

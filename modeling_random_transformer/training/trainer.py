@@ -97,8 +97,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 
             loss_function = RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
         self.padding_multiple = padding_multiple(args.device)
-        options: Any = {"model": model, "pad_to_multiple_of": self.padding_multiple}
-        kwargs.setdefault("data_collator", DataCollatorForSeq2Seq(kwargs.get("processing_class"), **options))
+        collator_options: Any = {"model": model, "pad_to_multiple_of": self.padding_multiple}
+        kwargs["data_collator"] = DataCollatorForSeq2Seq(kwargs.get("processing_class"), **collator_options)
         # A checkpoint contains a tied weight once. Otherwise transformers warns, and FSDP2 of Accelerate saves copies.
         model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
         super().__init__(model=model, args=args, compute_loss_func=loss_function, **kwargs)
@@ -120,9 +120,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             from .word_dropout import WordDropout
 
             self.word_dropout = WordDropout(self.processing_class, args.word_dropout, args.device)
-        # Replace transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
-        if self.pop_callback(ProgressCallback) is None:
-            self.remove_callback(PrinterCallback)
+        # Replaces transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
+        self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if not args.disable_tqdm:
             self.add_callback(ThroughputProgressCallback(self))
 
@@ -444,7 +443,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _load_best_model(self) -> None:
         super()._load_best_model()
         if self.ema is not None and self.ema.averages:
-            self.ema.load(self.model, Path(self.state.best_model_checkpoint))
+            from .ema import read_averages
+
+            self.ema.averages = read_averages(self.model, Path(self.state.best_model_checkpoint))
 
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""
