@@ -12,7 +12,8 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, gather_object
 
 from modeling_random_transformer.training.trainer import TranslationTrainer
-from tests.helpers.training import run
+from tests.helpers.trainer_worker import predictions
+from tests.helpers.training import UNSCORED, run
 
 # Without dropout, whose random numbers differ between data-parallel processes.
 SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,dropout=0.0"
@@ -34,9 +35,9 @@ REGULARIZATION = {
 }
 PLAIN = {"save_steps": 10, "average_last": 1, "save_total_limit": 2}  # step 10 is within an epoch
 # Runs that are compared by their losses and weights.
-UNSCORED = {"test_source_file": None, "test_target_file": None, "average_last": 1, "max_steps": 6}
-STREAMED = {**UNSCORED, "streaming": True, "buffer_pairs": 50}
-DROPOUT = {**UNSCORED, "save_steps": 3, "word_dropout": 0.2, "config_overrides": SIZES.replace("=0.0", "=0.3")}
+SHORT = {**UNSCORED, "average_last": 1, "max_steps": 6}
+STREAMED = {**SHORT, "streaming": True, "buffer_pairs": 50}
+DROPOUT = {**SHORT, "save_steps": 3, "word_dropout": 0.2, "config_overrides": SIZES.replace("=0.0", "=0.3")}
 
 KINDS = {
     "alone": {"gradient_accumulation_steps": 2},  # the number of batches per step of two processes
@@ -138,6 +139,10 @@ def main(folder: Path, kind: str) -> None:
             scores = {name: values["score"] for name, values in result.scores.get("test", {}).items()}
             found = {"steps": steps, "losses": losses, "scores": scores, "random_states": states}
             (folder / f"{name}.json").write_text(json.dumps(found))
+    if kind in ("alone", "ddp", "fsdp2"):
+        found = predictions(folder / "predictions")
+        if PartialState().is_main_process:
+            (folder / f"{kind}_predictions.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

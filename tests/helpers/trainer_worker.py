@@ -1,17 +1,14 @@
-"""A trainer on random pairs of token ids; as a script, one of two processes that predict and write the output."""
+"""A trainer on random pairs of token ids."""
 
-import json
 import random
-import sys
 from pathlib import Path
+from typing import Any
 
-import torch
 from datasets import Dataset
 from transformers import set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments
-from tests.helpers.many_devices_worker import enable_fsdp2
 from tests.helpers.models import tiny_config
 
 VOCAB_SIZE = 270
@@ -54,18 +51,12 @@ def new_trainer(
     return trainer
 
 
-def main(folder: Path) -> None:
-    found = {}
-    for size in (1, 13):  # fewer pairs than processes, and batches of different sizes
+def predictions(folder: Path) -> list[dict[str, Any]]:
+    """The loss and the tokens of fewer pairs than processes, and of batches of different sizes."""
+    found = []
+    for size in (1, 13):
         trainer = new_trainer(folder, eval_dataset=pairs(size), per_device_eval_batch_size=4)
         output = trainer.predict(trainer.eval_dataset)
-        found[size] = {"loss": output.metrics["test_loss"], "rows": output.predictions.tolist()}
-    if trainer.is_world_process_zero():
-        (folder / "found.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[2] == "fsdp2":
-        enable_fsdp2()
-    main(Path(sys.argv[1]))
+        rows = [[token for token in row if token > 0] for row in output.predictions.tolist()]
+        found.append({"loss": output.metrics["test_loss"], "rows": rows})
+    return found

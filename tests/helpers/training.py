@@ -4,6 +4,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -14,6 +17,8 @@ from modeling_random_transformer.training import (
 
 LETTERS = "abcdefgh"
 STEPS = 12
+UNSCORED = {"test_source_file": None, "test_target_file": None}
+Arguments = tuple[DataArguments, ModelArguments, TranslationTrainingArguments]
 
 
 def write_corpus(folder: Path) -> None:
@@ -59,10 +64,34 @@ def arguments(folder: Path, output: str | Path, **options: Any) -> dict[str, Any
     }
 
 
+def validation(folder: Path) -> dict[str, str]:
+    """The test set as the validation set."""
+    return {"validation_source_file": str(folder / "test.a"), "validation_target_file": str(folder / "test.b")}
+
+
+def flags(folder: Path, output: str | Path = "out", **options: Any) -> list[str]:
+    """The arguments on the command line."""
+    found = []
+    for name, value in arguments(folder, output, **options).items():
+        if value is not None:
+            found += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return found
+
+
+def parsed(folder: Path, output: str | Path, **options: Any) -> Arguments:
+    """The arguments of each kind."""
+    given = arguments(folder, output, **options)
+    kinds: Any = (DataArguments, ModelArguments, TranslationTrainingArguments)
+    data, model, args = (
+        kind(**{name: given[name] for name in given if name in kind.__dataclass_fields__}) for kind in kinds
+    )
+    return data, model, args
+
+
 def run(folder: Path, output: str | Path, **options: Any) -> RunResult:
     """Train with these arguments of all kinds."""
-    given = arguments(folder, output, **options)
-    kinds: tuple[Any, ...] = (DataArguments, ModelArguments, TranslationTrainingArguments)
-    return train_translation(
-        *(kind(**{name: given[name] for name in given if name in kind.__dataclass_fields__}) for kind in kinds)
-    )
+    return train_translation(*parsed(folder, output, **options))
+
+
+def assert_equal_weights(folder: Path, expected: Path, file: str = "model.safetensors") -> None:
+    torch.testing.assert_close(load_file(folder / file), load_file(expected / file), rtol=0, atol=0)

@@ -1,38 +1,44 @@
-"""Arguments for the data and the model."""
+"""Arguments for the data and the model, alone and together."""
 
 import pytest
 
-from modeling_random_transformer.training.arguments import DataArguments, ModelArguments, parse_overrides
+from modeling_random_transformer.training import ModelArguments, preparation, train_translation
+from modeling_random_transformer.training.arguments import DataArguments, parse_overrides
+from modeling_random_transformer.training.model_init import check_arguments
+from tests.helpers.interruption import stop
+from tests.helpers.training import parsed, write_corpora
 
 
-@pytest.fixture
-def files(tmp_path):
-    for name in ("a.en", "a.es", "a.tsv"):
-        (tmp_path / name).write_text("x\ty\n")
-    return {name: str(tmp_path / name) for name in ("a.en", "a.es", "a.tsv")}
-
-
-def test_aligned_files_and_a_single_file(files):
-    data = DataArguments(source_file=files["a.en"], target_file=files["a.es"], test_file=files["a.tsv"])
-    assert [str(corpus) for corpus in data.corpora("train")] == [f"{files['a.en']} and {files['a.es']}"]
+def test_aligned_files_and_a_single_file(corpus):
+    (corpus / "a.tsv").write_text("x\ty\n")
+    source, target, single = (str(corpus / name) for name in ("train.a", "train.b", "a.tsv"))
+    data = DataArguments(source_file=source, target_file=target, test_file=single)
+    assert [str(corpus) for corpus in data.corpora("train")] == [f"{source} and {target}"]
     assert [corpus.text.target for corpus in data.corpora("test")] == [None]
     assert data.corpora("validation") == []
-    both = DataArguments(source_file=files["a.en"], target_file=files["a.es"], train_file=files["a.tsv"])
-    assert [corpus.text.source.name for corpus in both.corpora("train")] == ["a.en", "a.tsv"]
+    both = DataArguments(source_file=source, target_file=target, train_file=single)
+    assert [corpus.text.source.name for corpus in both.corpora("train")] == ["train.a", "a.tsv"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "source_file and target_file, train_file, or dataset_name must be given"),
-        ({"source_file": "a.en"}, "source_file and target_file must have the same number of files, got 1 and 0"),
+        ({"source_file": None, "target_file": None}, "source_file and target_file, train_file, or dataset_name must"),
+        ({"target_file": None}, "source_file and target_file must have the same number of files, got 2 and 0"),
         ({"train_file": "missing.tsv"}, r"must be a file, got 'missing\.tsv'\."),
-        ({"source_file": "a.en", "target_file": "missing"}, r"^target must be a file, got 'missing'\."),
+        ({"target_file": ["missing"] * 2}, r"^target must be a file, got 'missing'\."),
+        ({"train_weights": [1.0]}, r"train_weights must be 2 positive numbers, one per training corpus, got \[1.0\]\."),
+        ({"train_temperature": 0.0}, r"train_temperature must be a positive number .*, got 0.0\."),
+        ({"train_weights": [1.0, 2.0], "train_temperature": 5.0}, r"without train_weights, got 5.0"),
+        ({"source_lang": "a"}, "source_lang and target_lang must be given together"),
+        ({"source_lang": "a", "target_lang": ["a", "b", "c"]}, "target_lang must be 1 or 2 language codes, one per tr"),
+        ({"source_lang": "a", "target_lang": ["b", "False"]}, "target_lang must be language codes .* got 'False'"),
+        ({"source_lang": "a", "target_lang": "b c"}, "target_lang must be language codes such as 'en' .* got 'b c'"),
     ],
 )
-def test_invalid_data_arguments_raise(options, message, files):
+def test_invalid_data_arguments_raise(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        DataArguments(**{name: files.get(value, value) for name, value in options.items()})
+        DataArguments(**write_corpora(tmp_path) | options)
 
 
 def test_config_overrides():
@@ -49,7 +55,51 @@ def test_config_overrides():
     assert (config.d_model, config.vocab_size, config.encoder_layers, config.d_k) == (64, 300, 4, 16)
 
 
-@pytest.mark.parametrize("text", ["d_model", "d_modle=4"])
-def test_invalid_overrides_raise(text):
-    with pytest.raises(ValueError, match="config_overrides must be like"):
-        parse_overrides(text)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"config_overrides": "d_model", "model_name_or_path": "m"}, "config_overrides must be like .*, got 'd_model'"),
+        ({"config_overrides": "d_modle=4", "model_name_or_path": "m"}, "config_overrides must be like"),
+        ({"config_overrides": "d_model=8", "model_name_or_path": "m"}, "config_overrides must be of .*, got d_model"),
+        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 without it"),
+        ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
+        ({"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0}, "lora_alpha must be at least 1, got 0"),
+        ({"model_name_or_path": "m", "tokenizer": "t"}, "tokenizer must be unset with model_name_or_path.*got 't'"),
+    ],
+)
+def test_invalid_model_arguments_raise(options, message):
+    with pytest.raises(ValueError, match=message):
+        ModelArguments(**options)
+
+
+LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_overrides": ""}
+
+
+@pytest.mark.parametrize(
+    ("options", "tp_size", "message"),
+    [
+        ({"config_overrides": "num_heads=0"}, 1, "num_heads"),
+        ({"config_overrides": "num_heads=3,d_k=4"}, 2, "num_heads must be a multiple of tp_size=2, got 3"),
+        ({"config_overrides": "d_ff=3"}, 2, "d_ff must be a multiple of tp_size=2, got 3"),
+        (LORA, 2, r"lora_rank must be unset with tp_size .*, got 2\."),
+        ({"r_drop_alpha": 5.0, "config_overrides": "dropout=0.0"}, 1, r"r_drop_alpha must be 0 for .*, got 5\.0\."),
+        ({"eval_strategy": "steps"}, 1, "eval_strategy must be 'no' without a validation set, got 'steps'"),
+    ],
+)
+def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(
+    options, tp_size, message, corpus, monkeypatch
+):
+    monkeypatch.setattr(preparation, "load_pairs", stop)
+    data, model, args = parsed(corpus, "out", **options)
+    args.tp_size = tp_size  # in one process
+    with pytest.raises(ValueError, match=message):
+        train_translation(data, model, args)
+    assert not (corpus / "out").exists()
+
+
+def test_word_dropout_suffices_for_r_drop_and_a_checkpoint_of_deepspeed_is_accepted(corpus):
+    """DeepSpeed writes a folder with optimizer and scheduler, and its name into the file `latest`."""
+    for name in ("trainer_state.json", "latest"):
+        (corpus / name).write_text("{}")
+    dropout = {"r_drop_alpha": 5.0, "word_dropout": 0.1, "config_overrides": "dropout=0.0"}
+    check_arguments(*parsed(corpus, "new", resume_from_checkpoint=str(corpus), **dropout))

@@ -21,7 +21,7 @@ from modeling_random_transformer.training.checkpoints import (
 from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers.interruption import killed_after
 from tests.helpers.trainer_worker import new_trainer, pairs
-from tests.helpers.training import STEPS, run, write_corpus
+from tests.helpers.training import STEPS, run
 
 
 def files(folder):
@@ -46,47 +46,45 @@ def checkpoint(folder, step, run_id="run"):
     return path
 
 
-def test_a_checkpoint_of_another_program_is_an_error(finished, tmp_path):
-    """What transformers' own Trainer leaves, without a marker."""
-    write_corpus(tmp_path)
-    other = tmp_path / "out" / "checkpoint-500"
-    shutil.copytree(finished / "out" / f"checkpoint-{STEPS}", other)
-    (other / MARKER).unlink()
-    assert_unchanged(tmp_path, "output_dir must .*checkpoint-500")
-
-
-def test_a_checkpoint_of_another_run_is_neither_resumed_nor_removed(copied):
-    other = shutil.copytree(copied / "out" / f"checkpoint-{STEPS}", copied / "out" / "checkpoint-14")
+def change_the_run(folder):
+    other = shutil.copytree(folder / f"checkpoint-{STEPS}", folder / "checkpoint-14")
     marker = json.loads((other / MARKER).read_text())
     (other / MARKER).write_text(json.dumps(marker | {"run": "another"}))
-    assert_unchanged(copied, "only checkpoints that this run has written, got .*checkpoint-14", max_steps=16)
+
+
+def remove_the_optimizers(folder):
+    for path in folder.glob("checkpoint-*/optimizer.pt"):
+        path.unlink()
+    (folder / f"checkpoint-{STEPS}" / "notes.txt").write_text("mine")
+
+
+def remove_the_checkpoints(folder):
+    for path in all_checkpoints(folder):
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_the_run, "only checkpoints that this run has written, got .*checkpoint-14"),
+        (remove_the_optimizers, r"got .*checkpoint-10, in which optimizer.pt is missing or was changed"),
+        (remove_the_checkpoints, "must contain a checkpoint to extend a finished run, got .*model_name_or_path"),
+    ],
+)
+def test_a_finished_run_with_changed_checkpoints_is_not_extended(change, message, copied):
+    change(copied / "out")
+    assert_unchanged(copied, message, max_steps=16)
     assert run(copied, "out").steps == STEPS  # nothing to train
 
 
-def test_a_checkpoint_without_its_optimizer_is_an_error(copied):
-    newest = copied / "out" / f"checkpoint-{STEPS}"
-    for folder in all_checkpoints(copied / "out"):
-        (folder / "optimizer.pt").unlink()
-    (newest / "notes.txt").write_text("mine")
-    assert_unchanged(copied, r"got .*checkpoint-10, in which optimizer.pt is missing or was changed", max_steps=14)
-    assert run(copied, "out").steps == STEPS  # nothing to train
-
-
-def test_a_finished_run_without_checkpoints_is_not_trained_from_step_0(copied):
-    for folder in all_checkpoints(copied / "out"):
-        shutil.rmtree(folder)
-    assert_unchanged(
-        copied, "must contain a checkpoint to extend a finished run, got .*model_name_or_path", max_steps=14
-    )
-
-
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json"])
-def test_a_model_without_a_manifest_is_an_error(name, tmp_path, monkeypatch):
-    write_corpus(tmp_path)
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json", "checkpoint-500/optimizer.pt"])
+def test_a_model_or_a_checkpoint_of_another_program_is_an_error(name, corpus, monkeypatch):
     monkeypatch.setattr(run_module, "set_seed", None)  # raises before anything is read
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / name).write_bytes(b"mine")
-    assert_unchanged(tmp_path, f"output_dir must be new or contain an earlier attempt .*{name}, which the run has not")
+    path = corpus / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    first = name.partition("/")[0]
+    assert_unchanged(corpus, f"output_dir must be new or contain an earlier attempt .*{first}, which the run has not")
 
 
 def test_a_model_that_was_changed_after_the_run_is_an_error(copied):
@@ -94,14 +92,13 @@ def test_a_model_that_was_changed_after_the_run_is_an_error(copied):
     assert_unchanged(copied, "with model.safetensors, which the run has not written", max_steps=14)
 
 
-def test_a_model_beside_a_run_that_has_not_begun_is_an_error(tmp_path, monkeypatch):
-    write_corpus(tmp_path)
+def test_a_model_beside_a_run_that_has_not_begun_is_an_error(corpus, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "build_model", None)
         with pytest.raises(TypeError):
-            run(tmp_path, "out")
-    (tmp_path / "out" / "model.safetensors").write_bytes(b"mine")
-    assert_unchanged(tmp_path, "with model.safetensors, which the run has not written")
+            run(corpus, "out")
+    (corpus / "out" / "model.safetensors").write_bytes(b"mine")
+    assert_unchanged(corpus, "with model.safetensors, which the run has not written")
 
 
 @pytest.mark.parametrize("work", [mark_complete, remove_checkpoint])

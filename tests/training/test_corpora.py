@@ -1,28 +1,24 @@
 """Training on every kind of corpus: files, datasets and streams."""
 
 import pytest
-import torch
 from datasets import Dataset
-from safetensors.torch import load_file
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.training import DataArguments
-from tests.helpers.training import run, write_corpora, write_corpus
+from tests.helpers.training import UNSCORED, assert_equal_weights, run, write_corpora
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_training_on_a_dataset_of_datasets(streaming, tmp_path):
-    write_corpus(tmp_path)
-    folder = tmp_path / "data"
+def test_training_on_a_dataset_of_datasets(streaming, corpus):
+    folder = corpus / "data"
     folder.mkdir()
     for split in ("train", "test"):
-        sides = [(tmp_path / f"{split}.{side}").read_text().splitlines() for side in "ab"]
+        sides = [(corpus / f"{split}.{side}").read_text().splitlines() for side in "ab"]
         rows = [{"translation": {"en": source, "es": target}} for source, target in zip(*sides, strict=True)]
         Dataset.from_list(rows).to_parquet(folder / f"{split}.parquet")
     given = {"dataset_name": str(folder), "test_split": "test", "source_key": "en", "target_key": "es"}
-    files = dict.fromkeys(("source_file", "target_file", "test_source_file", "test_target_file"))
-    given |= {"source_lang": "en", "target_lang": "es", "max_steps": 2}
-    result = run(tmp_path, "tagged", **files, **given, streaming=streaming)
+    given |= {"source_file": None, "target_file": None, "source_lang": "en", "target_lang": "es", "max_steps": 2}
+    result = run(corpus, "tagged", **UNSCORED, **given, streaming=streaming)
     assert (result.pairs, set(result.scores)) == (120, {"test en-es"})
     assert "| en→es | 120 | 1 |" in (result.folder / "README.md").read_text()
 
@@ -54,26 +50,23 @@ def test_dataset_folder_is_read_again_when_its_files_change(configs, streaming, 
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_segmentations_fit_the_learned_positions_with_a_tokenizer_of_another_model(streaming, tmp_path):
+def test_segmentations_fit_the_learned_positions_with_a_tokenizer_of_another_model(streaming, corpus):
     """Its limit of 1024 tokens is that of its model."""
-    write_corpus(tmp_path)
-    files = [tmp_path / f"train.{side}" for side in "ab"]
+    files = [corpus / f"train.{side}" for side in "ab"]
     tokenizer = RandomTransformerTokenizer.train_from_files(files, vocab_size=340, model_max_length=1024)
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    tokenizer.save_pretrained(corpus / "tokenizer")
     lengths = [len(tokenizer(line)["input_ids"]) for path in files for line in path.read_text().splitlines()]
     assert max(lengths) < 7  # six letters and the end token
     shape = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,position_embedding=learned"
     options = {
-        "tokenizer": str(tmp_path / "tokenizer"),
+        "tokenizer": str(corpus / "tokenizer"),
         "vocab_size": None,
         "config_overrides": f"{shape},max_position_embeddings={max(lengths)}",
         "bpe_dropout": 0.9,
         "streaming": streaming,
         "max_steps": 3,
-        "test_source_file": None,
-        "test_target_file": None,
     }
-    assert run(tmp_path, "out", **options).steps == 3
+    assert run(corpus, "out", **options, **UNSCORED).steps == 3
 
 
 def test_unknown_dataset_raises_value_error(tmp_path):
@@ -84,18 +77,14 @@ def test_unknown_dataset_raises_value_error(tmp_path):
 def test_several_corpora_without_weights_equal_one_corpus_of_them(trained, tmp_path):
     files = write_corpora(tmp_path)
     several = run(tmp_path, "several", **files)
-    weights = [load_file(result.folder / "model.safetensors") for result in (trained[1], several)]
-    for name, weight in weights[0].items():
-        assert torch.equal(weights[1][name], weight), name
+    assert_equal_weights(several.folder, trained[1].folder)
     assert [report.lines for report in several.reports] == [90, 30, 12]
     assert all("large.a" in text for text in (str(several.reports[0]), (several.folder / "README.md").read_text()))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_temperature_sets_the_weights_by_size(streaming, tmp_path):
-    files = write_corpora(tmp_path)
-    options = {"train_temperature": 2.0, "streaming": streaming, "max_steps": 2}
-    result = run(tmp_path, "out", **files, **options)
+    result = run(tmp_path, "out", **write_corpora(tmp_path), train_temperature=2.0, streaming=streaming, max_steps=2)
     assert result.pairs == 120
     card = (result.folder / "README.md").read_text()
     assert "small.b` |  | 30 | 1.73 |" in card
@@ -118,18 +107,3 @@ def test_an_invalid_corpus_is_named_before_training(source, target, message, str
     with pytest.raises(ValueError, match=message):
         run(tmp_path, "out", **files, streaming=streaming, train_temperature=5.0)
     assert not (tmp_path / "out" / "tokenizer.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train_weights": [1.0]}, r"train_weights must be 2 positive numbers, one per training corpus, got \[1.0\]\."),
-        ({"train_temperature": 0.0}, r"train_temperature must be a positive number .*, got 0.0\."),
-        ({"train_weights": [1.0, 2.0], "train_temperature": 5.0}, r"without train_weights, got 5.0"),
-        ({"target_file": ["train.b"]}, r"must have the same number of files, got 2 and 1\."),
-    ],
-)
-def test_invalid_weights_raise_error(options, message, tmp_path):
-    files = write_corpora(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        DataArguments(**{**files, **options})

@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 from transformers import Trainer, TrainerCallback
 
 from modeling_random_transformer.training.checkpoints import all_checkpoints
-from modeling_random_transformer.training.ema import EMA, load_ema
+from modeling_random_transformer.training.ema import EMA, read_averages
 from tests.helpers.trainer_worker import new_trainer, pairs
-from tests.helpers.training import run, write_corpus
+from tests.helpers.training import UNSCORED, run, validation
 
 
 class WeightRecorder(TrainerCallback):
@@ -25,11 +25,8 @@ class WeightRecorder(TrainerCallback):
     on_step_end = on_train_begin
 
 
-def same(left, right, **tolerance):
-    tolerance = tolerance or {"rtol": 0, "atol": 0}
-    assert left.keys() == right.keys()
-    for name, weight in left.items():
-        torch.testing.assert_close(weight.to(right[name].dtype), right[name], **tolerance)
+def same(left, right, rtol=0.0, atol=0.0):
+    torch.testing.assert_close(left, right, rtol=rtol, atol=atol, check_dtype=False)
 
 
 def parameters(model):
@@ -49,7 +46,7 @@ def test_the_average_has_the_decays_of_the_definition(tmp_path):
     checkpoint = all_checkpoints(tmp_path)[-1]
     same(load_file(checkpoint / EMA), parameters(trainer.model))
     saved = load_file(checkpoint / "model.safetensors")  # the weights to resume from
-    same({name: saved[name] for name in saved}, {name: recorder.weights[-1][name] for name in saved})
+    same(saved, {name: recorder.weights[-1][name] for name in saved})
 
 
 def test_the_average_is_evaluated_during_training(tmp_path):
@@ -61,7 +58,7 @@ def test_the_average_is_evaluated_during_training(tmp_path):
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     for checkpoint, loss in zip(all_checkpoints(tmp_path), losses, strict=True):
         other = new_trainer(tmp_path / "other", eval_dataset=rows, predict_with_generate=False)
-        load_ema(other.model, checkpoint)
+        other.model.load_state_dict(read_averages(other.model, checkpoint), strict=False)
         assert other.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
     # Training continues with the weights.
     alone = new_trainer(tmp_path / "alone", ema_decay=0.9, **options | {"eval_strategy": "no"})
@@ -69,15 +66,12 @@ def test_the_average_is_evaluated_during_training(tmp_path):
     same(parameters(alone.model), parameters(trainer.model))
 
 
-def test_a_run_saves_the_average_of_the_best_checkpoint(tmp_path, monkeypatch):
-    write_corpus(tmp_path)
-    options = {
+def test_a_run_saves_the_average_of_the_best_checkpoint(corpus, monkeypatch):
+    options = UNSCORED | validation(corpus) | {
         "ema_decay": 0.9, "average_last": 1, "max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "num_beams": 1,
         "load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True,
-        "test_source_file": None, "test_target_file": None,
-        "validation_source_file": str(tmp_path / "test.a"), "validation_target_file": str(tmp_path / "test.b"),
     }  # fmt: skip
-    folder = run(tmp_path, "out", **options).folder
+    folder = run(corpus, "out", **options).folder
     state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["best_global_step"] == 2
     averages, final = load_file(folder / "checkpoint-2" / EMA), load_file(folder / "model.safetensors")
@@ -85,7 +79,7 @@ def test_a_run_saves_the_average_of_the_best_checkpoint(tmp_path, monkeypatch):
     # If the run is stopped before it saves the model, it takes the averages from the checkpoint.
     (folder / "model.safetensors").unlink()
     monkeypatch.setattr(Trainer, "train", None)
-    run(tmp_path, "out", **options)
+    run(corpus, "out", **options)
     same(load_file(folder / "model.safetensors"), final)
 
 
@@ -93,4 +87,4 @@ def test_the_average_of_another_model_raises_value_error(tmp_path):
     trainer = new_trainer(tmp_path, max_steps=1, save_steps=1, ema_decay=0.9)
     trainer.train()
     with pytest.raises(ValueError, match="must have the names and shapes of the model's weights"):
-        load_ema(torch.nn.Linear(2, 2), all_checkpoints(tmp_path)[-1])
+        read_averages(torch.nn.Linear(2, 2), all_checkpoints(tmp_path)[-1])

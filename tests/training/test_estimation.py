@@ -6,7 +6,7 @@ import transformers
 from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.training import estimation
 from modeling_random_transformer.training.estimation import GIB, DryRun
-from tests.helpers.training import arguments, write_corpus
+from tests.helpers.training import flags
 
 
 def estimate(**values) -> DryRun:
@@ -21,29 +21,23 @@ def test_units_of_the_estimate():
     assert [estimate().accumulation(devices) for devices in (1, 3, 16)] == [(8, 6250), (3, 5555), (1, 3125)]
 
 
-def flags(folder, **options):
-    return [f"--{name}={value}" for name, value in arguments(folder, "out", **options).items()]
-
-
-def test_the_command_prints_the_estimate_and_saves_nothing(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 2)
     transformers.logging.set_verbosity_warning()  # commands of other tests raise the level, which hides the progress
-    write_corpus(tmp_path)
-    assert command.main([*flags(tmp_path, max_steps=5000, vocab_size=3000), "--dry_run"]) == 0
+    assert command.main([*flags(corpus, max_steps=5000, vocab_size=3000), "--dry_run"]) == 0
     output, progress = capsys.readouterr()
     assert output.startswith("measured ")
     assert "5/5" in progress
     assert "tokens/s" in output
     assert "5,000 steps" in output
     assert "3.3e+18 for base" in output
-    assert not (tmp_path / "out").exists()
+    assert not (corpus / "out").exists()
 
 
 @pytest.mark.parametrize("options", [{}, {"train_weights": 2.5}], ids=str)
-def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, tmp_path, monkeypatch):
+def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, corpus, monkeypatch):
     monkeypatch.setattr(estimation, "STEPS", 2)
-    write_corpus(tmp_path)
-    given = flags(tmp_path, vocab_size=3000, gradient_accumulation_steps=3, **options)
+    given = flags(corpus, vocab_size=3000, gradient_accumulation_steps=3, **options)
     result = estimation.dry_run(*command.parse_arguments(given)[:3])
     assert result.parameters > 3000 * 16
     assert result.batch_tokens == 600
@@ -53,19 +47,13 @@ def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options,
     assert result.hours > 0
 
 
-def test_arguments_that_are_invalid_for_the_run(tmp_path, capsys):
-    write_corpus(tmp_path)
-    for options in ({"max_steps": -1}, {"eval_strategy": "steps"}):
-        assert command.main([*flags(tmp_path, **options), "--dry_run"]) == 2
-    first, second = capsys.readouterr().err.splitlines()
+def test_invalid_arguments_and_lines(corpus, monkeypatch, capsys):
+    monkeypatch.setattr(estimation, "STEPS", 1)
+    (corpus / "train.a").write_text("\n" + "ab\n" * 119)
+    for options in ({"max_steps": -1}, {"eval_strategy": "steps"}, {}):
+        assert command.main([*flags(corpus, **options), "--dry_run"]) == 2
+    first, second, third = (line for line in capsys.readouterr().err.splitlines() if "error: " in line)
     assert "max_steps must be a positive integer for a dry run, got -1." in first
     assert "eval_strategy must be 'no' without a validation set, got 'steps'." in second
-
-
-def test_invalid_lines_raise_or_are_skipped(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(estimation, "STEPS", 1)
-    write_corpus(tmp_path)
-    (tmp_path / "train.a").write_text("\n" + "ab\n" * 119)
-    assert command.main([*flags(tmp_path), "--dry_run"]) == 2
-    assert "with an empty source or target (line 1)" in capsys.readouterr().err
-    assert command.main([*flags(tmp_path), "--dry_run", "--on_invalid=skip"]) == 0
+    assert "with an empty source or target (line 1)" in third
+    assert command.main([*flags(corpus), "--dry_run", "--on_invalid=skip"]) == 0

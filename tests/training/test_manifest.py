@@ -4,30 +4,26 @@ import json
 import shlex
 import shutil
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
-import torch
 import transformers
 from packaging import version
-from safetensors.torch import load_file
 from transformers import AutoTokenizer, Trainer
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
-from modeling_random_transformer.training import preparation as preparation_module
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import FREE, LOCK, MANIFEST, OTHER_FORM, RECORDED
-from modeling_random_transformer.training.model_init import check_arguments
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from modeling_random_transformer.utils.distributed import exclusive
 from tests.helpers.interruption import StoppedError, stop
-from tests.helpers.training import STEPS, run, write_corpus
+from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation
 
 SAVE_MODEL = TranslationTrainer.save_model
 SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16"
-VALIDATION = ("validation_source_file", "test.a"), ("validation_target_file", "test.b")
 
 
 def weights(folder):
@@ -58,7 +54,7 @@ def test_only_missing_sets_are_scored(copied, monkeypatch):
     before = weights(copied / "out")
     monkeypatch.setattr(Trainer, "train", stop)
     first = run(copied, "out").scores["test"]
-    scores = run(copied, "out", **{name: str(copied / file) for name, file in VALIDATION}).scores
+    scores = run(copied, "out", **validation(copied)).scores
     assert scores == {"test": first, "validation": first}  # both sets are of the same file
     assert weights(copied / "out") == before
 
@@ -82,13 +78,12 @@ def test_a_run_stopped_after_its_last_step_saves_the_same_weights(copied, monkey
     assert (copied / "out" / "README.md").is_file()
 
 
-def test_early_stopping_is_resumed_and_keeps_the_best_checkpoint(tmp_path, monkeypatch):
+def test_early_stopping_is_resumed_and_keeps_the_best_checkpoint(corpus, monkeypatch):
     """Also between two evaluations without improvement, and after the last step."""
-    write_corpus(tmp_path)
-    options = {name: str(tmp_path / file) for name, file in VALIDATION} | {
+    options = UNSCORED | validation(corpus) | {
         "eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "metric_for_best_model": "loss", "num_beams": 1,
         "early_stopping_patience": 2, "learning_rate": 1e-12, "load_best_model_at_end": True, "max_steps": 60,
-        "save_total_limit": 9, "test_source_file": None, "test_target_file": None,
+        "save_total_limit": 9,
     }  # fmt: skip
     step = TranslationTrainer.training_step
 
@@ -99,16 +94,14 @@ def test_early_stopping_is_resumed_and_keeps_the_best_checkpoint(tmp_path, monke
         with monkeypatch.context() as patch:
             patch.setattr(TranslationTrainer, name, place)
             with pytest.raises(StoppedError):
-                run(tmp_path, "out", **options)
+                run(corpus, "out", **options)
     monkeypatch.setattr(Trainer, "train", stop)
-    result = run(tmp_path, "out", **options)
+    result = run(corpus, "out", **options)
     assert (result.steps, set(result.scores)) == (3, {"validation"})
-    state = json.loads((tmp_path / "out" / "checkpoint-3" / "trainer_state.json").read_text())
+    state = json.loads((corpus / "out" / "checkpoint-3" / "trainer_state.json").read_text())
     losses = {entry["step"]: entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry}
     assert losses[state["best_global_step"]] == min(losses.values())
-    best = load_file(state["best_model_checkpoint"] + "/model.safetensors")
-    for name, weight in load_file(tmp_path / "out" / "model.safetensors").items():
-        assert torch.equal(best[name], weight), name
+    assert_equal_weights(result.folder, Path(state["best_model_checkpoint"]))
 
 
 @pytest.mark.parametrize(
@@ -142,15 +135,14 @@ def test_more_steps_extend_a_run_and_are_recorded(copied):
     assert "| `world_size` | 1 |" in card
 
 
-def test_arguments_may_change_after_a_failed_start(tmp_path, monkeypatch):
+def test_arguments_may_change_after_a_failed_start(corpus, monkeypatch):
     """Nothing was trained: the tokenizer of the failed start is replaced."""
-    write_corpus(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "build_model", stop)
         with pytest.raises(StoppedError):
-            run(tmp_path, "out")
-    assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == 280
-    result = run(tmp_path, "out", vocab_size=270, max_steps=2)
+            run(corpus, "out")
+    assert len(AutoTokenizer.from_pretrained(corpus / "out")) == 280
+    result = run(corpus, "out", vocab_size=270, max_steps=2)
     assert len(AutoTokenizer.from_pretrained(result.folder)) == 270
 
 
@@ -170,9 +162,7 @@ def test_resume_from_checkpoint_of_another_run(finished, copied):
     result = run(copied, "new", resume_from_checkpoint=start)
     assert result.steps == STEPS
     assert [path.name for path in all_checkpoints(copied / "new")] == ["checkpoint-12"]
-    last = load_file(finished / "out" / "checkpoint-12" / "model.safetensors")
-    for name, weight in load_file(copied / "new" / "model.safetensors").items():
-        assert torch.equal(last[name], weight), name
+    assert_equal_weights(copied / "new", finished / "out" / "checkpoint-12")
     with pytest.raises(ValueError, match=r"must be of the same architecture, got .* with dropout: was .*, now 0\.5"):
         run(copied, "other", resume_from_checkpoint=start, config_overrides=f"{SIZES},dropout=0.5")
 
@@ -184,43 +174,25 @@ def test_an_invalid_resume_from_checkpoint_raises(checkpoint, finished):
         run(finished, "out", resume_from_checkpoint=str(finished / checkpoint))
 
 
-def test_a_deepspeed_checkpoint_is_accepted(tmp_path):
-    """DeepSpeed writes a folder with optimizer and scheduler, and its name into the file `latest`."""
-    for name in ("trainer_state.json", "latest"):
-        (tmp_path / name).write_text("{}")
-    start = {"output_dir": str(tmp_path / "new"), "resume_from_checkpoint": str(tmp_path), "use_cpu": True}
-    check_arguments(ModelArguments(), TranslationTrainingArguments(**start))
-
-
 def test_a_folder_in_use_raises(finished):
     message = r"output_dir must not be in use, got .* with another run in progress"
     with exclusive(finished / "out" / LOCK, "free"), pytest.raises(ValueError, match=message):
         run(finished, "out")
 
 
-def test_an_output_folder_of_one_node_raises(tmp_path, monkeypatch):
+def test_an_output_folder_of_one_node_raises(corpus, monkeypatch):
     """The first process has written the manifest into a folder of its node."""
-    write_corpus(tmp_path)
     monkeypatch.setattr(run_module, "open_job", lambda run: run.job)
     monkeypatch.setattr(run_module, "MANIFEST", "missing.json")
     with pytest.raises(ValueError, match=r"output_dir must be on a file system that all nodes share, got"):
-        run(tmp_path, "out")
+        run(corpus, "out")
 
 
-def test_positions_for_scored_sets_are_checked_before_training(tmp_path, monkeypatch):
-    write_corpus(tmp_path)
-    (tmp_path / "test.a").write_text("abcdefgh " * 20 + "\n" + "ab\n" * 11)
+def test_positions_for_scored_sets_are_checked_before_training(corpus, monkeypatch):
+    (corpus / "test.a").write_text("abcdefgh " * 20 + "\n" + "ab\n" * 11)
     monkeypatch.setattr(Trainer, "train", stop)
     with pytest.raises(ValueError, match=r"max_position_embeddings must be at least \d+, .* the test set, got 16"):
-        run(tmp_path, "out", config_overrides=f"{SIZES},position_embedding=learned")
-
-
-def test_an_invalid_architecture_raises_before_the_corpus_is_read(tmp_path, monkeypatch):
-    write_corpus(tmp_path)
-    monkeypatch.setattr(preparation_module, "load_pairs", stop)
-    with pytest.raises(ValueError, match="num_heads"):
-        run(tmp_path, "out", config_overrides="num_heads=0")
-    assert not (tmp_path / "out").exists()
+        run(corpus, "out", config_overrides=f"{SIZES},position_embedding=learned")
 
 
 def test_the_command_in_the_model_card_repeats_the_run(finished, copied, monkeypatch):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, kl_div
 
-from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments, r_drop
-from modeling_random_transformer.training.model_init import check_arguments
+from modeling_random_transformer.training import r_drop
 from modeling_random_transformer.training.r_drop import RDropLoss
 from tests.helpers.trainer_worker import new_trainer
 
@@ -68,11 +67,3 @@ def test_training_has_two_passes(tmp_path, monkeypatch):
     trainer.train()
     assert shapes
     assert all(rows == 2 * pairs for rows, pairs in shapes)
-
-
-def test_a_model_without_dropout_is_an_error_before_the_corpus_is_read(tmp_path):
-    model = ModelArguments(preset="tiny", config_overrides="dropout=0.0")
-    options = {"output_dir": str(tmp_path / "run"), "r_drop_alpha": 5.0}
-    with pytest.raises(ValueError, match=r"r_drop_alpha must be 0 for a model without dropout, got 5\.0\."):
-        check_arguments(model, TranslationTrainingArguments(**options))
-    check_arguments(model, TranslationTrainingArguments(**options, word_dropout=0.1))

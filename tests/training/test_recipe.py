@@ -5,8 +5,7 @@ import torch
 from torch.nn import Parameter
 from transformers import get_scheduler
 
-from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments, paper_peak_rate
-from modeling_random_transformer.training.model_init import check_arguments
+from modeling_random_transformer.training import TranslationTrainingArguments, paper_peak_rate
 
 
 def recipe(tmp_path, **options):
@@ -60,14 +59,6 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
 def test_invalid_arguments_raise(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         recipe(tmp_path, **options)
-
-
-def test_sizes_that_tensor_parallelism_cannot_divide_raise_before_the_corpus_is_read(tmp_path):
-    args = recipe(tmp_path)
-    args.tp_size = 2  # in one process
-    for name in ("num_heads", "d_ff"):
-        with pytest.raises(ValueError, match=f"{name} must be a multiple of tp_size=2, got 3"):
-            check_arguments(ModelArguments(config_overrides=f"{name}=3,d_k=4"), args)
 
 
 @pytest.mark.parametrize(("warmup_steps", "steps"), [(0.04, 40), (40, 40), (0, 1)])

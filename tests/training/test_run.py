@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, step_of
 from modeling_random_transformer.training.manifest import MANIFEST
-from tests.helpers.training import STEPS, run, write_corpora, write_corpus
+from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, write_corpora
 
 
 def test_a_run_writes_a_scored_model(trained):
@@ -49,8 +49,7 @@ def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
     assert [path.name for path in all_checkpoints(copied / "out")] == ["checkpoint-2", "checkpoint-4"]
 
 
-def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
-    write_corpus(tmp_path)
+def test_a_full_disk_keeps_the_previous_checkpoint(corpus, monkeypatch):
     save, calls = torch.save, []
 
     def full_at_the_second(*args, **kwargs):
@@ -61,8 +60,8 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch, "save", full_at_the_second)
     with pytest.raises(OSError, match=r"could not be saved, .* is .*checkpoint-2 \(.*No space left"):
-        run(tmp_path, "out")
-    assert [path.name for path in all_checkpoints(tmp_path / "out")] == ["checkpoint-2"]
+        run(corpus, "out")
+    assert [path.name for path in all_checkpoints(corpus / "out")] == ["checkpoint-2"]
 
 
 REGULARIZATIONS = {
@@ -78,16 +77,15 @@ def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(regulariz
     """An epoch has nine batches: step 4 is within the first one, step 12 within the second one."""
     warnings = []
     monkeypatch.setattr(transformers.trainer.logger, "warning", lambda message, *_: warnings.append(message))
-    options = {"average_last": 1, "save_total_limit": 9, "test_source_file": None, "test_target_file": None}
+    options = {"average_last": 1, "save_total_limit": 9, **UNSCORED}
     options |= write_corpora(tmp_path) | REGULARIZATIONS[regularization]
-    run(tmp_path, "whole", **options)
-    whole = load_file(tmp_path / "whole" / "model.safetensors")
-    for path in all_checkpoints(tmp_path / "whole"):
+    whole = run(tmp_path, "whole", **options).folder
+    part = shutil.copytree(whole, tmp_path / "part")
+    for path in all_checkpoints(part):
         if step_of(path) > 4:
             shutil.rmtree(path)
-    (tmp_path / "whole" / "model.safetensors").unlink()  # saved after the last step
-    result = run(tmp_path, "whole", **options)
+    (part / "model.safetensors").unlink()  # saved after the last step
+    result = run(tmp_path, "part", **options)
     assert (result.steps, result.pairs) == (STEPS, 120)
-    for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():
-        assert torch.equal(whole[name], weight), name
+    assert_equal_weights(part, whole)
     assert not [message for message in warnings if "missing keys" in message]  # such as those of tied weights

@@ -3,19 +3,7 @@
 import pytest
 
 from modeling_random_transformer.commands import train as command
-from tests.helpers.training import arguments, write_corpus
-
-
-def flags(folder, **options):
-    given = arguments(folder, "out", **options)
-    return [f"--{name}={value}" for name, value in given.items()]
-
-
-def status_of(argv):
-    try:
-        return command.main(argv)
-    except SystemExit as end:
-        return end.code
+from tests.helpers.training import flags
 
 
 @pytest.mark.parametrize(
@@ -29,27 +17,27 @@ def status_of(argv):
         ("max_stepps: 4", "arguments must be among those of --help, got --max_stepps=4"),
     ],
 )
-def test_an_invalid_recipe_is_reported_in_one_line(text, message, tmp_path, capsys):
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(text)
-    given = [flag for flag in flags(tmp_path) if not flag.startswith("--max_steps")]
-    assert status_of([str(tmp_path / "recipe.yaml"), *given]) == 2
+def test_an_invalid_recipe_is_reported_in_one_line(text, message, corpus, capsys):
+    recipe = corpus / "recipe.yaml"
+    recipe.write_text(text)
+    try:
+        status = command.main([str(recipe), *flags(corpus, max_steps=None)])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("random-transformer train: error: ")
     assert message in line
 
 
-def test_recipe_values_are_parsed_like_flags(tmp_path):
-    write_corpus(tmp_path)
-    recipe = tmp_path / "recipe.yaml"
+def test_recipe_values_are_parsed_like_flags(corpus):
+    recipe = corpus / "recipe.yaml"
     recipe.write_text(
         "learning_rate: 1e-3\nbf16: false\npredict_with_generate: no\nwarmup_steps: 10\nreport_to: [tensorboard]\n"
         "lr_scheduler_type: cosine\nnum_beams: 3\nlr_scheduler_kwargs: {num_cycles: 0.5}\nvocab_size: null\n"
     )
-    files = [f"--{side}_file={tmp_path / f'train.{name}'}" for side, name in (("source", "a"), ("target", "b"))]
-    _, model, args, _ = command.parse_arguments(
-        [str(recipe), *files, "--output_dir", str(tmp_path), "--use_cpu", "--num_beams", "2"]
-    )
+    in_recipe = dict.fromkeys(("learning_rate", "warmup_steps", "vocab_size"))
+    _, model, args, _ = command.parse_arguments([str(recipe), *flags(corpus, **in_recipe, num_beams=2)])
     assert args.num_beams == 2  # a flag overrides the recipe
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)

@@ -1,7 +1,4 @@
-"""Batches of the trainer: order and loss of evaluation, non-finite losses, no synchronization with the device."""
-
-import json
-from pathlib import Path
+"""The trainer's batches, losses and precision: order and loss of evaluation, non-finite losses, mixed precision."""
 
 import numpy as np
 import pytest
@@ -11,11 +8,7 @@ from datasets import Dataset
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
 from modeling_random_transformer.inference import longest_target
 from modeling_random_transformer.training import TranslationTrainer
-from tests.helpers import trainer_worker
-from tests.helpers.processes import run_on_two_processes
 from tests.helpers.trainer_worker import new_trainer, pairs
-
-WORKER = Path(trainer_worker.__file__)
 
 
 def test_predictions_are_in_the_order_of_the_data_set(tmp_path):
@@ -44,27 +37,24 @@ def test_the_evaluation_loss_does_not_depend_on_the_batch_size(tmp_path):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp2", marks=pytest.mark.long)])
-def test_two_processes_evaluate_every_pair_once(tmp_path, kind):
-    expected = {}
-    for size in (1, 13):
-        trainer = new_trainer(tmp_path, eval_dataset=pairs(size), per_device_eval_batch_size=4)
-        output = trainer.predict(trainer.eval_dataset)
-        expected[str(size)] = {"loss": output.metrics["test_loss"], "rows": unpadded(output.predictions.tolist())}
-    done = run_on_two_processes(WORKER, str(tmp_path), kind)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads((tmp_path / "found.json").read_text())
-    for size, values in expected.items():
-        assert found[size]["loss"] == pytest.approx(values["loss"], rel=1e-5)
-        assert unpadded(found[size]["rows"]) == values["rows"]
-
-
-def unpadded(rows):
-    return [[token for token in row if token > 0] for row in rows]
+def test_evaluation_in_mixed_precision_decodes_with_the_fast_path(tmp_path):
+    trainer = new_trainer(tmp_path, eval_dataset=pairs(4), bf16=True)
+    forward = trainer.model.forward
+    trainer.predict(trainer.eval_dataset)
+    assert trainer.model.forward == forward
+    assert trainer.model.eval().fallback_reason() is None
 
 
 # Training
+
+
+def test_the_loss_gets_logits_in_half_precision(tmp_path):
+    trainer = new_trainer(tmp_path, bf16=True, max_steps=1)
+    seen = []
+    trainer.model.register_forward_hook(lambda _model, _inputs, outputs: seen.append(outputs["logits"].dtype))
+    trainer.train()
+    assert seen == [torch.bfloat16]
+    assert {parameter.dtype for parameter in trainer.model.parameters()} == {torch.float32}
 
 
 class NanLossTrainer(TranslationTrainer):
