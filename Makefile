@@ -21,7 +21,7 @@ GENERIC := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 FBGEMM_ENABLE_IN
 	CT2_FORCE_CPU_ISA=GENERIC
 # int8, bfloat16, attention, dropout, losses and exports. ONNX Runtime has no such setting.
 KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py tests/test_torchao.py tests/test_rules.py \
-	tests/test_flash_attention.py tests/training/test_loss.py tests/training/test_mixed_precision.py \
+	tests/test_flash_attention.py tests/training/test_loss.py tests/training/test_trainer_batches.py \
 	tests/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from modeling_random_transformer.training import (
     DataArguments,
@@ -91,6 +92,13 @@ def parsed(folder: Path, output: str | Path, **options: Any) -> Arguments:
 def run(folder: Path, output: str | Path, **options: Any) -> RunResult:
     """Train with these arguments of all kinds."""
     return train_translation(*parsed(folder, output, **options))
+
+
+def loss_and_gradient(loss: Any, logits: Tensor, *arguments: Any, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The loss, and `scale` times its gradient; the logits are the output of an operation, like those of a model."""
+    leaf = logits.clone().requires_grad_()
+    value = loss({"logits": leaf * 1}, *arguments)
+    return value.detach(), torch.autograd.grad(scale * value, leaf)[0]
 
 
 def assert_equal_weights(folder: Path, expected: Path, file: str = "model.safetensors") -> None:
