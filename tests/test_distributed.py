@@ -34,17 +34,13 @@ def test_two_processes_equal_one(tmp_path):
     assert "match nothing" not in done.stderr, "a plan contains modules that the model does not have"
 
 
-def test_tensor_parallel_plan_covers_every_weight_that_can_be_split():
+def test_the_tensor_parallel_plan_covers_every_weight_that_can_be_split_and_there_is_no_pipeline_plan():
     model = tiny_model()
     planned = {name.replace("*", "0") for name in model.tp_plan}
     for name, _ in model.named_parameters():
         module = name.rpartition(".")[0].replace(".1.", ".0.").replace(".2.", ".0.")
         assert module in planned or "layer_norm" in name, name
     assert {"model.encoder.layers.*", "model.decoder.layers.*"} <= set(model.fsdp_plan)
-
-
-def test_there_is_no_pipeline_plan():
-    """transformers splits one list `layers` into pipeline stages; an encoder-decoder has two lists."""
-    model = tiny_model()
+    # transformers splits one list `layers` into pipeline stages; an encoder-decoder has two lists.
     assert not model.supports_pp_plan
     assert not hasattr(model.model, "layers")

@@ -1,4 +1,4 @@
-"""One process of several runs on several devices, plain, regularized and with LoRA; the first one writes the losses."""
+"""One process of several runs on several devices, plain, regularized and with LoRA; the first one writes the scores."""
 
 import json
 import os
@@ -92,15 +92,9 @@ def runs_with_dropout(kind: str) -> list[str]:
 
 
 def main(folder: Path, kind: str) -> None:
-    losses, steps, interruptions, random_states = [], [], [], []
+    interruptions, random_states = [], []  # steps, and the random numbers of each step
 
     class RecordingTrainer(TranslationTrainer):
-        def log(self, logs: dict, *args: object, **kwargs: object) -> None:
-            if "loss" in logs and self.is_world_process_zero():
-                losses.append(logs["loss"])
-                steps.append(self.state.global_step)
-            super().log(logs, *args, **kwargs)
-
         def training_step(self, *args: object, **kwargs: object) -> object:
             if self.state.global_step in interruptions:
                 interruptions.remove(self.state.global_step)
@@ -127,22 +121,22 @@ def main(folder: Path, kind: str) -> None:
             saved, interrupted = INTERRUPTED[name]
             options = {**options, "save_steps": saved, "average_last": 1}
             interruptions.append(interrupted)
-        for record in (losses, steps, random_states):
-            record.clear()
+        random_states.clear()
         start = partial(run, folder, name, **KINDS[kind], **OPTIONS | options)
         try:
             result = start()
         except KeyboardInterrupt:
             result = start()
         states = gather_object([random_states])
-        if losses:
-            scores = {name: values["score"] for name, values in result.scores.get("test", {}).items()}
-            found = {"steps": steps, "losses": losses, "scores": scores, "random_states": states}
-            (folder / f"{name}.json").write_text(json.dumps(found))
+        scores = {name: values["score"] for name, values in result.scores.get("test", {}).items()}
+        write(folder / f"{name}.json", {"scores": scores, "random_states": states})
     if kind in ("alone", "ddp", "fsdp2"):
-        found = predictions(folder / "predictions")
-        if PartialState().is_main_process:
-            (folder / f"{kind}_predictions.json").write_text(json.dumps(found))
+        write(folder / f"{kind}_predictions.json", predictions(folder / "predictions"))
+
+
+def write(path: Path, found: object) -> None:
+    if PartialState().is_main_process:
+        path.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
 from modeling_random_transformer.commands import train as command
-from modeling_random_transformer.data import CorpusMixture, CorpusSpec, ParallelText, TokenBudgetStream
-from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.data import CorpusMixture, TokenBudgetStream
+from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
+from modeling_random_transformer.training.manifest import MANIFEST, Run
 from modeling_random_transformer.training.model_init import load_tokenizer
-from tests.helpers.training import UNSCORED, flags, run, write_corpus
+from modeling_random_transformer.training.preparation import prepare_data
+from tests.helpers.training import flags, parsed, run, write_corpus
 
 DIRECTIONS = (("a", "b"), ("a", "c"), ("b", "a"))
 
@@ -26,24 +28,22 @@ def write_directions(folder):
     return options | {f"{side}_lang": [pair[i] for pair in DIRECTIONS] for i, side in enumerate(("source", "target"))}
 
 
-def test_a_run_in_several_directions(tmp_path, monkeypatch, capsys):
-    forced = []
-    options = TranslationTrainer._generation_options
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """The folder of a corpus in several directions, the arguments of a run, and its result."""
+    folder = tmp_path_factory.mktemp("directions")
+    options = write_directions(folder) | {"num_beams": 1, "max_steps": 2, "average_last": 1}
+    options |= {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "bleu"}
+    return folder, options, run(folder, "out", **options)
 
-    def recorded(self, inputs):
-        forced.append((options(self, inputs)["forced_bos_token_id"], inputs["labels"][:, 0].unique().tolist()))
-        return options(self, inputs)
 
-    monkeypatch.setattr(TranslationTrainer, "_generation_options", recorded)
-    data = write_directions(tmp_path) | {"num_beams": 1, "max_steps": 2, "average_last": 1}
-    result = run(tmp_path, "out", **data, eval_strategy="steps", eval_steps=2, metric_for_best_model="bleu")
+def test_a_run_in_several_directions(several, monkeypatch, capsys):
+    folder, options, result = several
     directions = ("a-b", "a-c", "b-a")
     sets = {f"{split} {name}" for split in ("validation", "test") for name in (*directions, "mean")}
     assert set(result.scores) == sets
     tokenizer = AutoTokenizer.from_pretrained(result.folder)
     assert (tokenizer.languages, tokenizer.src_lang, tokenizer.tgt_lang) == (["a", "b", "c"], None, None)
-    assert {tag for tag, _ in forced} == {tokenizer.get_lang_id(code) for code in "abc"}
-    assert all([tag] == labels for tag, labels in forced)
     card = (result.folder / "README.md").read_text()
     assert "train.c` | a→c | 120 | 1 |" in card
     assert "translate --model out --source_lang CODE --target_lang CODE" in card
@@ -60,35 +60,35 @@ def test_a_run_in_several_directions(tmp_path, monkeypatch, capsys):
     assert result.scores["test mean"]["chrf"]["score"] == pytest.approx(mean)
     assert AutoModelForSeq2SeqLM.from_pretrained(result.folder).generation_config.forced_bos_token_id is None
     monkeypatch.setattr(Trainer, "train", None)  # not to be called
-    assert run(tmp_path, "out", **data).scores == result.scores
-    assert command.main(flags(tmp_path, **data)) == 0
+    assert run(folder, "out", **options).scores == result.scores
+    assert command.main(flags(folder, **options)) == 0
     lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
     assert all(["test", name, "bleu"] in lines for name in (*directions, "mean"))
     with pytest.raises(ValueError, match=r"training set was .* a-c"):
-        run(tmp_path, "out", **data | {"target_lang": ["b", "b", "a"]})
+        run(folder, "out", **options | {"target_lang": ["b", "b", "a"]})
 
 
-def test_tags_are_on_both_sides_of_each_row(tmp_path, monkeypatch):
-    trainers = []
-    monkeypatch.setattr(TranslationTrainer, "train", lambda self, **_: trainers.append(self) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(tmp_path, "out", **write_directions(tmp_path), num_beams=1)
-    rows = list(trainers[0].train_dataset)
-    with pytest.raises(ValueError, match="eval_dataset must have one target language per set, got a batch of 3"):
-        trainers[0].evaluate(trainers[0].train_dataset)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
+    folder, options, result = several
+    data, model_args, args = parsed(folder, "out", **options)
+    names = ["train", *(f"test {source}-{target}" for source, target in DIRECTIONS)]
+    prepared = prepare_data(Run(data, model_args, args, data.sets(), Job(result.folder / MANIFEST)), names)
+    rows, tokenizer = list(prepared.sets["train"].tokens), prepared.tokenizer
     assert len(rows) == 360
     for index, row in enumerate(rows):
         first = tokenizer.convert_ids_to_tokens([row["input_ids"][0], row["labels"][0]])
         assert first == [f"__{code}__" for code in DIRECTIONS[index // 120]]
         assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
-    texts = [
-        ParallelText(*(tmp_path / f"train.{side}" for side in pair), languages=LanguageTags(*pair))
-        for pair in DIRECTIONS
-    ]
-    mixture = CorpusMixture([CorpusSpec(text) for text in texts], [120] * 3)
+    mixture = CorpusMixture(prepared.corpora, [120] * 3)
     streamed = [row for batch in TokenBudgetStream(mixture, tokenizer, 200).epoch(0) for row in batch]
     assert sorted(map(_ids, streamed)) == sorted(map(_ids, rows))
+    model = AutoModelForSeq2SeqLM.from_pretrained(result.folder)
+    trainer = TranslationTrainer(model, args, processing_class=tokenizer, eval_dataset=prepared.sets["train"].tokens)
+    for name, (_, target) in zip(names[1:], DIRECTIONS, strict=True):
+        predicted = trainer.predict(prepared.sets[name].tokens).predictions
+        assert set(predicted[:, 1]) == {tokenizer.get_lang_id(target)}
+    with pytest.raises(ValueError, match="eval_dataset must have one target language per set, got a batch of 3"):
+        trainer.evaluate()
 
 
 def _ids(row):
@@ -119,16 +119,17 @@ def test_special_tokens_are_added_to_a_saved_tokenizer(trained, corpus):
     assert len(load_tokenizer(str(result.folder), ["<bt>"])) == len(tokenizer)
 
 
-def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(trained, tmp_path):
-    base = run(tmp_path, "base", **write_directions(tmp_path) | UNSCORED, num_beams=1, max_steps=2).folder
+def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(trained, several, tmp_path):
+    base = several[2].folder
+    write_directions(tmp_path)
     saved = {"model_name_or_path": str(base), "vocab_size": None, "config_overrides": "", "max_steps": 2}
     result = run(tmp_path, "tuned", **saved, source_lang="c", target_lang="b")
     assert list(result.scores) == ["test c-b"]
     tuned = AutoTokenizer.from_pretrained(result.folder)
     assert (tuned.languages, tuned.src_lang, tuned.tgt_lang) == (["a", "b", "c"], "c", "b")
-    with pytest.raises(ValueError, match=r"source_lang and target_lang must be languages of .*base \(a, b, c\), got d"):
+    with pytest.raises(ValueError, match=r"source_lang and target_lang must be languages of .*out \(a, b, c\), got d"):
         run(tmp_path, "other", **saved, source_lang="c", target_lang="d")
-    with pytest.raises(ValueError, match=r"source_lang and target_lang must be of a, b, c for .*base, got none"):
+    with pytest.raises(ValueError, match=r"source_lang and target_lang must be of a, b, c for .*out, got none"):
         run(tmp_path, "other", **saved)
     plain = trained[1].folder
     with pytest.raises(ValueError, match=r"must be languages of .*out \(none\), got x, y"):
