@@ -159,7 +159,7 @@ class DataArguments:
 
 
 FILES, LANGUAGES = (
-    tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith(end)) for end in ("_file", "_lang")
+    tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith(end)) for end in ("file", "lang")
 )
 
 
