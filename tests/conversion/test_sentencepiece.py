@@ -26,20 +26,8 @@ CORPUS = [
 TEXTS = [
     *CORPUS,
     *(unicodedata.normalize("NFD", text) for text in CORPUS),
-    *(
-        "",
-        " ",
-        "   ",
-        " a ",
-        "a  b",
-        "\ta\t\tb",
-        "one\ntwo ",
-        "a\u3000b\xa0c\u200bd",
-        "▁",
-        "▁the",
-        "the▁dog",
-        " ▁ x ▁ ",
-    ),
+    *("", " ", "   ", " a ", "a  b", "\ta\t\tb", "one\ntwo ", "a\u3000b\xa0c\u200bd"),
+    *("▁", "▁the", "the▁dog", " ▁ x ▁ "),
     *("日本語のﾃｷｽﾄ", "한국어 텍스트", unicodedata.normalize("NFD", "한국어"), "ﬁne ½ № ™ … ﷺ", "Việt Nam ngữ"),
     *("👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 👍🏽", "e\u20e3 #️⃣", "\u0600\u06dd", "\ufeffbom \u00ad soft", "\U0001d400\U0001d538"),
     *("<s", "< / s >", "the <bt> dog", "<bt>the", "the<bt>", "<bt>", "@@ the@@@dog", "�", "a<b>c", "x\x01\x7fy"),
@@ -64,14 +52,12 @@ def train(path, model_type="unigram", normalization="nmt_nfkc", **options):
     return sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
 
 
-def pieces_of(processor, texts):
-    """The pieces of each text; an unknown one is `<unk>`, not a part of the text."""
-    return [[processor.id_to_piece(i) for i in ids] for ids in processor.encode(texts)]
-
-
-def tokens_of(tokenizer, texts):
-    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    return [tokenizer.convert_ids_to_tokens(row) for row in ids]
+def check_tokens(processor, tokenizer, texts):
+    """The tokens are the pieces of sentencepiece; an unknown one is `<unk>`, not a part of the text."""
+    found = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    for text, pieces, ids in zip(texts, processor.encode(texts), found, strict=True):
+        expected = [processor.id_to_piece(i).replace("<unknown>", "<unk>") for i in pieces]
+        assert tokenizer.convert_ids_to_tokens(ids) == expected, ascii(text)
 
 
 def random_texts():
@@ -89,9 +75,13 @@ def random_texts():
 def test_tokens_equal_those_of_sentencepiece(tmp_path, model_type, normalization, byte_fallback):
     processor = train(tmp_path / "a.model", model_type, normalization, byte_fallback=byte_fallback)
     tokenizer = from_sentencepiece(tmp_path / "a.model")
-    texts = [*TEXTS, *random_texts()]
-    for text, expected, tokens in zip(texts, pieces_of(processor, texts), tokens_of(tokenizer, texts), strict=True):
-        assert tokens == expected, ascii(text)
+    check_tokens(processor, tokenizer, [*TEXTS, *random_texts()])
+    tokenizer.save_pretrained(tmp_path / "saved")
+    saved = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert type(saved) is RandomTransformerTokenizer
+    texts = [text for text in CORPUS if normalization != "identity" or text in SENTENCES[:3]]
+    decoded = saved.batch_decode(saved(texts)["input_ids"], skip_special_tokens=True)
+    assert decoded == processor.decode(processor.encode(texts))
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -108,16 +98,11 @@ def test_tokens_equal_those_of_sentencepiece(tmp_path, model_type, normalization
 )
 def test_options_of_the_model(tmp_path, model_type, options):
     processor = train(tmp_path / "a.spm", model_type, **options)
-    tokenizer = from_sentencepiece(tmp_path / "a.spm")
-    names = {"<unknown>": "<unk>"}
-    expected = [[names.get(piece, piece) for piece in pieces] for pieces in pieces_of(processor, TEXTS)]
-    for text, pieces, tokens in zip(TEXTS, expected, tokens_of(tokenizer, TEXTS), strict=True):
-        assert tokens == pieces, ascii(text)
+    check_tokens(processor, from_sentencepiece(tmp_path / "a.spm"), TEXTS)
 
 
-@pytest.mark.parametrize("model_type", ["unigram"])
-def test_special_tokens_have_the_ids_of_this_package(tmp_path, model_type):
-    processor = train(tmp_path / "a.model", model_type, control_symbols="<2de>")
+def test_special_tokens_have_the_ids_of_this_package(tmp_path):
+    processor = train(tmp_path / "a.model", control_symbols="<2de>")
     tokenizer = from_sentencepiece(tmp_path / "a.model", model_max_length=99)
     assert isinstance(tokenizer, RandomTransformerTokenizer)
     assert tokenizer.convert_ids_to_tokens(range(4)) == SPECIAL_TOKENS
@@ -143,62 +128,36 @@ def test_names_of_special_tokens_can_be_text(tmp_path, model_type, options):
         assert not {*SPECIAL_TOKENS[:3], "<0x41>"} & {*tokens}
 
 
-@pytest.mark.parametrize(("model_type", "byte_fallback"), [("unigram", False), ("bpe", True)])
-def test_decoding_and_saving(tmp_path, model_type, byte_fallback):
-    processor = train(tmp_path / "a.model", model_type, byte_fallback=byte_fallback)
-    from_sentencepiece(tmp_path / "a.model").save_pretrained(tmp_path / "saved")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert type(tokenizer) is RandomTransformerTokenizer
-    texts = [*CORPUS, "日本 👍" if byte_fallback else "red dog"]
-    ids = tokenizer(texts)["input_ids"]
-    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == processor.decode(processor.encode(texts))
-
-
-def changed(path, **fields):
-    """Change fields of a model file, such as `normalizer_spec__name`."""
-    model = sentencepiece_model_pb2.ModelProto()
-    model.ParseFromString(path.read_bytes())
-    for name, value in fields.items():
-        message, _, field = name.partition("__")
-        setattr(getattr(model, message), field, value)
-    path.write_bytes(model.SerializeToString())
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"trainer_spec__model_type": 4}, r"model_type of .*a\.model must be unigram or bpe, got char\."),
-        (
-            {"normalizer_spec__name": "user_defined"},
-            "normalization_rule_name of .* must be one of .*, got user",
-        ),
-        ({"normalizer_spec__escape_whitespaces": False}, "escape_whitespaces of .* must be True, got False"),
-        (
-            {"trainer_spec__treat_whitespace_as_suffix": True},
-            "treat_whitespace_as_suffix of .* must be False",
-        ),
-        (
-            {"normalizer_spec__precompiled_charsmap": b"x"},
-            r"a\.model must be a SentencePiece model, got an error: ",
-        ),
-        ({"denormalizer_spec__precompiled_charsmap": b"x"}, "denormalizer_spec of .* must be empty, got rules"),
+        ({"trainer_spec.model_type": 4}, r"model_type of .*a\.model must be unigram or bpe, got char\."),
+        ({"normalizer_spec.name": "user_defined"}, "normalization_rule_name of .* must be one of .*, got user"),
+        ({"normalizer_spec.escape_whitespaces": False}, "escape_whitespaces of .* must be True, got False"),
+        ({"trainer_spec.treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix of .* must be False"),
+        ({"normalizer_spec.precompiled_charsmap": b"x"}, r"a\.model must be a SentencePiece model, got an error: "),
+        ({"denormalizer_spec.precompiled_charsmap": b"x"}, "denormalizer_spec of .* must be empty, got rules"),
+        ({"user_defined_symbols": "ﬁ"}, "user_defined_symbols of .* must be unchanged by the normalization, got ﬁ"),
     ],
+    ids=str,
 )
-def test_unsupported_option_raises_value_error(tmp_path, fields, message):
-    train(tmp_path / "a.model")
-    changed(tmp_path / "a.model", **fields)
+def test_unsupported_option_is_named(tmp_path, fields, message):
+    """Options of the training, and fields of the file, such as `normalizer_spec.name`."""
+    path = tmp_path / "a.model"
+    train(path, **{name: value for name, value in fields.items() if "." not in name})
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    for name, value in fields.items():
+        if "." in name:
+            part, field = name.split(".")
+            setattr(getattr(model, part), field, value)
+    path.write_bytes(model.SerializeToString())
     with pytest.raises(ValueError, match=message):
-        from_sentencepiece(tmp_path / "a.model")
-
-
-def test_symbol_changed_by_the_normalization_raises_value_error(tmp_path):
-    train(tmp_path / "a.model", user_defined_symbols="ﬁ")
-    with pytest.raises(ValueError, match=r"user_defined_symbols of .* must be unchanged by the normalization, got ﬁ"):
-        from_sentencepiece(tmp_path / "a.model")
+        from_sentencepiece(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model"])
-def test_other_file_raises_value_error(tmp_path, content):
+def test_other_file_is_named(tmp_path, content):
     (tmp_path / "a.model").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.model must be a SentencePiece model, got "):
         from_sentencepiece(tmp_path / "a.model")

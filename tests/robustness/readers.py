@@ -7,17 +7,14 @@ short line; anything else is a finding.
 import gzip
 import io
 import json
-import os
 import pickletools
 import random
-import resource
 import struct
 import tarfile
 import zipfile
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,8 @@ from tests.helpers.conversion import Call
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import options, random_weights, save_npz, write_npz
 
+from .processes import Report, in_process
+
 SECONDS, MEMORY = 5, 2**30  # CPU time, and bytes beyond those of the process that starts the conversion
 MAX_MESSAGE = 3000
 SEARCH = ("beam-size", "normalize", "word-penalty", "allow-unk", "vocabs")  # options of Marian's search
@@ -37,23 +36,23 @@ OPCODES = [ord(opcode.code) for opcode in pickletools.opcodes]
 Writer = Callable[[random.Random, Path], Path]
 
 
-@dataclass
-class ReaderReport:
-    """Counts over all mutants, the worst time in seconds and memory in bytes, and one line per finding."""
-
-    mutants: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    memory: int = 0
-    findings: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lines = [
-            f"mutants of files of other tools: {self.mutants}",
-            f"outcomes: {dict(sorted(self.outcomes.items()))}",
-            f"worst time: {self.seconds:.1f} s of CPU; worst memory: {self.memory / 2**20:.0f} MiB",
-        ]
-        return "\n".join(lines + [f"FINDING {line}" for line in self.findings])
+# Scalars and tags in YAML.
+SCALARS = (
+    "true",
+    "~",
+    ".nan",
+    "-.inf",
+    "1e999",
+    "1" * 60,
+    "9" * 19,
+    "0x" + "f" * 15,
+    "1:2:3",
+    "'x",
+    '"\\x1b[2J"',
+    "-1",
+    "2",
+)
+TAGS = ("int", "float", "timestamp", "binary", "omap", "set", "python/object/apply:os.system", "str")
 
 
 def yaml_value(draw: random.Random, anchors: list[str], depth: int = 0) -> str:
@@ -71,27 +70,8 @@ def yaml_value(draw: random.Random, anchors: list[str], depth: int = 0) -> str:
         keys = [draw.choice(("a", "b", "<<", "1", "[x]", "? y")) for _ in range(draw.randrange(4))]
         return f"{{{', '.join(f'{key}: {yaml_value(draw, anchors, depth + 1)}' for key in keys)}}}"
     if kind == "tag":
-        name = draw.choice(
-            ("int", "float", "timestamp", "binary", "omap", "set", "python/object/apply:os.system", "str")
-        )
-        return f"!!{name} {draw.choice(('', '1', 'x', '2001-99-99', '[a]', '{a: b}'))}"
-    return draw.choice(
-        (
-            "true",
-            "~",
-            ".nan",
-            "-.inf",
-            "1e999",
-            "1" * 60,
-            "9" * 19,
-            "0x" + "f" * 15,
-            "1:2:3",
-            "'x",
-            '"\\x1b[2J"',
-            "-1",
-            "2",
-        )
-    )
+        return f"!!{draw.choice(TAGS)} {draw.choice(('', '1', 'x', '2001-99-99', '[a]', '{a: b}'))}"
+    return draw.choice(SCALARS)
 
 
 def yaml_bomb(draw: random.Random) -> str:
@@ -128,40 +108,20 @@ def pickle_value(draw: random.Random) -> Any:
         shared = [shared] * draw.randrange(1, 12)
     endless: dict[str, Any] = {}
     endless["self"] = endless
-    one = torch.zeros(1)
-    return draw.choice(
-        (
-            *(
-                shared,
-                endless,
-                {"k": shared},
-                Namespace(x=shared),
-                "\x1b" * draw.randrange(1, 10**5),
-                10**600,
-                -1,
-                2**62,
-            ),
-            *(Call(bytearray, 10 ** draw.randrange(3, 12)), Call(torch.Tensor, 10 ** draw.randrange(3, 12))),
-            *(
-                one.expand(10 ** draw.randrange(1, 12)),
-                one.to_sparse(),
-                one.to(torch.int8),
-                one.to("meta"),
-                one * torch.nan,
-            ),
-            *(
-                torch.zeros(0),
-                torch.zeros(()),
-                torch.zeros([1] * 60),
-                float("nan"),
-                True,
-                None,
-                b"\xff" * 100,
-                (),
-                {1: 2},
-            ),
-        )
-    )
+    one, size = torch.zeros(1), 10 ** draw.randrange(1, 12)
+    values = [
+        shared,
+        endless,
+        {"k": shared},
+        Namespace(x=shared),
+        "\x1b" * draw.randrange(1, 10**5),
+        10**600,
+        -1,
+        2**62,
+    ]
+    values += [Call(bytearray, size), Call(torch.Tensor, size), one.expand(size), one.to_sparse(), one.to(torch.int8)]
+    values += [one.to("meta"), one * torch.nan, torch.zeros(0), torch.zeros(()), torch.zeros([1] * 60), float("nan")]
+    return draw.choice([*values, True, None, b"\xff" * 100, (), {1: 2}])
 
 
 def pickle_mutant(draw: random.Random, folder: Path) -> Path:
@@ -192,30 +152,35 @@ def damage_pickle(draw: random.Random, path: Path) -> None:
             changed[draw.randrange(len(changed))] = draw.choice(OPCODES) if draw.random() < 0.7 else draw.randrange(256)
         return bytes(changed)
 
-    if not zipfile.is_zipfile(path):
+    if zipfile.is_zipfile(path):
+        members = read_members(path)
+        members = {name: damage(content) if name.endswith(".pkl") else content for name, content in members.items()}
+        write_members(path, members, draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)))
+    else:
         content = path.read_bytes()
         path.write_bytes(damage(content[:3000]) + content[3000:])
-        return
+
+
+def read_members(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_members(path: Path, members: dict[str, bytes], compression: int) -> None:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in members.items():
-            archive.writestr(name, damage(content) if name.endswith(".pkl") else content)
+            archive.writestr(name, content)
 
 
 def npz_mutant(draw: random.Random, folder: Path) -> Path:
     """A Marian model with a strange array, a changed array header, or changed bytes."""
-    weights = random_weights(options())
-    path = write_npz(folder / "model.npz", weights, options())
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    path = save_npz(folder / "model.npz")
+    members = read_members(path)
     name = draw.choice(sorted(members))
     kind = draw.choice(("header", "array", "bytes", "zeros"))
     if kind == "header":
         shape = draw.choice(("(10000000000,)", "(-1,)", "(1, 2, 3)", "()", "(" * 300, "(True,)", "(1.5,)", "10**9"))
-        dtype = draw.choice(
-            ("'<f4'", "'|O'", "'<f2'", "'<M8[ns]'", "[('a', '<f4')]", "'|V1000000000'", "'>f8'", "'<i1'")
-        )
+        dtype = draw.choice(("'<f4'", "'|O'", "'<M8[ns]'", "[('a', '<f4')]", "'|V1000000000'", "'>f8'", "'<i1'"))
         text = f"{{'descr': {dtype}, 'fortran_order': {draw.choice(('True', 'False', '1'))}, 'shape': {shape}}}\n"
         length = draw.choice((len(text), 2**16 - 1, 0))
         members[name] = b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + text.encode() + bytes(draw.randrange(99))
@@ -226,10 +191,8 @@ def npz_mutant(draw: random.Random, folder: Path) -> Path:
         members[name] = buffer.getvalue()
     elif kind == "zeros":
         members[draw.choice((name, "more.npy", "a/../b", "\x1b[2J.npy"))] = bytes(10 ** draw.randrange(9))
-    compression = draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for member, content in members.items():
-            archive.writestr(member, content)
+    compressions = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+    write_members(path, members, draw.choice(compressions))
     if kind == "bytes":
         change_bytes(draw, path)
     return path
@@ -291,18 +254,6 @@ READERS: dict[str, tuple[Writer, Callable[[Path, Path], Any]]] = {
 }
 
 
-def convert_mutant(reader: str, seed: int, folder: Path, report: ReaderReport) -> None:
-    """Write one mutant, convert it in a process of its own, and add the outcome to the report."""
-    write, convert = READERS[reader]
-    path = write(random.Random(f"{reader} {seed}"), folder)
-    status, seconds, memory, outcome = in_process(lambda: attempt(convert, path, folder / "out"))
-    report.mutants += 1
-    report.seconds, report.memory = max(report.seconds, seconds), max(report.memory, memory)
-    report.outcomes[f"{reader} {outcome if outcome in ('converted', 'refused') else 'finding'}"] += 1
-    if outcome not in ("converted", "refused"):
-        report.findings.append(f"{reader} {seed}: status {status}, {seconds:.1f} s, {memory} bytes: {outcome[:500]}")
-
-
 def attempt(convert: Callable[[Path, Path], Any], path: Path, output: Path) -> str:
     """`"converted"`, `"refused"` with one short line, or a description of another outcome."""
     try:
@@ -311,43 +262,19 @@ def attempt(convert: Callable[[Path, Path], Any], path: Path, output: Path) -> s
         message = str(error)
         short = len(message) <= MAX_MESSAGE and message.isprintable()
         return "refused" if short else f"a message of {len(message)} characters: {message[:200]!r}"
-    except MemoryError:
-        return "out of memory"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:500]
     return "converted" if all(line.isprintable() for line in report.split("\n")) else "a report that is not printable"
 
 
-def in_process(run: Callable[[], str]) -> tuple[int, float, int, str]:
-    """Run a function in a child process: its wait status, seconds of CPU time, bytes of memory, and result."""
-    read, write = os.pipe()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        status = 1
-        try:
-            size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-            os.write(write, run().encode(errors="replace"))
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(write)
-    with open(read, "rb") as pipe:
-        result = pipe.read().decode()
-    _, status, usage = os.wait4(child, 0)
-    memory = max(0, usage.ru_maxrss - before) * 1024
-    return status, usage.ru_utime + usage.ru_stime, memory, result or f"killed with status {status}"
-
-
-def fuzz_readers(count: int, folder: Path, first: int = 0) -> ReaderReport:
-    """Convert `count` mutants of each format, from the seed `first`."""
-    report = ReaderReport()
-    for reader in READERS:
-        for seed in range(first, first + count):
+def fuzz_readers(count: int, folder: Path) -> Report:
+    """Write `count` mutants of each format, and convert each in a process of its own."""
+    report = Report()
+    for reader, (write, convert) in READERS.items():
+        for seed in range(count):
             scratch = folder / f"{reader}-{seed}"
             scratch.mkdir()
-            convert_mutant(reader, seed, scratch, report)
+            path = write(random.Random(f"{reader} {seed}"), scratch)
+            outcome = in_process(partial(attempt, convert, path, scratch / "out"), SECONDS, MEMORY)
+            report.outcomes[f"{reader} {outcome if outcome in ('converted', 'refused') else 'finding'}"] += 1
+            if outcome not in ("converted", "refused"):
+                report.findings.append(f"{reader} {seed}: {outcome[:500]}")
     return report

@@ -47,22 +47,15 @@ def run_in_threads(work):
         return list(pool.map(repeated, range(THREADS)))
 
 
-def test_translate(model, tokenizer):
-    def work(thread):
-        return translate(TEXTS[thread], model, tokenizer, **OPTIONS[thread], **SHORT)
-
-    before = copy.deepcopy(state_of(model, tokenizer))
-    expected = [[work(thread)] * ROUNDS for thread in range(THREADS)]
-    assert run_in_threads(work) == expected
-    assert state_of(model, tokenizer) == before
-
-
 @pytest.mark.filterwarnings("ignore:.*texts were truncated")
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_pipeline(model, tokenizer, batch_size):
-    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", batch_size=batch_size)
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+def test_calls_in_threads(model, tokenizer, batch_size):
+    """Calls of `translate`, or of the pipeline with a batch size."""
+    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", batch_size=batch_size or 1)
 
     def work(thread):
+        if batch_size is None:
+            return translate(TEXTS[thread], model, tokenizer, **OPTIONS[thread], **SHORT)
         return pipe(TEXTS[thread], **OPTIONS[thread], **SHORT)
 
     before = copy.deepcopy(state_of(model, tokenizer))
