@@ -219,20 +219,19 @@ def test_weight_rows_of_zeros():
 @pytest.mark.usefixtures("kernels")
 def test_packed_weights_follow_each_of_their_layers():
     layers, states = (int8_layer(seed=0), int8_layer(seed=1)), torch.randn(3, 40)
-
-    def outputs(layers):
-        return generation.fused_linear(layers)(states)
-
+    changes = (
+        lambda: None,
+        lambda: layers[0].load_state_dict(int8_layer(seed=3).state_dict()),
+        lambda: layers[1].load_state_dict(int8_layer(seed=2).state_dict()),
+        lambda: setattr(layers[1], "bias", nn.Parameter(torch.ones(24), requires_grad=False)),
+    )
     with torch.no_grad():
-        outputs(layers)
-        layers[0](states)
-        layers[0].load_state_dict(int8_layer(seed=3).state_dict())
-        assert torch.equal(layers[0](states), copy.deepcopy(layers[0])(states))
-        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
-        layers[1].load_state_dict(int8_layer(seed=2).state_dict())
-        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
-        layers[1].bias = nn.Parameter(torch.ones(24), requires_grad=False)
-        assert all(map(torch.equal, outputs(layers), outputs(copy.deepcopy(layers))))
+        for change in changes:
+            change()
+            copies = copy.deepcopy(layers)  # without packed weights
+            assert torch.equal(layers[0](states), copies[0](states))
+            fused = [generation.fused_linear(each)(states) for each in (layers, copies)]
+            assert all(map(torch.equal, *fused))
 
 
 def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
@@ -291,26 +290,24 @@ def test_other_architectures_are_an_error(tmp_path):
 
 
 @pytest.fixture
-def int8_translator(translator_folder, tmp_path):
-    """A saved int8 translator, its model and its tokenizer."""
-    model, tokenizer = load_translator(translator_folder, "int8")
-    for saved in (model, tokenizer):
+def int8_folder(translator_folder, tmp_path):
+    for saved in load_translator(translator_folder, "int8"):
         saved.save_pretrained(tmp_path / "int8")
-    return tmp_path / "int8", model, tokenizer
+    return tmp_path / "int8"
 
 
-def test_translator_and_pipeline(int8_translator, translator_folder, recwarn):
-    folder, model, tokenizer = int8_translator
-    for options in ((), ("int8",)):  # a folder in int8 needs no quantization
-        again, _ = load_translator(folder, *options)
-        assert again.is_quantized
-        assert torch.equal(logits(again), logits(model))
+def test_translator_and_pipeline(int8_folder, translator_folder, tokenizer, recwarn):
+    """A folder in int8 needs no quantization, and accepts it."""
+    expected = logits(load_translator(translator_folder, "int8")[0])
+    for options in ((), ("int8",)):
+        assert torch.equal(logits(load_translator(int8_folder, *options)[0]), expected)
     assert not [warning for warning in recwarn if "quantization_config" in str(warning.message)]
-    expected = pipeline("seq2seq", model=model, tokenizer=tokenizer, max_new_tokens=9)(TEXTS, num_beams=2)
     method = {"model_kwargs": {"quantization_config": DynamicInt8Config()}}
-    for path, options in ((translator_folder, method), (folder, {})):
-        translate = pipeline("seq2seq", model=str(path), tokenizer=tokenizer, max_new_tokens=9, **options)
-        assert translate(TEXTS, num_beams=2) == expected
+    answers = [
+        pipeline("seq2seq", model=str(path), tokenizer=tokenizer, max_new_tokens=9, **options)(TEXTS, num_beams=2)
+        for path, options in ((translator_folder, method), (int8_folder, {}))
+    ]
+    assert answers[0] == answers[1]
 
 
 def test_int8_for_an_adapter_is_an_error(tmp_path):
@@ -319,11 +316,10 @@ def test_int8_for_an_adapter_is_an_error(tmp_path):
         load_translator(tmp_path, "int8")
 
 
-def test_missing_weights_are_an_error(int8_translator):
-    folder, _, _ = int8_translator
-    weights = load_file(folder / "model.safetensors")
+def test_missing_weights_are_an_error(int8_folder):
+    weights = load_file(int8_folder / "model.safetensors")
     del weights["model.encoder.layers.0.fc1.weight_scale"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    save_file(weights, int8_folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"must contain all weights of the model.* got none for .*fc1\.weight_scale"):
-        load_translator(folder)
-    assert not AutoModelForSeq2SeqLM.from_pretrained(folder).model.encoder.layers[0].fc1.weight_scale.any()
+        load_translator(int8_folder)
+    assert not AutoModelForSeq2SeqLM.from_pretrained(int8_folder).model.encoder.layers[0].fc1.weight_scale.any()

@@ -157,21 +157,15 @@ def test_empty_batch_has_loss_0(attention):
     assert output.logits.shape == (0, 5, 61)
 
 
-def test_attentions_and_hidden_states():
-    model = tiny_model(attn_implementation="eager", num_heads=4)
-    batch = padded_batch([7, 4])
-    output = model(**batch, decoder_input_ids=TARGET, output_attentions=True, output_hidden_states=True)
-    assert [a.shape for a in output.encoder_attentions] == [(2, 4, 7, 7)] * 2
-    assert [a.shape for a in output.decoder_attentions] == [(2, 4, 5, 5)] * 3
-    assert [a.shape for a in output.cross_attentions] == [(2, 4, 5, 7)] * 3
-    assert [h.shape for h in output.encoder_hidden_states] == [(2, 7, 16)] * 3
-    assert [h.shape for h in output.decoder_hidden_states] == [(2, 5, 16)] * 4
+def test_attentions():
+    """Rows sum to 1, without padding and the future. transformers' common tests check the shapes."""
+    model = tiny_model(attn_implementation="eager")
+    output = model(**padded_batch([7, 4]), decoder_input_ids=TARGET, output_attentions=True)
     for weights in output.cross_attentions:
-        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 5))
-        assert not weights[1, :, :, 4:].any()  # padding
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 5))
+        assert not weights[1, :, :, 4:].any()
     for weights in output.decoder_attentions:
-        assert not weights.triu(1).any()  # the future
-    assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
+        assert not weights.triu(1).any()
 
 
 @pytest.mark.parametrize("kept", [1, 3, torch.tensor([0, 2])])

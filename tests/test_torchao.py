@@ -68,13 +68,8 @@ def test_save_and_load(folder, tmp_path):
 def test_adapter_on_quantized_weights(folder):
     """The weights remain int8, the adapter trains in float32."""
     model = get_peft_model(load(folder, Int8WeightOnlyConfig()), LoraConfig(task_type="SEQ_2_SEQ_LM"))
-    optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=2e-2)
-    losses = []
-    for _ in range(40):
-        loss = model(**padded_batch([8, 5, 3]), labels=INPUTS["decoder_input_ids"]).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] / 2
+    model(**padded_batch([8, 5, 3]), labels=INPUTS["decoder_input_ids"]).loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert gradients
+    assert all(gradient.abs().sum() > 0 for name, gradient in gradients.items() if "lora_B" in name)
     assert model.eval().generate(**padded_batch([8, 5]), num_beams=2, max_new_tokens=5).shape[0] == 2

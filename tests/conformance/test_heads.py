@@ -21,8 +21,6 @@ from .transformers_tests.test_modeling_common import ModelTesterMixin
 class SmallStack(SmallModel):
     """One stack, without decoder inputs."""
 
-    is_training = True
-
     def get_config(self):
         config = super().get_config()
         config.is_encoder_decoder = False
