@@ -200,17 +200,17 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
     return changed
 
 
-def determining(args: TranslationTrainingArguments) -> dict[str, Any]:
-    """The training arguments that differ from their defaults and determine the weights."""
+def determining(args: TranslationTrainingArguments, *others: Any) -> dict[str, Any]:
+    """The training arguments, and `others`, that differ from their defaults and determine the weights."""
     free = {*RECORDED, *LENGTHS, *OTHER_FORM}.difference(SELECTION if selects(args) else ())
-    return {name: value for name, value in changed_arguments(args).items() if name not in free}
+    changed = [changed_arguments(arguments) for arguments in (*others, args)]
+    return {name: value for values in changed for name, value in values.items() if name not in free}
 
 
 def recorded(run: Run) -> dict[str, Any]:
     """The values that determine the result, by argument name. Files are represented by fingerprints."""
     model, args = run.model, run.args
-    values = changed_arguments(run.data) | changed_arguments(model)
-    values = {name: value for name, value in values.items() if name not in OTHER_FORM} | determining(args)
+    values = determining(args, run.data, model)
     values |= {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
     # More devices with fewer accumulation steps have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -15,9 +16,11 @@ from modeling_random_transformer.training import (
     TranslationTrainingArguments,
     train_translation,
 )
+from tests.helpers.interruption import StoppedError, stop
 
 LETTERS = "abcdefgh"
 STEPS = 12
+SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16"
 UNSCORED = {"test_source_file": None, "test_target_file": None}
 Arguments = tuple[DataArguments, ModelArguments, TranslationTrainingArguments]
 
@@ -51,7 +54,7 @@ def arguments(folder: Path, output: str | Path, **options: Any) -> dict[str, Any
         "test_source_file": str(folder / "test.a"),
         "test_target_file": str(folder / "test.b"),
         "vocab_size": 280,
-        "config_overrides": "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16",
+        "config_overrides": SIZES,
         "output_dir": str(folder / output),
         "max_steps": STEPS,
         "save_steps": 2,
@@ -92,6 +95,14 @@ def parsed(folder: Path, output: str | Path, **options: Any) -> Arguments:
 def run(folder: Path, output: str | Path, **options: Any) -> RunResult:
     """Train with these arguments of all kinds."""
     return train_translation(*parsed(folder, output, **options))
+
+
+def stop_run(folder: Path, owner: Any, name: str, place: Any = stop, **options: Any) -> None:
+    """Train until the function `name` of `owner` is called."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, place)
+        with pytest.raises(StoppedError):
+            run(folder, "out", **options)
 
 
 def loss_and_gradient(loss: Any, logits: Tensor, *arguments: Any, scale: float = 1.0) -> tuple[Tensor, Tensor]:

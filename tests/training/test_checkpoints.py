@@ -19,9 +19,9 @@ from modeling_random_transformer.training.checkpoints import (
     save_atomically,
 )
 from modeling_random_transformer.training.manifest import MANIFEST
-from tests.helpers.interruption import killed_after
+from tests.helpers.interruption import killed_after, stop
 from tests.helpers.trainer_worker import new_trainer, pairs
-from tests.helpers.training import STEPS, run
+from tests.helpers.training import STEPS, run, stop_run
 
 
 def files(folder):
@@ -92,11 +92,8 @@ def test_a_model_that_was_changed_after_the_run_is_an_error(copied):
     assert_unchanged(copied, "with model.safetensors, which the run has not written", max_steps=14)
 
 
-def test_a_model_beside_a_run_that_has_not_begun_is_an_error(corpus, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module, "build_model", None)
-        with pytest.raises(TypeError):
-            run(corpus, "out")
+def test_a_model_beside_a_run_that_has_not_begun_is_an_error(corpus):
+    stop_run(corpus, run_module, "build_model")
     (corpus / "out" / "model.safetensors").write_bytes(b"mine")
     assert_unchanged(corpus, "with model.safetensors, which the run has not written")
 
@@ -149,11 +146,7 @@ def test_a_process_that_does_not_save_removes_nothing(tmp_path, monkeypatch):
     trainer = new_trainer(tmp_path, save_steps=2)
     trainer.train()
     monkeypatch.setattr(type(trainer.args), "should_save", False)
-
-    def fail(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Trainer, "_save_checkpoint", fail)
+    monkeypatch.setattr(Trainer, "_save_checkpoint", stop)
     with pytest.raises(OSError, match="could not be saved"):
         trainer._save_checkpoint(trainer.model, None)
     assert is_complete(tmp_path / "checkpoint-2")

@@ -5,7 +5,7 @@ from datasets import Dataset
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.training import DataArguments
-from tests.helpers.training import UNSCORED, assert_equal_weights, run, write_corpora
+from tests.helpers.training import SIZES, UNSCORED, assert_equal_weights, run, write_corpora
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -57,16 +57,9 @@ def test_segmentations_fit_the_learned_positions_with_a_tokenizer_of_another_mod
     tokenizer.save_pretrained(corpus / "tokenizer")
     lengths = [len(tokenizer(line)["input_ids"]) for path in files for line in path.read_text().splitlines()]
     assert max(lengths) < 7  # six letters and the end token
-    shape = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,position_embedding=learned"
-    options = {
-        "tokenizer": str(corpus / "tokenizer"),
-        "vocab_size": None,
-        "config_overrides": f"{shape},max_position_embeddings={max(lengths)}",
-        "bpe_dropout": 0.9,
-        "streaming": streaming,
-        "max_steps": 3,
-    }
-    assert run(corpus, "out", **options, **UNSCORED).steps == 3
+    options = {"tokenizer": str(corpus / "tokenizer"), "vocab_size": None, "bpe_dropout": 0.9, "max_steps": 3}
+    options["config_overrides"] = f"{SIZES},position_embedding=learned,max_position_embeddings={max(lengths)}"
+    assert run(corpus, "out", **options, **UNSCORED, streaming=streaming).steps == 3
 
 
 def test_unknown_dataset_raises_value_error(tmp_path):

@@ -81,7 +81,8 @@ def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
         assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
     mixture = CorpusMixture(prepared.corpora, [120] * 3)
     streamed = [row for batch in TokenBudgetStream(mixture, tokenizer, 200).epoch(0) for row in batch]
-    assert sorted(map(_ids, streamed)) == sorted(map(_ids, rows))
+    ids, others = (sorted((row["input_ids"], row["labels"]) for row in part) for part in (streamed, rows))
+    assert ids == others
     model = AutoModelForSeq2SeqLM.from_pretrained(result.folder)
     trainer = TranslationTrainer(model, args, processing_class=tokenizer, eval_dataset=prepared.sets["train"].tokens)
     for name, (_, target) in zip(names[1:], DIRECTIONS, strict=True):
@@ -89,10 +90,6 @@ def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
         assert set(predicted[:, 1]) == {tokenizer.get_lang_id(target)}
     with pytest.raises(ValueError, match="eval_dataset must have one target language per set, got a batch of 3"):
         trainer.evaluate()
-
-
-def _ids(row):
-    return row["input_ids"], row["labels"]
 
 
 def test_a_single_direction_is_the_default_of_the_saved_model(corpus):

@@ -19,11 +19,10 @@ from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import FREE, LOCK, MANIFEST, OTHER_FORM, RECORDED
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from modeling_random_transformer.utils.distributed import exclusive
-from tests.helpers.interruption import StoppedError, stop
-from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation
+from tests.helpers.interruption import stop
+from tests.helpers.training import SIZES, STEPS, UNSCORED, assert_equal_weights, run, stop_run, validation
 
 SAVE_MODEL = TranslationTrainer.save_model
-SIZES = "d_model=16,d_ff=32,encoder_layers=1,decoder_layers=1,max_position_embeddings=16"
 
 
 def weights(folder):
@@ -69,10 +68,7 @@ def test_a_run_stopped_after_its_last_step_saves_the_same_weights(copied, monkey
     for name in ("model.safetensors", "README.md"):
         (copied / "out" / name).unlink()
     monkeypatch.setattr(Trainer, "train", stop)
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_score", stop)
-        with pytest.raises(StoppedError):
-            run(copied, "out", num_beams=1)
+    stop_run(copied, run_module, "_score", num_beams=1)
     assert weights(copied / "out") == before  # saved before scoring
     assert "test" in run(copied, "out", num_beams=1).scores
     assert (copied / "out" / "README.md").is_file()
@@ -91,10 +87,7 @@ def test_early_stopping_is_resumed_and_keeps_the_best_checkpoint(corpus, monkeyp
         return stop() if self.state.global_step == 2 else step(self, *args, **kwargs)
 
     for name, place in (("training_step", stop_at_step_two), ("save_model", stop_at_the_end)):
-        with monkeypatch.context() as patch:
-            patch.setattr(TranslationTrainer, name, place)
-            with pytest.raises(StoppedError):
-                run(corpus, "out", **options)
+        stop_run(corpus, TranslationTrainer, name, place, **options)
     monkeypatch.setattr(Trainer, "train", stop)
     result = run(corpus, "out", **options)
     assert (result.steps, set(result.scores)) == (3, {"validation"})
@@ -135,12 +128,9 @@ def test_more_steps_extend_a_run_and_are_recorded(copied):
     assert "| `world_size` | 1 |" in card
 
 
-def test_arguments_may_change_after_a_failed_start(corpus, monkeypatch):
+def test_arguments_may_change_after_a_failed_start(corpus):
     """Nothing was trained: the tokenizer of the failed start is replaced."""
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module, "build_model", stop)
-        with pytest.raises(StoppedError):
-            run(corpus, "out")
+    stop_run(corpus, run_module, "build_model")
     assert len(AutoTokenizer.from_pretrained(corpus / "out")) == 280
     result = run(corpus, "out", vocab_size=270, max_steps=2)
     assert len(AutoTokenizer.from_pretrained(result.folder)) == 270
