@@ -197,8 +197,8 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
 def _train_tokenizer(run: Run, job: Job, lines: int, defaults: dict[str, str]) -> None:
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora, path = run.corpora["train"], run.folder / "tokenizer.json"
-    options = {"vocab_size": run.model.vocab_size or VOCAB_SIZE, "special_tokens": run.model.special_tokens or []}
-    options |= {"languages": distinct_languages(corpora), **defaults}
+    options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE, **defaults}
+    options |= {"languages": distinct_languages(corpora), "special_tokens": run.model.special_tokens or []}
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options}
     stage = job.begin("tokenizer", inputs, may_change=lambda *_: True)
