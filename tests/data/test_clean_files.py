@@ -26,6 +26,7 @@ from modeling_random_transformer.data import (
 )
 from modeling_random_transformer.data.filters import COPY, DUPLICATE
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
+from tests.helpers.corpora import read_pairs
 
 ROWS = b"""a dog\tein Hund
 two cats\tzwei Katzen
@@ -96,7 +97,7 @@ def test_table_is_sorted_and_shortened():
 def test_outputs(table, tmp_path, names):
     *outputs, rejected = (tmp_path / name for name in names)
     clean_files(ParallelText(table), *outputs, rejected_file=rejected)
-    assert [(line.source, line.target) for line in ParallelText(*outputs).lines()] == KEPT
+    assert read_pairs(*outputs) == KEPT
     rows = zip(*(read_texts(rejected, str(column)) for column in range(1, 5)), strict=True)
     assert list(rows) == REJECTED
     assert sorted(tmp_path.iterdir()) == sorted([table, rejected, *outputs])

@@ -16,7 +16,7 @@ from modeling_random_transformer.data.readers import quoted, unquoted
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from modeling_random_transformer.utils.compressed_files import create_binary
-from tests.helpers.corpora import PAIRS, write_invalid_lines, write_pairs
+from tests.helpers.corpora import PAIRS, read_pairs, write_invalid_lines, write_pairs
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,10 @@ def test_tables_written_by_pandas_are_read_back(name, separator, header, tmp_pat
     rows = [('He said "hi"', "x"), ('"quoted"', "a"), ("two\nlines", "a\ttab"), ("x", 'and\nthree "more"\n\nlines')]
     rows += [("b", ' "'), ('"', 'a, "b"'), ('""a""', "\u2028")]
     pandas.DataFrame(rows).to_csv(tmp_path / name, sep=separator, header=header, index=False)
-    lines = list(ParallelText(tmp_path / name).lines())
-    assert [(line.source, line.target) for line in lines] == rows
-    assert [line.number - bool(header) for line in lines] == [1, 2, 3, 5, 9, 10, 11]
-    numbered = ParallelText(tmp_path / name, None, "1", "2").lines()
-    assert [(line.source, line.target) for line in numbered][bool(header) :] == rows
+    assert read_pairs(tmp_path / name) == rows
+    numbers = [line.number - bool(header) for line in ParallelText(tmp_path / name).lines()]
+    assert numbers == [1, 2, 3, 5, 9, 10, 11]
+    assert read_pairs(tmp_path / name, source_key="1", target_key="2")[bool(header) :] == rows
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_tables_written_by_pandas_are_read_back(name, separator, header, tmp_pat
 )
 def test_quotes_of_texts_are_kept(rows, tmp_path):
     (tmp_path / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
-    assert [(line.source, line.target) for line in ParallelText(tmp_path / "a.tsv").lines()] == rows
+    assert read_pairs(tmp_path / "a.tsv") == rows
 
 
 @given(text=st.text('" a,', max_size=8))
@@ -155,9 +154,7 @@ def test_invalid_lines_of_aligned_files(tmp_path):
 )
 def test_an_invalid_line_has_the_beginnings_of_its_texts(name, content, texts, tmp_path):
     (tmp_path / name).write_bytes(content)
-    (line,) = ParallelText(tmp_path / name).lines()
-    assert isinstance(line, InvalidLine)
-    assert (line.source, line.target) == texts
+    assert read_pairs(tmp_path / name) == [texts]
 
 
 def test_invalid_files_raise_value_error(tmp_path):

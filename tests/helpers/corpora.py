@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from modeling_random_transformer.data.sources import ParallelText
 
@@ -20,6 +21,11 @@ def write_pairs(folder: Path, file_format: str, pairs: list[tuple[str, str]] = P
         rows = [json.dumps({"source": source, "target": target}) + "\n" for source, target in pairs]
     (folder / f"a.{file_format}").write_text("".join(rows), encoding="utf-8", newline="")
     return ParallelText(folder / f"a.{file_format}")
+
+
+def read_pairs(*files: Path | str, **options: Any) -> list[tuple[str, str]]:
+    """The texts of all lines of a `ParallelText` with these arguments, valid or not."""
+    return [(line.source, line.target) for line in ParallelText(*files, **options).lines()]
 
 
 def write_invalid_lines(folder: Path) -> ParallelText:
