@@ -125,10 +125,8 @@ def check(
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    for argument, value in (
-        *((name, getattr(data, name)) for name in ("train_weights", "train_temperature")),
-        ("lora_rank", model.lora_rank),
-    ):
+    unset = {"lora_rank": model.lora_rank, "train_weights": data.train_weights}
+    for argument, value in {**unset, "train_temperature": data.train_temperature}.items():
         if value is not None:
             raise ValueError(f"{argument} must be unset in a distillation, got {value}.")
     for name in arguments.teacher:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..inputs_random_transformer import LanguageTags
+from ..inputs_random_transformer import LanguageTags, drop_none
 from ..utils.compressed_files import check_readable, file_format, is_standard_stream, open_binary
 from ..utils.digests import file_digest
 from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, texts_of
@@ -84,15 +84,11 @@ class ParallelText:
     languages: LanguageTags = NO_LANGUAGES
 
     def __post_init__(self) -> None:
-        for name in ("source", "target"):
-            path = getattr(self, name)
-            if path is not None:
-                check_readable(name, path)
-        if self.target is None:
-            valid = file_format(self.source) != "text" or is_standard_stream(self.source)
-        else:
-            valid = file_format(self.source) == "text" and not all(map(is_standard_stream, (self.source, self.target)))
-        if not valid:
+        files = drop_none(source=self.source, target=self.target)
+        for name, path in files.items():
+            check_readable(name, path)
+        has_both_sides = file_format(self.source) != "text" or all(map(is_standard_stream, files.values()))
+        if has_both_sides != (self.target is None):
             raise ValueError(
                 "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
                 f"got source={self.source} and target={self.target}."
