@@ -11,24 +11,14 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
     EncoderDecoderConfig,
     EncoderDecoderModel,
-    FSMTConfig,
-    FSMTForConditionalGeneration,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LogitsProcessor,
     LogitsProcessorList,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
     RobertaConfig,
-    T5Config,
-    T5ForConditionalGeneration,
     TextStreamer,
     logging,
     pipeline,
@@ -40,51 +30,31 @@ from transformers.testing_utils import CaptureLogger
 from modeling_random_transformer import RandomTransformerModel
 from modeling_random_transformer import pipeline_random_transformer as module
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+from tests.helpers.foreign import POSITIONS, foreign_model
 from tests.helpers.models import EOS, assert_near, tiny_config
 from tests.helpers.translation import random_translator, some_texts
 
 TEXTS = some_texts(9)
 SHORT = {"max_new_tokens": 6}
-KINDS = ("own", "T5")
-POSITIONS = 64
-FEED_FORWARD = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
-IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": EOS, "decoder_start_token_id": 1}
 
 
-def random_model(kind: str, vocab_size: int):
-    """A model with varied outputs, in double precision, so that rounding does not decide between nearly equal beams."""
-    torch.manual_seed(3)
-    if kind == "own":
-        return random_translator().double()
-    sizes = {"vocab_size": vocab_size, "d_model": 16, "decoder_start_token_id": 1, "eos_token_id": EOS}
-    if kind == "T5":
-        config = T5Config(**sizes, pad_token_id=0, d_kv=8, d_ff=24, num_layers=2, num_heads=2, initializer_factor=20.0)
-        return T5ForConditionalGeneration(config).eval().double()
-    stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    widths = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": POSITIONS, "init_std": 1.0}
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "forced_eos_token_id": EOS}
-    config, model = {"Marian": (MarianConfig, MarianMTModel), "BART": (BartConfig, BartForConditionalGeneration)}[kind]
-    made = model(config(**sizes, **stacks, **widths, **tokens)).eval().double()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.requires_grad:  # Marian's sinusoids are not saved
-                parameter.mul_(3)
-    return made
+def seq2seq(model, tokenizer, **options) -> Seq2SeqPipeline:
+    return pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **options)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def model(request, tokenizer):
-    return random_model(request.param, len(tokenizer))
+@pytest.fixture(scope="module", params=["own", "T5"])
+def model(request, exact_translator, tokenizer):
+    return exact_translator if request.param == "own" else foreign_model("T5", vocab_size=len(tokenizer))
 
 
 @pytest.fixture
 def pipe(model, tokenizer):
-    return pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+    return seq2seq(model, tokenizer)
 
 
 @pytest.fixture
 def own_pipe(tokenizer):
-    return pipeline("seq2seq", model=random_translator(), tokenizer=tokenizer, device="cpu")
+    return seq2seq(random_translator(), tokenizer)
 
 
 def reference(model, tokenizer, text: str | list[str], **options) -> list[str]:
@@ -117,15 +87,13 @@ class TestGeneration:
         """Positions count from the left, so left padding would shift them."""
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.padding_side = "left"
-        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+        pipe = seq2seq(model, tokenizer)
         assert texts_of(pipe(TEXTS, batch_size=5, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
 
     def test_encoder_without_a_configuration(self, tokenizer):
         vocabularies = {"src_vocab_size": len(tokenizer), "tgt_vocab_size": len(tokenizer), "langs": ["en", "es"]}
-        stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-        config = FSMTConfig(**vocabularies, **stacks, **FEED_FORWARD, **IDS, d_model=16, max_position_embeddings=8)
-        model = FSMTForConditionalGeneration(config).eval()
-        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+        model = foreign_model("FSMT", **vocabularies, max_position_embeddings=8)
+        pipe = seq2seq(model, tokenizer)
         assert texts_of(pipe(TEXTS, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
 
     @pytest.mark.parametrize(
@@ -148,7 +116,7 @@ class TestGeneration:
         assert texts_of(pipe(tuple(TEXTS), batch_size=3, **options)) == expected
 
     def test_call_options_override_pipeline_options(self, model, tokenizer):
-        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", num_beams=3, **SHORT)
+        pipe = seq2seq(model, tokenizer, num_beams=3, **SHORT)
         hand = (model, tokenizer, TEXTS)
         assert texts_of(pipe(TEXTS)) == one_by_one(*hand, num_beams=3, **SHORT)
         assert texts_of(pipe(TEXTS, max_new_tokens=3)) == one_by_one(*hand, num_beams=3, max_new_tokens=3)
@@ -162,7 +130,7 @@ class TestGeneration:
         model = copy.deepcopy(model)
         setattr(model.generation_config, first, 12)
         expected = one_by_one(model, tokenizer, TEXTS, max_new_tokens=4, max_length=None)
-        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **{first: 8})
+        pipe = seq2seq(model, tokenizer, **{first: 8})
         with CaptureLogger(logging.get_logger("transformers.generation.utils")) as captured:
             assert texts_of(pipe(TEXTS, **{then: tokens[then]})) == expected
         assert captured.out == ""
@@ -224,11 +192,9 @@ class TestScores:
             assert_near(torch.tensor(texts_of(answers, "score")), sums, 1e-5)
 
     def test_separate_decoder_vocabulary(self, tokenizer):
-        config = copy.deepcopy(random_model("Marian", len(tokenizer)).config)
-        config.update(
-            {"decoder_vocab_size": 40, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
-        )
-        pipe = pipeline("seq2seq", model=MarianMTModel(config), tokenizer=tokenizer, device="cpu")
+        separate = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
+        model = foreign_model("Marian", vocab_size=len(tokenizer), decoder_vocab_size=40, **separate)
+        pipe = seq2seq(model, tokenizer)
         assert all(answer["score"] < 0 for answer in pipe(TEXTS, batch_size=4, return_scores=True, **SHORT))
 
     def test_padding_is_not_scored(self):
@@ -300,15 +266,13 @@ class TestStreams:
             assert iter(answers) is answers, f"{type(column)}: not lazy"
             assert texts_of(answers) == expected
 
-    def test_empty_inputs(self, own_pipe):
+    def test_empty_inputs_and_a_streamer(self, own_pipe, capsys):
         assert own_pipe([]) == own_pipe(()) == []
         assert list(own_pipe(iter([]), batch_size=4)) == []
-
-    def test_error_names_the_index_of_an_invalid_text(self, own_pipe):
-        answers = own_pipe(iter([*TEXTS[:5], None]), batch_size=1, **SHORT)
-        assert len(list(itertools.islice(answers, 5))) == 5
-        with pytest.raises(ValueError, match="index 5: texts must be strings, got None"):
-            next(answers)
+        expected = own_pipe(TEXTS[0], **SHORT)
+        streamer = TextStreamer(own_pipe.tokenizer, skip_special_tokens=True)
+        assert own_pipe(TEXTS[0], streamer=streamer, **SHORT) == expected
+        assert capsys.readouterr().out.strip() == expected["generated_text"].strip()
 
 
 class TestLongTexts:
@@ -318,13 +282,14 @@ class TestLongTexts:
     def limited(self, own_pipe, tokenizer):
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.model_max_length = 40
-        return pipeline("seq2seq", model=own_pipe.model, tokenizer=tokenizer, device="cpu")
+        return seq2seq(own_pipe.model, tokenizer)
 
     @pytest.mark.parametrize("kind", ["Marian", "BART", "learned"])
     def test_learned_positions_limit_sources(self, tokenizer, kind):
         overrides = {"position_embedding": "learned", "max_position_embeddings": POSITIONS}
-        model = random_translator(**overrides) if kind == "learned" else random_model(kind, len(tokenizer))
-        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+        own = kind == "learned"
+        model = random_translator(**overrides) if own else foreign_model(kind, vocab_size=len(tokenizer))
+        pipe = seq2seq(model, tokenizer)
         length = len(tokenizer(self.LONG).input_ids)
         with pytest.raises(ValueError, match=rf"^index 1: .* at most {POSITIONS} tokens .*positions.* got {length}"):
             pipe(self.MIXED, **SHORT)
@@ -334,12 +299,8 @@ class TestLongTexts:
         expected = tokenizer.decode(model.generate(**cut, **SHORT)[0], skip_special_tokens=True)
         with pytest.warns(UserWarning, match=f"2 of 4 texts were truncated to {POSITIONS} tokens"):
             answers = pipe(self.MIXED, batch_size=4, truncation=True, **SHORT)
-        assert texts_of(answers) == [
-            texts_of(pipe(TEXTS[:1], **SHORT))[0],
-            expected,
-            texts_of(pipe(TEXTS[1:2], **SHORT))[0],
-            expected,
-        ]
+        first, second = texts_of(pipe(TEXTS[:2], **SHORT))
+        assert texts_of(answers) == [first, expected, second, expected]
 
     def test_max_source_tokens_overrides_model_max_length(self, own_pipe, tokenizer):
         pipe = self.limited(own_pipe, tokenizer)
@@ -357,20 +318,13 @@ class TestLongTexts:
         assert answer["generated_text"] == own_pipe.tokenizer.decode(expected, skip_special_tokens=True)
         with pytest.raises(ValueError, match="at most 9 tokens"):
             own_pipe(self.LONG, max_source_tokens=9, truncation=False)
-
-    def test_limit_must_exceed_the_number_of_special_tokens(self, own_pipe):
-        with pytest.raises(
-            ValueError, match="max_source_tokens must be greater than the number of special tokens, 1, got 1"
-        ):
+        with pytest.raises(ValueError, match="must be greater than the number of special tokens, 1, got 1"):
             own_pipe(self.LONG, max_source_tokens=1, **SHORT)
 
     def test_computed_positions_are_unlimited(self, tokenizer):
         """max_position_embeddings of M2M100 and NLLB is only the initial size of the table."""
-        stacks = {f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-        sizes = {"vocab_size": len(tokenizer), "d_model": 16, "max_position_embeddings": 16}
-        config = M2M100Config(**sizes, **stacks, **FEED_FORWARD, **IDS)
-        model = M2M100ForConditionalGeneration(config).eval()
-        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
+        model = foreign_model("M2M100", vocab_size=len(tokenizer), max_position_embeddings=16)
+        pipe = seq2seq(model, tokenizer)
         assert texts_of([pipe(self.LONG, **SHORT)]) == reference(pipe.model, tokenizer, self.LONG, **SHORT)
 
     def test_positions_that_count_from_the_padding_index(self, tokenizer):
@@ -380,25 +334,30 @@ class TestLongTexts:
         config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes, **special)
         both = EncoderDecoderConfig.from_encoder_decoder_configs(config, copy.deepcopy(config))
         both.decoder_start_token_id, both.pad_token_id = 1, 3
-        pipe = pipeline("seq2seq", model=EncoderDecoderModel(both), tokenizer=tokenizer, device="cpu")
+        pipe = seq2seq(EncoderDecoderModel(both), tokenizer)
         with pytest.raises(ValueError, match=r"at most 36 tokens \(the model's positions\)"):
             pipe(self.LONG, **SHORT)
         with pytest.warns(UserWarning, match="truncated to 36 tokens"):
             assert "generated_text" in pipe(self.LONG, truncation=True, **SHORT)
 
 
-class TestStreamer:
-    def test_streams_one_text(self, pipe, capsys):
-        expected = pipe(TEXTS[0], **SHORT)
-        assert pipe(TEXTS[0], streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True), **SHORT) == expected
-        assert capsys.readouterr().out.strip() == expected["generated_text"].strip()
-
-
 class TestErrors:
-    @pytest.mark.parametrize("inputs", [None, b"text", {"text": "text"}], ids=["None", "bytes", "dict"])
-    def test_inputs_must_be_texts(self, own_pipe, inputs):
-        with pytest.raises(ValueError, match="inputs must be a string or an iterable of strings, got"):
-            own_pipe(inputs)
+    @pytest.mark.parametrize(
+        ("inputs", "message"),
+        [
+            (None, "inputs must be a string or an iterable of strings, got None"),
+            (b"text", "inputs must be a string or an iterable of strings, got b'text'"),
+            ({"text": "text"}, r"inputs must be a string or an iterable of strings, got \{"),
+            ("", r"^texts must not be blank, got ''"),
+            (["a", "\ud800"], "index 1: texts must be Unicode"),
+            (Dataset.from_dict({"text": TEXTS}), r"^index 0: texts must be strings, got \{'text'"),
+            ((text for text in [*TEXTS, None]), "index 9: texts must be strings, got None"),
+        ],
+        ids=["None", "bytes", "dict", "blank", "half a character", "dataset", "stream"],
+    )
+    def test_inputs_must_be_texts(self, own_pipe, inputs, message):
+        with pytest.raises(ValueError, match=message):
+            list(own_pipe(inputs, **SHORT))
 
     @pytest.mark.parametrize("invalid", [" \t\n", None, {"content": "x", "role": "user"}], ids=repr)
     def test_invalid_text_is_found_before_generation(self, own_pipe, invalid, monkeypatch):
@@ -408,29 +367,19 @@ class TestErrors:
             own_pipe(texts, batch_size=2)
         assert masks == [], "the first batch was generated before the invalid text was noticed"
 
-    def test_blank_and_non_unicode_texts(self, own_pipe):
-        with pytest.raises(ValueError, match=r"^texts must not be blank, got ''"):
-            own_pipe("")
-        with pytest.raises(ValueError, match="index 1: texts must be Unicode"):
-            own_pipe(["a", "\ud800"])
-        with pytest.raises(ValueError, match=r"^index 0: texts must be strings, got \{'text'"):
-            list(own_pipe(Dataset.from_dict({"text": TEXTS})))
-
     @pytest.mark.parametrize(
-        "option",
+        ("name", "value"),
         [
-            {"truncation": "longest_first"},
-            {"max_source_tokens": True},
-            {"max_batch_tokens": 0},
-            {"prefix": 3},
-            {"batch_size": 2.0},
+            ("truncation", "longest_first"),
+            ("max_source_tokens", True),
+            ("max_batch_tokens", 0),
+            ("prefix", 3),
+            ("batch_size", 2.0),
         ],
-        ids=str,
     )
-    def test_invalid_option(self, own_pipe, option):
-        [(name, value)] = option.items()
+    def test_invalid_option(self, own_pipe, name, value):
         with pytest.raises(ValueError, match=f"{name} must be .*got {value!r}"):
-            own_pipe(TEXTS, **option)
+            own_pipe(TEXTS, **{name: value})
 
     @pytest.mark.parametrize("option", [{"num_beam": 3}, {"eos_token_id": "</s>"}, {"suppress_tokens": 7}], ids=str)
     def test_invalid_option_of_generate(self, own_pipe, option):
@@ -438,13 +387,11 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"^generate\(\) must have valid options, .*_config.json, got \w+"):
             own_pipe(TEXTS, **option)
 
-    def test_model_must_be_an_encoder_decoder_with_a_head(self, tokenizer):
+    def test_model_and_tokenizer_are_checked(self, own_pipe, tokenizer):
         gpt = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1))
         for model in (gpt, RandomTransformerModel(tiny_config())):
             with pytest.raises(ValueError, match=f"model must be .*got {type(model).__name__}"):
                 Seq2SeqPipeline(model, tokenizer)
-
-    def test_tokenizer_is_required(self, own_pipe):
         with pytest.raises(ValueError, match="tokenizer must be"):
             Seq2SeqPipeline(own_pipe.model)
 
@@ -478,7 +425,7 @@ class TestSaving:
     @pytest.mark.usefixtures("modules_cache")
     def test_remote_code_does_not_replace_the_registered_task(self, tokenizer, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "path", [*sys.path])
-        pipe = pipeline("seq2seq", model=random_model("BART", len(tokenizer)), tokenizer=tokenizer, device="cpu")
+        pipe = seq2seq(foreign_model("BART", vocab_size=len(tokenizer)), tokenizer)
         pipe.save_pretrained(tmp_path / "saved")
         loaded = pipeline("seq2seq", str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
         assert type(loaded).__module__.startswith("transformers_modules")
@@ -489,9 +436,10 @@ class TestSaving:
 
     @pytest.mark.slow
     def test_runs_without_the_package(self, tokenizer, tmp_path):
+        models = {"own": random_translator().double(), "Marian": foreign_model("Marian", vocab_size=len(tokenizer))}
         expected = {}
-        for kind in ("own", "Marian"):
-            pipe = pipeline("seq2seq", model=random_model(kind, len(tokenizer)), tokenizer=tokenizer, device="cpu")
+        for kind, model in models.items():
+            pipe = seq2seq(model, tokenizer)
             pipe.save_pretrained(tmp_path / kind)
             answers = pipe(["the boy reads", "</s> a"], max_new_tokens=6, num_beams=2)
             expected[str(tmp_path / kind)] = ["transformers_modules", answers, answers]

@@ -6,19 +6,12 @@ import sys
 
 import pytest
 import torch
-from transformers import (
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    NllbTokenizer,
-    T5Config,
-    T5ForConditionalGeneration,
-    pipeline,
-)
+from transformers import NllbTokenizer, pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from modeling_random_transformer import pipeline_aliases_random_transformer as module
 from modeling_random_transformer import register_v4_tasks
-from tests.helpers.models import EOS
+from tests.helpers.foreign import foreign_model
 from tests.helpers.translation import random_tokenizer, some_texts
 
 TEXTS = some_texts(3)
@@ -67,15 +60,8 @@ def test_outputs(task, name, model, tokenizer):
 
 
 def test_options_come_from_the_call_the_task_the_model_and_v4(tokenizer, tmp_path):
-    torch.manual_seed(3)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "initializer_factor": 20.0}
-    ids = {"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": EOS}
     specific = {"summarization": PARAMS, "translation_en_to_fr": PARAMS}
-    t5 = (
-        T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **sizes, **ids, task_specific_params=specific))
-        .eval()
-        .double()
-    )
+    t5 = foreign_model("T5", vocab_size=len(tokenizer), task_specific_params=specific)
 
     def text(task, **options):
         [[answer]] = [list(found.values()) for found in make(task, t5, tokenizer, **options)(TEXTS[0])]
@@ -107,11 +93,8 @@ def test_texts_are_only_truncated_on_request(model, recwarn):
 
 def test_languages(model, tokenizer):
     tokens = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "▁": 4, "a": 5, "b": 6}
-    stacks = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    config = M2M100Config(
-        vocab_size=300, d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, decoder_start_token_id=2, **stacks
-    )
-    nllb = M2M100ForConditionalGeneration(config).eval().double(), NllbTokenizer(vocab=tokens, merges=[])
+    ids = {"bos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 2}
+    nllb = foreign_model("M2M100", vocab_size=300, **ids), NllbTokenizer(vocab=tokens, merges=[])
     languages = {"src_lang": "deu_Latn", "tgt_lang": "fra_Latn"}
     built = nllb[1]._build_translation_inputs("ab", return_tensors="pt", **languages)
     output = nllb[0].generate(**built, num_beams=4, max_new_tokens=5)

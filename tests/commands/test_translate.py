@@ -19,6 +19,7 @@ from modeling_random_transformer import RandomTransformerForConditionalGeneratio
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.inference import encode_lines, translate, translation_files
+from tests.helpers.interruption import interrupt_at
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import run_on_two_processes
 from tests.helpers.translation import some_texts
@@ -160,40 +161,33 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--num_beams", "0"], "argument --num_beams: must be a positive integer, got '0'."),
-            (["--max_tokens_per_batch", "two"], "argument --max_tokens_per_batch: must be a positive integer"),
-            (
-                ["--temperature", "0", "--sample"],
-                "--temperature must be a positive number, given with --sample, got 0.0",
-            ),
-            (["--temperature", "2"], "--temperature must be a positive number, given with --sample, got 2.0."),
-            (["--n_best", "5"], "n_best must be at most num_beams=4, got 5."),
-            (["--input", "FOLDER"], "argument --input: must be a file that exists, got 'FOLDER'."),
-            (
-                ["--output", "missing/out"],
-                "--output must be a file, new or not, in a folder that exists, got",
-            ),
-            (["--output", "/dev/null"], "--output must be a file, new or not, in a folder that exists, got"),
-            (
-                ["--model", "missing", "a"],
-                "--model must contain a model and its tokenizer, got missing:",
-            ),
-            (["--dtype", "float8"], "argument --dtype: invalid choice: 'float8' (choose from"),
-            (["--input", "INPUT", "a"], "sentences and --input must not be given together, got ['a'], INPUT."),
-            (["--input", "INPUT", "--output", "INPUT"], "--output must differ from input, got 'INPUT' for both."),
-            (["--input", "pairs.tsv"], "argument --input: must be a file that exists"),
-            (["--beams=2"], "unrecognized arguments: --beams=2"),
-            (["--device", "nonsense", "a"], "device must be an available device, got nonsense:"),
-            (["the boy", b"\xff".decode(errors="surrogateescape")], "index 1: texts must be Unicode, got"),
+            ("--num_beams 0", "argument --num_beams: must be a positive integer, got '0'."),
+            ("--max_tokens_per_batch two", "argument --max_tokens_per_batch: must be a positive integer, got 'two'"),
+            ("--temperature 0 --sample", "--temperature must be a positive number, given with --sample, got 0.0"),
+            ("--temperature 2", "--temperature must be a positive number, given with --sample, got 2.0."),
+            ("--n_best 5", "n_best must be at most num_beams=4, got 5."),
+            ("--input FOLDER", "argument --input: must be a file that exists, got 'FOLDER'."),
+            ("--input pairs.tsv", "argument --input: must be a file that exists"),
+            ("--input TABLE", "--input must be a file with one text per line, not .tsv, .csv, .jsonl, .json, .parquet"),
+            ("--input INPUT a", "sentences and --input must not be given together, got ['a'], INPUT."),
+            ("--input INPUT --output INPUT", "--output must differ from input, got 'INPUT' for both."),
+            ("--output missing/out", "--output must be a file, new or not, in a folder that exists, got 'missing/out'"),
+            ("--output /dev/null", "--output must be a file, new or not, in a folder that exists, got '/dev/null'"),
+            ("--model missing a", "--model must contain a model and its tokenizer, got missing:"),
+            ("--dtype float8", "argument --dtype: invalid choice: 'float8' (choose from"),
+            ("--beams=2", "unrecognized arguments: --beams=2"),
+            ("--device nonsense a", "device must be an available device, got nonsense:"),
+            (f"boy {os.fsdecode(bytes([255]))}", "index 1: texts must be Unicode, got"),
         ],
-        ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
+        ids=lambda value: ascii(value) if value.startswith(("-", "boy")) else "",
     )
-    def test_invalid_arguments_are_one_line_errors(self, run, translator_folder, arguments, message):
-        names = {"FOLDER": str(translator_folder), "INPUT": str(translator_folder / "model.safetensors")}
+    def test_invalid_arguments_are_one_line_errors(self, run, translator_folder, tmp_path, arguments, message):
+        (tmp_path / "a.jsonl.gz").write_text("a")
+        names = {"FOLDER": str(translator_folder), "TABLE": str(tmp_path / "a.jsonl.gz")}
+        names["INPUT"] = str(translator_folder / "model.safetensors")
         for name, path in names.items():
-            arguments = [argument.replace(name, path) for argument in arguments]
-            message = message.replace(name, path)
-        status, output, errors = run(*arguments)
+            arguments, message = arguments.replace(name, path), message.replace(name, path)
+        status, output, errors = run(*arguments.split(" "))
         assert (status, output, len(errors)) == (2, [], 1)
         assert errors[0].startswith(f"random-transformer translate: error: {message}")
 
@@ -206,12 +200,8 @@ class TestErrors:
     def test_resume_requires_the_same_options(self, run, tmp_path, monkeypatch):
         (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
         files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
-
-        def stopped(*_, **__):
-            raise KeyboardInterrupt
-
         with monkeypatch.context() as patch:
-            patch.setattr("modeling_random_transformer.inference.translation_files.translate_chunk", stopped)
+            interrupt_at(1, translation_files, "translate_chunk", patch)
             assert run(*files)[0] == 130
         status, _, errors = run(*files, "--num_beams", 2)
         assert status == 2
@@ -254,15 +244,13 @@ class TestDamagedFolders:
         assert reason in errors[0]
         assert "trust" not in errors[0]
 
-    def test_missing_weights(self, run, folder):
+    def test_missing_weights_and_a_tokenizer_of_another_vocabulary(self, run, folder):
         weights = load_file(folder / "model.safetensors")
         weights.pop("model.encoder.layers.0.fc1.bias")
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         status, lines, errors = run("--model", folder, "the boy")
         assert (status, lines) == (2, [])
         assert "got none for model.encoder.layers.0.fc1.bias" in errors[-1]
-
-    def test_tokenizer_of_another_vocabulary(self, run, folder):
         RandomTransformerTokenizer.train(["a"] * 9, vocab_size=1000).save_pretrained(folder)
         RandomTransformerForConditionalGeneration(tiny_config(vocab_size=1000)).save_pretrained(folder)
         status, lines, errors = run("--model", folder, "the boy")
@@ -302,19 +290,11 @@ def test_stdout_that_cannot_be_written(translator_folder, tmp_path, stdout, stat
 
 @pytest.mark.slow
 def test_two_processes_continue_the_parts_of_one(run, translator, tokenizer, translator_folder, tmp_path, monkeypatch):
-    texts, chunks = some_texts(20, seed=7), []
+    texts = some_texts(20, seed=7)
     (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
     flags = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--num_beams", 1, "--chunk_size", 3]
-    translate_chunk = translation_files.translate_chunk
-
-    def stop_at_third(*arguments):
-        chunks.append(arguments)
-        if len(chunks) == 3:
-            raise KeyboardInterrupt
-        return translate_chunk(*arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(translation_files, "translate_chunk", stop_at_third)
+        interrupt_at(3, translation_files, "translate_chunk", patch)
         assert run(*flags)[0] == 130
     assert len(list((tmp_path / "out.txt.parts").glob("*.txt"))) == 2
     done = run_on_two_processes("modeling_random_transformer", "translate", "--model", translator_folder, *flags)

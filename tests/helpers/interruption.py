@@ -1,4 +1,4 @@
-"""A process that is killed at a given file operation."""
+"""Work that is interrupted: a process that is killed at a file operation, and functions that raise an error."""
 
 import contextlib
 import os
@@ -6,6 +6,9 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 
 def killed_after(steps: int, work: Callable[[], object], folder: Path) -> bool:
@@ -38,6 +41,20 @@ def killed_after(steps: int, work: Callable[[], object], folder: Path) -> bool:
         return True
     assert os.WEXITSTATUS(status) == 0, "the work itself failed"
     return False
+
+
+def interrupt_at(number: int, owner: Any, name: str, patch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Raise a KeyboardInterrupt in one call of a function; returns a list that receives the arguments of each call."""
+    original, calls = getattr(owner, name), list[tuple[Any, ...]]()
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    patch.setattr(owner, name, counted)
+    return calls
 
 
 class StoppedError(Exception):

@@ -19,6 +19,7 @@ from modeling_random_transformer.inference import (
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inference.translation_files import candidate_lines, check_format
 from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
+from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import random_translator, some_texts
 
 TEXTS = some_texts(9)
@@ -30,10 +31,6 @@ PREFIXES = ["el", "", "las casa", "el libro en", "", "a", "two red", "", "we"]
 @pytest.fixture(scope="module")
 def model(exact_translator):
     return exact_translator
-
-
-def texts_of(candidates):
-    return [[candidate.translation for candidate in alternatives] for alternatives in candidates]
 
 
 class TestNBest:
@@ -55,12 +52,10 @@ class TestNBest:
             assert scores == pytest.approx(outputs.sequences_scores.tolist(), rel=1e-4)
             assert scores == sorted(scores, reverse=True)
 
-    def test_blank_texts_have_as_many_candidates(self, model, tokenizer):
+    def test_blank_texts_have_candidates_and_excluded_hypotheses_are_none(self, model, tokenizer):
         blank, other = translate_n_best([" ", "two"], model, tokenizer, n_best=2, **SHORT)
         assert blank == [Candidate("", 0.0)] * 2
         assert len(other) == 2
-
-    def test_hypotheses_that_beam_search_has_excluded_are_no_candidates(self, model, tokenizer):
         only = tokenizer.convert_tokens_to_ids("a")
         options = {"n_best": 3, "prefix_allowed_tokens_fn": lambda *_: [only], **SHORT}
         [candidates] = translate_n_best(["the boy"], model, tokenizer, **options)
@@ -71,14 +66,12 @@ class TestNBest:
         options = {"do_sample": True, "num_beams": 1, "seed": 1, **SHORT}
         found = list(translate_n_best(TEXTS, model, tokenizer, n_best=6, **options))
         assert all(len(candidates) == 6 for candidates in found)
-        assert len(set(texts_of(found)[0])) > 1
+        assert len({candidate.translation for candidate in found[0]}) > 1
         scores = [[candidate.score for candidate in candidates] for candidates in found]
         assert scores == [sorted(values, reverse=True) for values in scores]
-        pipe = TranslationOptions(max_batch_tokens=60, num_beams=1, n_best=6, generate_options={"do_sample": True})
-        batches = pipe.pipeline(model, tokenizer).group(
-            [5] * 8, 1, pipe.pipeline(model, tokenizer)._forward_params, [0] * 8
-        )
-        assert max(map(len, batches)) == 2
+        settings = TranslationOptions(max_batch_tokens=60, num_beams=1, n_best=6, generate_options={"do_sample": True})
+        pipe = settings.pipeline(model, tokenizer)
+        assert max(map(len, pipe.group([5] * 8, 1, pipe._forward_params, [0] * 8))) == 2
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -91,8 +84,6 @@ class TestNBest:
     def test_invalid(self, model, tokenizer, options, message):
         with pytest.raises(ValueError, match=message):
             translate_n_best(TEXTS, model, tokenizer, **options)
-
-    def test_translate_has_one_translation_per_text(self, model, tokenizer):
         with pytest.raises(ValueError, match="n_best must be given to translate_n_best, got 2"):
             translate_stream(TEXTS, model, tokenizer, n_best=2)
 
@@ -107,26 +98,18 @@ class TestPrefixes:
             forced = tokenizer(prefix)["input_ids"][:-1]
 
             def allowed(_, ids, forced=forced):
-                step = len(ids) - 1
-                return forced[step : step + 1] or every_token
+                return forced[len(ids) - 1 : len(ids)] or every_token
 
-            options = {"length_penalty": 0.6} if num_beams > 1 else {}
-            ids = model.generate(
-                **tokenizer(text, return_tensors="pt"),
-                prefix_allowed_tokens_fn=allowed,
-                num_beams=num_beams,
-                max_new_tokens=8,
-                **options,
-            )
+            options = {"num_beams": num_beams, "max_new_tokens": 8, "prefix_allowed_tokens_fn": allowed}
+            options |= {"length_penalty": 0.6} if num_beams > 1 else {}
+            ids = model.generate(**tokenizer(text, return_tensors="pt"), **options)
             assert translation == tokenizer.decode(ids[0], skip_special_tokens=True)
             assert translation.startswith(prefix)
 
-    def test_a_prefix_overrides_other_processors(self, model, tokenizer):
+    def test_other_processors_one_text_and_a_stream(self, model, tokenizer):
         options = {"no_repeat_ngram_size": 1, "num_beams": 2, **SHORT}
         [translation] = translate(["the boy"], model, tokenizer, prefixes=["a a a"], **options)
         assert translation.startswith("a a a")
-
-    def test_pipeline_with_one_text_and_with_a_stream(self, model, tokenizer):
         pipe = Seq2SeqPipeline(model, tokenizer, device="cpu", max_new_tokens=6, target_prefix="el")
         one = pipe("the boy")
         assert one["generated_text"].startswith("el")
@@ -186,6 +169,16 @@ class TestPrefixes:
         with pytest.raises(ValueError, match=message):
             list(pipe(inputs, target_prefix=target_prefix))
 
+    @pytest.mark.parametrize(("count", "found"), [(2, "fewer"), (10, "more")])
+    def test_as_many_prefixes_as_texts(self, model, tokenizer, tmp_path, count, found):
+        with pytest.raises(ValueError, match=f"prefixes must be one per text, got {found}"):
+            translate(TEXTS, model, tokenizer, prefixes=["a"] * count, **SHORT)
+        source, prefixes = tmp_path / "in.txt", tmp_path / "prefixes.txt"
+        source.write_text("\n".join(TEXTS))
+        prefixes.write_text("a\n" * count)
+        with pytest.raises(ValueError, match=f"prefix_file must be one per text, got {found}"):
+            translate_file(source, tmp_path / "out", model, tokenizer, prefix_file=prefixes)
+
     def test_texts_of_one_length_with_and_without_a_prefix(self, model, tokenizer):
         """They have different limits, so they belong to different batches."""
         prefixes = ["", "el", ""]
@@ -194,31 +187,17 @@ class TestPrefixes:
         assert found == alone
         assert all(found)
 
-    @pytest.mark.parametrize("count", [2, 10])
-    def test_as_many_prefixes_as_texts(self, model, tokenizer, count):
-        with pytest.raises(ValueError, match=f"prefixes must be one per text, got {'more' if count > 9 else 'fewer'}"):
-            translate(TEXTS, model, tokenizer, prefixes=["a"] * count, **SHORT)
-
 
 class TestFiles:
     def test_n_best_lists_resume_in_order(self, model, tokenizer, tmp_path, monkeypatch):
-        output_format = "jsonl"
         source, prefixes, output = (tmp_path / name for name in ("in.txt", "prefixes.txt", "out.txt"))
         source.write_text("\n".join(TEXTS))
         prefixes.write_text("\n".join(PREFIXES))
         candidates = translate_n_best(TEXTS, model, tokenizer, n_best=2, prefixes=PREFIXES, chunk_size=4, **SHORT)
-        expected = list(candidate_lines(candidates, output_format, 2))
+        expected = list(candidate_lines(candidates, "jsonl", 2))
 
-        options = {"n_best": 2, "prefix_file": prefixes, "output_format": output_format, "chunk_size": 4, **SHORT}
-        original, calls = files.translate_chunk, []
-
-        def interrupted(*args):
-            calls.append(args)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return original(*args)
-
-        monkeypatch.setattr(files, "translate_chunk", interrupted)
+        options = {"n_best": 2, "prefix_file": prefixes, "output_format": "jsonl", "chunk_size": 4, **SHORT}
+        calls = interrupt_at(2, files, "translate_chunk", monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             translate_file(source, output, model, tokenizer, **options)
         with pytest.raises(ValueError, match="num_return_sequences was 2, now 3"):
@@ -228,14 +207,6 @@ class TestFiles:
         translate_file(source, output, model, tokenizer, **options)
         assert len(calls) == 4
         assert output.read_text().splitlines() == expected
-
-    def test_prefix_file_must_have_as_many_lines(self, model, tokenizer, tmp_path):
-        (tmp_path / "in.txt").write_text("a\nb\n")
-        (tmp_path / "prefixes.txt").write_text("c\n")
-        with pytest.raises(ValueError, match="prefix_file must be one per text, got fewer"):
-            translate_file(
-                tmp_path / "in.txt", tmp_path / "out", model, tokenizer, prefix_file=tmp_path / "prefixes.txt"
-            )
 
     def test_formats(self):
         candidates = [Candidate("año", -0.5, ["<s>", "año", "</s>"]), Candidate("b", -1.25)]
@@ -256,31 +227,18 @@ class TestFiles:
 
 
 @pytest.mark.usefixtures("_reset_accelerate")
-class TestCommand:
-    def test_n_best_with_prefixes(self, translator_folder, tmp_path, capsysbinary):
-        (tmp_path / "in.txt").write_text("the boy\n\ntwo apples\n")
-        (tmp_path / "prefixes.txt").write_text("el\n\n\n")
-        arguments = ["--model", translator_folder, "--device", "cpu", "--n_best", "2", "--input", tmp_path / "in.txt"]
-        arguments += ["--prefix_file", tmp_path / "prefixes.txt"]
-        assert command.main(list(map(str, arguments))) == 0
-        printed = capsysbinary.readouterr().out
-        lines = printed.decode().splitlines()
-        assert [line.split(" ||| ")[0] for line in lines] == list("001122")
-        assert all(line.startswith("0 ||| el") for line in lines[:2])
-        assert all(re.fullmatch(r"\d \|\|\| .*? \|\|\| -?\d+\.\d{6}", line) for line in lines)
-        assert command.main([*map(str, arguments), "--output", str(tmp_path / "out.txt")]) == 0
-        assert (tmp_path / "out.txt").read_bytes() == printed
-        with gzip.open(tmp_path / "prefixes.gz", "wb") as file:
-            file.write((tmp_path / "prefixes.txt").read_bytes())
-        arguments[-1] = tmp_path / "prefixes.gz"
-        assert command.main([*map(str, arguments), "--output", "-"]) == 0
-        assert capsysbinary.readouterr().out == printed
-
-    def test_input_must_be_lines_of_text(self, translator_folder, model, tokenizer, tmp_path, capsys):
-        path = tmp_path / "a.jsonl.gz"
-        path.write_text("a\tb\n")
-        message = "must be a file with one text per line, not .tsv, .csv, .jsonl, .json, .parquet, got"
-        assert command.main(["--model", str(translator_folder), "--input", str(path)]) == 2
-        assert f"--input {message}" in capsys.readouterr().err
-        with pytest.raises(ValueError, match=f"input_file {message}"):
-            translate_file(path, tmp_path / "out", model, tokenizer)
+def test_the_command_writes_n_best_lists_with_prefixes(translator_folder, tmp_path, capsysbinary):
+    (tmp_path / "in.txt").write_text("the boy\n\ntwo apples\n")
+    (tmp_path / "prefixes.txt").write_text("el\n\n\n")
+    (tmp_path / "prefixes.gz").write_bytes(gzip.compress(b"el\n\n\n"))
+    arguments = ["--model", translator_folder, "--device", "cpu", "--n_best", "2", "--input", tmp_path / "in.txt"]
+    outputs = []
+    for prefixes, output in (("prefixes.txt", "-"), ("prefixes.txt", tmp_path / "out.txt"), ("prefixes.gz", "-")):
+        options = [*arguments, "--prefix_file", tmp_path / prefixes, "--output", output]
+        assert command.main(list(map(str, options))) == 0
+        outputs.append(capsysbinary.readouterr().out if output == "-" else output.read_bytes())
+    lines = outputs[0].decode().splitlines()
+    assert [line.split(" ||| ")[0] for line in lines] == list("001122")
+    assert all(line.startswith("0 ||| el") for line in lines[:2])
+    assert all(re.fullmatch(r"\d \|\|\| .*? \|\|\| -?\d+\.\d{6}", line) for line in lines)
+    assert outputs == outputs[:1] * 3

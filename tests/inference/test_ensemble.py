@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import MarianConfig, MarianMTModel
 
 from modeling_random_transformer import DynamicInt8Config, Seq2SeqPipeline
 from modeling_random_transformer.commands import translate as command
@@ -10,7 +9,8 @@ from modeling_random_transformer.generation_random_transformer import FastDecodi
 from modeling_random_transformer.inference import score_pairs, translate, translate_file, translate_n_best
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.inference.loading import load_models
-from tests.helpers.models import BOS, EOS, PAD
+from tests.helpers.foreign import foreign_model
+from tests.helpers.models import EOS
 from tests.helpers.translation import multilingual_translator, random_translator, some_texts
 
 TEXTS = some_texts(8)
@@ -37,13 +37,7 @@ def other():
 @pytest.fixture(scope="module")
 def marian(tokenizer):
     """A member of another architecture, whose beams do not share a source."""
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 64}
-    layers = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": BOS, "forced_eos_token_id": None}
-    return (
-        MarianMTModel(MarianConfig(vocab_size=len(tokenizer), init_std=0.5, **sizes, **layers, **ids)).eval().double()
-    )
+    return foreign_model("Marian", vocab_size=len(tokenizer), forced_eos_token_id=None)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -124,19 +118,11 @@ def test_members_in_other_dtypes(tokenizer, tmp_path):
     assert len(translate(TEXTS, mixed, tokenizer, **SHORT)) == len(TEXTS)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"eos_token_id": 5}, "members must have the same eos_token_id, got 2, 5"),
-        ({"decoder_start_token_id": 0}, "members must have the same decoder_start_token_id, got 1, 0"),
-    ],
-)
-def test_members_with_other_special_tokens(model, overrides, message):
-    with pytest.raises(ValueError, match=message):
-        EnsembleForSeq2SeqLM([model, random_translator(**overrides)])
-
-
-def test_no_members_and_saving(model, tmp_path):
+def test_invalid_members_and_saving(model, tmp_path):
+    for name, value in (("eos_token_id", 5), ("decoder_start_token_id", 0)):
+        message = f"members must have the same {name}, got {getattr(model.config, name)}, {value}"
+        with pytest.raises(ValueError, match=message):
+            EnsembleForSeq2SeqLM([model, random_translator(**{name: value})])
     with pytest.raises(ValueError, match="members must be at least one model, got none"):
         EnsembleForSeq2SeqLM([])
     with pytest.raises(ValueError, match="an ensemble cannot be saved"):
@@ -157,24 +143,17 @@ def test_members_are_not_changed(model, tokenizer):
     assert not member.training
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory, tokenizer):
-    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+@pytest.mark.usefixtures("_reset_accelerate")
+def test_several_models_of_the_command_and_files(tokenizer, tmp_path, capsys):
+    folders = [tmp_path / "first", tmp_path / "second"]
     for seed, folder in enumerate(folders):
         random_translator(seed).double().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    return folders
-
-
-@pytest.mark.usefixtures("_reset_accelerate")
-class TestCommand:
-    def test_several_models_are_an_ensemble(self, folders, tmp_path, capsys):
-        (tmp_path / "in.txt").write_text("\n".join(TEXTS))
-        first, second = map(str, folders)
-        options = ["--device", "cpu", "--max_tokens_per_batch", "200"]
-        ensemble, tokenizer = load_models(folders)
-        expected = translate(TEXTS, ensemble, tokenizer, progress=False)
-        assert command.main(["--model", first, "--model", second, *TEXTS, *options]) == 0
-        assert capsys.readouterr().out.splitlines() == expected
-        translate_file(tmp_path / "in.txt", tmp_path / "out.txt", ensemble, tokenizer)
-        assert (tmp_path / "out.txt").read_text().splitlines() == expected
+    ensemble, tokenizer = load_models(folders)
+    expected = translate(TEXTS, ensemble, tokenizer, progress=False)
+    models = [argument for folder in folders for argument in ("--model", str(folder))]
+    assert command.main([*models, *TEXTS, "--device", "cpu", "--max_tokens_per_batch", "200"]) == 0
+    assert capsys.readouterr().out.splitlines() == expected
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+    translate_file(tmp_path / "in.txt", tmp_path / "out.txt", ensemble, tokenizer)
+    assert (tmp_path / "out.txt").read_text().splitlines() == expected

@@ -8,16 +8,15 @@ import sys
 
 import pytest
 import torch
-from transformers import MarianConfig, MarianMTModel
 
 from modeling_random_transformer.commands import score as command
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
-from modeling_random_transformer.inference import scoring_files as files
 from modeling_random_transformer.inference.scoring import Scorer
 from modeling_random_transformer.inference.scoring_files import score_line
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
-from tests.helpers.models import EOS, PAD
+from tests.helpers.foreign import foreign_model
+from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
 
 PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
@@ -28,16 +27,6 @@ def model(exact_translator):
     return exact_translator
 
 
-@pytest.fixture(scope="module")
-def marian(tokenizer):
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 64}
-    layers = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    ids = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": PAD}
-    config = MarianConfig(vocab_size=len(tokenizer), forced_eos_token_id=None, **sizes, **layers, **ids)
-    return MarianMTModel(config).double().eval()
-
-
 def losses(model, tokenizer, pairs):
     """Reference: minus the model's own loss of each pair, summed over its tokens."""
     for source, target in pairs:
@@ -46,30 +35,24 @@ def losses(model, tokenizer, pairs):
             yield -model(**inputs).loss.item() * inputs["labels"].shape[1]
 
 
-@pytest.mark.parametrize("name", ["model", "marian"])
-def test_equals_the_loss_of_each_pair(name, tokenizer, request):
-    model = request.getfixturevalue(name)
+@pytest.mark.parametrize("kind", ["own", "Marian"])
+def test_equals_the_loss_of_each_pair(kind, model, tokenizer):
+    if kind == "Marian":
+        model = foreign_model(kind, vocab_size=len(tokenizer))
     scores = list(score_pairs(model, tokenizer, PAIRS, chunk_size=20, max_batch_tokens=100))
     assert [score.log_probability for score in scores] == pytest.approx(list(losses(model, tokenizer, PAIRS)), rel=1e-9)
     assert [score.tokens for score in scores] == [len(ids) for ids in tokenizer([t for _, t in PAIRS])["input_ids"]]
     assert scores[0].token_log_probabilities is None
-
-
-def test_an_empty_target_is_the_end_token(model, tokenizer):
-    [score] = score_pairs(model, tokenizer, [("the boy", "")])
+    [score] = score_pairs(model, tokenizer, [("the boy", "")])  # the end token
     assert score.tokens == 1
     assert score.log_probability < 0
 
 
-def test_a_forced_language_tag_is_not_scored(model, tokenizer):
-    source, target = PAIRS[0]
-    first = tokenizer(target)["input_ids"][0]
+def test_a_forced_language_tag_is_not_scored(model, tokenizer, monkeypatch):
     [whole] = score_pairs(model, tokenizer, PAIRS[:1], token_scores=True)
-    model.generation_config.forced_bos_token_id = first
-    try:
-        [score] = score_pairs(model, tokenizer, [(source, target)], token_scores=True)
-    finally:
-        model.generation_config.forced_bos_token_id = None
+    first = tokenizer(PAIRS[0][1])["input_ids"][0]
+    monkeypatch.setattr(model.generation_config, "forced_bos_token_id", first)
+    [score] = score_pairs(model, tokenizer, PAIRS[:1], token_scores=True)
     assert score.tokens == whole.tokens - 1
     assert score.token_log_probabilities == pytest.approx(whole.token_log_probabilities[1:])
 
@@ -77,6 +60,13 @@ def test_a_forced_language_tag_is_not_scored(model, tokenizer):
 def test_languages_of_a_model_of_several_languages(tmp_path):
     model, tokenizer = multilingual_translator()
     model.double()
+    for codes, message in (
+        ({"src_lang": "en"}, "tgt_lang must be one of en, es, fr, got None."),
+        ({"tgt_lang": "en"}, "src_lang must be one of en, es, fr, got None."),
+        ({"src_lang": "de", "tgt_lang": "en"}, "src_lang must be one of en, es, fr, got 'de'."),
+    ):
+        with pytest.raises(ValueError, match=message):
+            score_pairs(model, tokenizer, iter(()), **codes)
     by_language = {}
     for target in ("es", "fr"):
         codes = {"src_lang": "en", "tgt_lang": target}
@@ -98,19 +88,6 @@ def test_languages_of_a_model_of_several_languages(tmp_path):
         assert (tmp_path / "scores.txt").read_text().splitlines() == [score_line(score, "text") for score in scores]
         assert len(list(alignments(model, tokenizer, PAIRS, **codes))) == len(PAIRS)
     assert by_language["es"] != by_language["fr"]
-
-
-@pytest.mark.parametrize(
-    ("codes", "message"),
-    [
-        ({"src_lang": "en"}, "tgt_lang must be one of en, es, fr, got None."),
-        ({"tgt_lang": "en"}, "src_lang must be one of en, es, fr, got None."),
-        ({"src_lang": "de", "tgt_lang": "en"}, "src_lang must be one of en, es, fr, got 'de'."),
-    ],
-)
-def test_a_missing_or_unknown_language_is_an_error_before_the_first_pair(codes, message):
-    with pytest.raises(ValueError, match=message):
-        score_pairs(*multilingual_translator(), iter(()), **codes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -159,16 +136,7 @@ class TestFiles:
     def test_interrupted_scoring_resumes(self, model, tokenizer, tmp_path, monkeypatch):
         corpus = write_pairs(tmp_path)
         expected = [score_line(score, "text") for score in score_pairs(model, tokenizer, PAIRS, chunk_size=7)]
-        calls = []
-
-        class Interrupted(Scorer):
-            def __call__(self, pairs, *args):
-                calls.append(len(pairs))
-                if len(calls) == 3:
-                    raise KeyboardInterrupt
-                return super().__call__(pairs, *args)
-
-        monkeypatch.setattr(files, "Scorer", Interrupted)
+        calls = interrupt_at(3, Scorer, "__call__", monkeypatch)
         output = tmp_path / "scores.txt"
         with pytest.raises(KeyboardInterrupt):
             score_file(corpus, output, model, tokenizer, chunk_size=7)
@@ -176,15 +144,18 @@ class TestFiles:
         with pytest.raises(ValueError, match="output_format was text, now jsonl"):
             score_file(corpus, output, model, tokenizer, chunk_size=7, output_format="jsonl")
         score_file(corpus, output, model, tokenizer, chunk_size=7)
-        assert calls == [7, 7, 7, 7, 7, 2]
+        assert [len(pairs) for _, pairs, *_ in calls] == [7, 7, 7, 7, 7, 2]
         assert output.read_text().splitlines() == expected
         assert not output.with_name("scores.txt.parts").exists()
 
-    def test_invalid_pair_is_an_error_before_the_first_score(self, model, tokenizer, tmp_path):
+    def test_invalid_inputs_are_an_error_before_the_first_score(self, model, tokenizer, tmp_path):
         (tmp_path / "pairs.tsv").write_text("a\tb\na\n")
         with pytest.raises(ValueError, match="but line 2 is without exactly one source and one target"):
             score_file(ParallelText(tmp_path / "pairs.tsv"), tmp_path / "scores.txt", model, tokenizer)
         assert not (tmp_path / "scores.txt.parts").exists()
+        corpus = write_pairs(tmp_path)
+        with pytest.raises(ValueError, match=r"output_file must differ from target, got .*target\.txt' for both"):
+            score_file(corpus, corpus.target, model, tokenizer)
 
     @pytest.mark.parametrize("chunk_size", [2, 9])
     def test_pairs_with_a_blank_side_have_an_empty_line(self, model, tokenizer, tmp_path, chunk_size):
@@ -199,11 +170,6 @@ class TestFiles:
         assert records[0] == {"log_probability": None, "tokens": 0}
         align_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
         assert [bool(line) for line in output.read_text().splitlines()] == [False, True, True, False, True, False]
-
-    def test_output_must_differ_from_the_corpus(self, model, tokenizer, tmp_path):
-        corpus = write_pairs(tmp_path)
-        with pytest.raises(ValueError, match=r"output_file must differ from target, got .*target\.txt' for both"):
-            score_file(corpus, corpus.target, model, tokenizer)
 
     def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_again(self, model, tmp_path):
         tokenizer = random_tokenizer()
@@ -221,63 +187,62 @@ class TestFiles:
         assert json.loads(score_line(PairScore(-1.5, 2), "jsonl")) == {"log_probability": -1.5, "tokens": 2}
 
 
-@pytest.fixture(scope="module")
-def folder(translator_folder):
-    return translator_folder
+@pytest.fixture
+def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
+    """Run the command with bytes on standard input; returns the exit status, standard output and the errors."""
+
+    def run(*arguments, stdin=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = command.main(["--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
+        captured = capsysbinary.readouterr()
+        return status, captured.out, captured.err.decode()
+
+    return run
 
 
-@pytest.mark.usefixtures("_reset_accelerate")
 class TestCommand:
-    def run(self, folder, *arguments):
-        return command.main(["--model", str(folder), "--device", "cpu", *map(str, arguments)])
-
-    def test_files_tsv_and_standard_input_agree(self, folder, tmp_path, monkeypatch, capsysbinary):
+    def test_files_tsv_and_standard_input_agree(self, run, tmp_path):
         write_pairs(tmp_path)
         tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()
         (tmp_path / "pairs.tsv").write_bytes(tsv)
         aligned = ("--source_file", tmp_path / "source.txt", "--target_file", tmp_path / "target.txt")
-        outputs = []
-        for arguments in (aligned, ("--source_file", tmp_path / "pairs.tsv"), ()):
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(tsv)))
-            assert self.run(folder, *arguments) == 0
-            outputs.append(capsysbinary.readouterr().out)
-        assert self.run(folder, *aligned, "--output", tmp_path / "scores.txt") == 0
-        outputs.append((tmp_path / "scores.txt").read_bytes())
-        assert len(outputs[0].splitlines()) == len(PAIRS)
-        assert outputs == outputs[:1] * 4
-
-    def test_jsonl_with_token_scores(self, folder, monkeypatch, capsysbinary):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the boy\tel libro\n")))
-        assert self.run(folder, "--output_format", "jsonl", "--token_scores") == 0
-        score = json.loads(capsysbinary.readouterr().out)
-        assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
-
-    def test_invalid_inputs(self, folder, monkeypatch, capsys):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n\xe9\tb\n")))
-        assert self.run(folder) == 2
-        assert "stdin must contain valid pairs only, but line 2 is not UTF-8." in capsys.readouterr().err
-
-    def test_pipes_are_read_once(self, folder, tmp_path, capsysbinary):
-        write_pairs(tmp_path)
-        files = [tmp_path / "source.txt", tmp_path / "target.txt"]
-        assert self.run(folder, "--source_file", files[0], "--target_file", files[1]) == 0
-        expected = capsysbinary.readouterr().out
-        ends = [os.pipe() for _ in files]
-        for (_, write), path in zip(ends, files, strict=True):
+        status, expected, _ = run(*aligned)
+        assert status == 0
+        assert len(expected.splitlines()) == len(PAIRS)
+        assert run("--source_file", tmp_path / "pairs.tsv")[1] == run(stdin=tsv)[1] == expected
+        assert run(*aligned, "--output", tmp_path / "scores.txt")[:2] == (0, b"")
+        assert (tmp_path / "scores.txt").read_bytes() == expected
+        # Pipes are read once.
+        ends = [os.pipe() for _ in range(2)]
+        for (_, write), path in zip(ends, (aligned[1], aligned[3]), strict=True):
             os.write(write, path.read_bytes())
             os.close(write)
         pipes = [f"/dev/fd/{read}" for read, _ in ends]
         arguments = ("--source_file", pipes[0], "--target_file", pipes[1])
-        assert self.run(folder, *arguments, "--output", tmp_path / "out.txt") == 2
-        assert f"since it is read more than once, got the pipe {pipes[0]}." in capsysbinary.readouterr().err.decode()
-        assert self.run(folder, *arguments) == 0
-        assert capsysbinary.readouterr().out == expected
+        status, _, error = run(*arguments, "--output", tmp_path / "out.txt")
+        assert status == 2
+        assert f"since it is read more than once, got the pipe {pipes[0]}." in error
+        assert run(*arguments)[:2] == (0, expected)
         for read, _ in ends:
             os.close(read)
 
-    @pytest.mark.parametrize("option", [(), ("--alignments",)])
-    def test_a_long_line_of_standard_input(self, folder, monkeypatch, capsys, option):
-        long = b"one " * 5000
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" + long + b"\tb\n")))
-        assert self.run(folder, *option) == 2
-        assert re.search(r"stdin, line 2: texts must have at most \d+ tokens", capsys.readouterr().err)
+    def test_jsonl_with_token_scores(self, run):
+        status, output, _ = run("--output_format", "jsonl", "--token_scores", stdin=b"the boy\tel libro\n")
+        score = json.loads(output)
+        assert status == 0
+        assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
+
+    @pytest.mark.parametrize(
+        ("options", "line", "message"),
+        [
+            ([], b"\xe9\tb", r"stdin must contain valid pairs only, but line 2 is not UTF-8\."),
+            ([], b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
+            (["--alignments"], b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
+            (["--alignments", "--token_scores"], b"a\tb", "--alignments must be given without"),
+        ],
+        ids=["not UTF-8", "long", "long, aligned", "options"],
+    )
+    def test_errors(self, run, options, line, message):
+        status, _, error = run(*options, stdin=b"a\tb\n" + line + b"\n")
+        assert status == 2
+        assert re.search(message, error)

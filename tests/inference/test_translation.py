@@ -3,7 +3,6 @@
 import functools
 import io
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -137,57 +136,51 @@ class TestTexts:
         assert captured.out == ""
 
 
-class TestLearnedPositions:
-    @pytest.fixture
-    def limited_model(self):
-        return random_translator(position_embedding="learned", max_position_embeddings=20)
-
-    def test_positions_limit_targets(self, limited_model, tokenizer):
-        """A translation has at most as many tokens as there are positions."""
-        assert longest_target(15, limited_model.config) == 20
-        limited_model.lm_head.bias.data[EOS] = -100.0
-        for options in ({}, {"max_new_tokens": 99}, {"num_beams": 1}):
-            translate(TEXTS[:3], limited_model, tokenizer, max_source_tokens=20, **options)
-        assert longest_target(15, random_translator(max_position_embeddings=20).config) == 66
+def test_learned_positions_limit_targets(tokenizer):
+    """A translation has at most as many tokens as there are positions."""
+    model = random_translator(position_embedding="learned", max_position_embeddings=20)
+    assert longest_target(15, model.config) == 20
+    assert longest_target(15, random_translator(max_position_embeddings=20).config) == 66
+    model.lm_head.bias.data[EOS] = -100.0
+    for options in ({}, {"max_new_tokens": 99}, {"num_beams": 1}):
+        translate(TEXTS[:3], model, tokenizer, max_source_tokens=20, **options)
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"num_beams": 0}, "num_beams must be a positive integer, got 0."),
-            ({"max_source_tokens": True}, "max_source_tokens must be None or a positive integer, got True."),
-            ({"chunk_size": 0}, "chunk_size must be a positive integer, got 0."),
-            ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
-            ({"max_length": 9}, "max_length must not be given, got 9."),
-        ],
-        ids=str,
-    )
-    def test_invalid_option(self, model, tokenizer, options, message):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            translate_stream(TEXTS, model, tokenizer, **options)  # immediately, not with the first text
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, "num_beams must be a positive integer, got 0."),
+        ({"max_source_tokens": True}, "max_source_tokens must be None or a positive integer, got True."),
+        ({"chunk_size": 0}, "chunk_size must be a positive integer, got 0."),
+        ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
+        ({"max_length": 9}, "max_length must not be given, got 9."),
+    ],
+    ids=str,
+)
+def test_invalid_option_is_an_error_before_the_first_text(model, tokenizer, options, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        translate_stream(TEXTS, model, tokenizer, **options)
 
-    @pytest.mark.parametrize(
-        ("texts", "message"),
-        [
-            ("one text", "texts must be an iterable of strings, got one str"),
-            (["one", 2], "index 1: texts must be strings, got 2."),
-            (["a", "b", "c", "\ud800"], "index 3: texts must be Unicode, got"),
-        ],
-        ids=["a string", "an integer", "half a character"],
-    )
-    def test_invalid_text(self, model, tokenizer, texts, message):
-        with pytest.raises(ValueError, match=message):
-            translate(texts, model, tokenizer, chunk_size=3, **SHORT)
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("one text", "texts must be an iterable of strings, got one str"),
+        (["one", 2], "index 1: texts must be strings, got 2."),
+        (["a", "b", "c", "\ud800"], "index 3: texts must be Unicode, got"),
+    ],
+    ids=["a string", "an integer", "half a character"],
+)
+def test_invalid_text(model, tokenizer, texts, message):
+    with pytest.raises(ValueError, match=message):
+        translate(texts, model, tokenizer, chunk_size=3, **SHORT)
 
 
 class TestLines:
-    def test_only_a_line_feed_ends_a_line(self):
+    def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_removed(self):
         content = "\n".join(ODD_LINES).encode()
         assert list(read_lines(io.BytesIO(content))) == ODD_LINES
         assert list(read_lines(io.BytesIO(content.replace(b"\n", b"\r\n") + b"\n"))) == ODD_LINES
-
-    def test_byte_order_mark_is_removed(self):
         assert list(read_lines(io.BytesIO("\ufeffone\n\ufefftwo".encode()))) == ["one", "\ufefftwo"]
 
     def test_invalid_utf8_error_names_the_line(self):
@@ -202,8 +195,6 @@ class TestLines:
         assert written.count(b"\n") == len(texts)
         assert list(read_lines(io.BytesIO(written), first=2)) == [one_line(text) for text in texts]
         assert len(list(io.StringIO(written.decode(), newline=None))) == len(texts)  # open()'s universal newlines
-
-    def test_line_breaks_are_replaced_by_spaces(self):
         assert one_line("a\nb\r\nc\rd\te\u2028f") == "a b c d\te\u2028f"
 
     def test_write_is_atomic(self, tmp_path):
@@ -236,32 +227,38 @@ def output(tmp_path):
     return tmp_path / "output.txt"
 
 
-@pytest.fixture
-def expected(source, model, tokenizer):
+def translated(source, model, tokenizer, **options) -> bytes:
+    """The reference for files: the lines of a stream."""
     with open(source, "rb") as file:
-        return b"".join(encode_lines(translate_stream(read_lines(file), model, tokenizer, **SHORT)))
+        return b"".join(encode_lines(translate_stream(read_lines(file), model, tokenizer, **options)))
 
 
 @pytest.mark.usefixtures("_state_on_cpu")
 class TestFiles:
-    def test_line_n_is_the_translation_of_line_n(self, source, output, expected, model, tokenizer):
-        translate_file(source, output, model, tokenizer, chunk_size=5, **SHORT)
-        assert output.read_bytes() == expected
-        assert expected.count(b"\n") == 27
-        assert sorted(output.parent.iterdir()) == [output, source]
+    def test_line_n_of_the_replaced_output_translates_line_n(self, source, output, model, tokenizer):
+        output.write_text("earlier")
+        link = output.with_name("link.txt")
+        link.symlink_to(output)
+        translate_file(source, link, model, tokenizer, chunk_size=5, **SHORT)
+        assert output.read_bytes() == translated(source, model, tokenizer, **SHORT)
+        assert output.read_bytes().count(b"\n") == 27
+        assert link.is_symlink()
+        assert sorted(output.parent.iterdir()) == [link, output, source]
 
-    @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-    def test_compressed_files_resume(self, source, output, expected, model, tokenizer, suffix):
-        output = output.with_name(f"output.txt{suffix}")
+    @pytest.mark.parametrize(
+        ("suffix", "options"), [(".gz", {}), (".zst", {"do_sample": True, "top_k": 0, "seed": 5})], ids=[".gz", ".zst"]
+    )
+    def test_compressed_files_and_samples_resume(self, source, output, model, tokenizer, suffix, options):
+        output, options = output.with_name(f"output.txt{suffix}"), {"chunk_size": 4, **SHORT, **options}
         compressed = source.with_name(f"source.txt{suffix}")
         with create_binary(compressed) as file:
             file.write(source.read_bytes())
-        run = functools.partial(translate_file, compressed, output, model, tokenizer, chunk_size=3, **SHORT)
+        run = functools.partial(translate_file, compressed, output, model, tokenizer, **options)
         killed_after(30, run, output.parent)
         assert not output.exists()
         run()
         with open_binary(output) as file:
-            assert file.read() == expected
+            assert file.read() == translated(source, model, tokenizer, **options)
 
     @pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"\r\n\n", 2), (b"the", 1)])
     def test_short_files(self, tmp_path, output, model, tokenizer, content, lines):
@@ -270,34 +267,12 @@ class TestFiles:
         translate_file(source, output, model, tokenizer, **SHORT)
         assert output.read_bytes().count(b"\n") == lines
 
-    def test_output_is_replaced_and_symbolic_links_are_kept(self, source, output, expected, model, tokenizer):
-        output.write_text("earlier")
-        link = output.with_name("link.txt")
-        link.symlink_to(output)
-        translate_file(source, link, model, tokenizer, **SHORT)
-        assert link.is_symlink()
-        assert output.read_bytes() == expected
-
-    def test_sampling_is_reproducible_after_an_interruption(self, source, output, model, tokenizer):
-        sampling = {"do_sample": True, "top_k": 0, "seed": 5, "chunk_size": 4, **SHORT}
-        with open(source, "rb") as file:
-            expected = b"".join(encode_lines(translate_stream(read_lines(file), model, tokenizer, **sampling)))
-        killed_after(30, lambda: translate_file(source, output, model, tokenizer, **sampling), output.parent)
-        assert not output.exists()
-        translate_file(source, output, model, tokenizer, **sampling)
-        assert output.read_bytes() == expected
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_state_on_cpu")
-class TestInterruption:
-    """A process is killed before each of its file operations, and another one resumes."""
-
-    def test_resumed_output_after_a_kill_at_any_file_operation(self, source, output, expected, model, tokenizer):
+    @pytest.mark.slow
+    def test_resumed_output_after_a_kill_at_any_file_operation(self, source, output, model, tokenizer):
         def run():
             translate_file(source, output, model, tokenizer, chunk_size=9, **SHORT)
 
-        steps = 0
+        steps, expected = 0, translated(source, model, tokenizer, **SHORT)
         while killed_after(steps, run, output.parent):
             assert not output.exists() or output.read_bytes() == expected, f"incomplete output after {steps} steps"
             run()
@@ -307,77 +282,45 @@ class TestInterruption:
             steps += 1
         assert steps > 25
 
-
-@pytest.mark.usefixtures("_state_on_cpu")
-class TestResume:
-    @pytest.fixture
-    def model(self):
-        """A model of its own: the record has a digest of its configuration, which other tests may have completed."""
-        return random_translator()
-
-    @pytest.fixture
-    def resume(self, tmp_path, model, tokenizer):
-        """A function that resumes a killed translation, with the same or with other arguments."""
+    def test_resuming_requires_the_same_inputs(self, tmp_path, tokenizer):
+        model = random_translator()  # of its own: other tests complete the configuration, which the record contains
+        perturbed, penalized = random_translator(), random_translator()
+        perturbed.lm_head.bias.data[7] += 1e-3
+        penalized.generation_config.repetition_penalty = 1.5
         source, output = tmp_path / "source.txt", tmp_path / "output.txt"
         source.write_text("\n".join(TEXTS))
 
-        def resume_translation(model=model, tokenizer=tokenizer, **options):
+        def resume(model=model, tokenizer=tokenizer, **options):
             translate_file(source, output, model, tokenizer, **{"chunk_size": 8, **SHORT, **options})
             return output.read_bytes()
 
-        assert killed_after(20, resume_translation, tmp_path)
-        return resume_translation
-
-    @pytest.mark.parametrize(
-        ("options", "difference"),
-        [
+        assert killed_after(20, resume, tmp_path)
+        for options, difference in (
             ({"num_beams": 2}, "length_penalty was None, now 0.6; num_beams was 1, now 2"),
             ({"max_source_tokens": 7, "seed": 1}, "max_source_tokens was .* seed was None, now 1"),
             ({"chunk_size": 9}, "chunk_size was 8, now 9"),
-        ],
-        ids=str,
-    )
-    def test_options_must_be_the_same(self, resume, options, difference):
-        with pytest.raises(
-            ValueError,
-            match=rf"output.txt.parts must contain an earlier attempt .*{difference}.*with restart",
+            ({"model": perturbed}, "model was"),
+            ({"model": penalized}, "model was"),
+            ({"tokenizer": type(tokenizer).train(TEXTS, vocab_size=320)}, "model was"),
         ):
-            resume(**options)
-
-    def test_input_must_be_the_same(self, resume, tmp_path):
-        (tmp_path / "source.txt").write_text("\n".join(TEXTS).replace("boy", "man"))
-        with pytest.raises(ValueError, match="input was"):
-            resume()
-
-    def test_model_must_be_the_same(self, resume, tokenizer):
-        perturbed = random_translator()
-        perturbed.lm_head.bias.data[7] += 1e-3
-        penalized = random_translator()
-        penalized.generation_config.repetition_penalty = 1.5
-        for other in (perturbed, penalized):
-            with pytest.raises(ValueError, match="model was"):
-                resume(model=other)
-        with pytest.raises(ValueError, match="model was"):
-            resume(tokenizer=type(tokenizer).train(TEXTS, vocab_size=320))
-
-    def test_model_folder_and_batch_size_may_differ(self, resume, tmp_path, model, tokenizer):
-        model.save_pretrained(tmp_path / "copy")
-        tokenizer(
-            ["a", "longer one"], padding=True, truncation=True, max_length=5
-        )  # changes the state of the tokenizer's backend
-        reloaded = type(model).from_pretrained(tmp_path / "copy")
-        resumed = resume(model=reloaded, max_batch_tokens=50)
-        assert resumed == resume()
-
-    def test_batch_size_must_be_the_same_when_sampling(self, resume, tmp_path):
-        sampling = {"do_sample": True, "seed": 1}
-        assert killed_after(20, functools.partial(resume, **sampling, restart=True), tmp_path)
-        with pytest.raises(ValueError, match="max_batch_tokens was 4096, now 50"):
-            resume(**sampling, max_batch_tokens=50)
-
-    def test_options_must_be_serializable(self, resume):
+            message = rf"output.txt.parts must contain an earlier attempt .*{difference}.*with restart"
+            with pytest.raises(ValueError, match=message):
+                resume(**options)
         with pytest.raises(ValueError, match="stopping_criteria must be a plain value for translate_file"):
             resume(stopping_criteria=[len], restart=True)
+        source.write_text("\n".join(TEXTS).replace("boy", "man"))
+        with pytest.raises(ValueError, match="input was"):
+            resume()
+        source.write_text("\n".join(TEXTS))
+        # The folder of the model, the state of the tokenizer's backend and the batch size may differ.
+        model.save_pretrained(tmp_path / "copy")
+        tokenizer(["a", "longer one"], padding=True, truncation=True, max_length=5)
+        resumed = resume(model=type(model).from_pretrained(tmp_path / "copy"), max_batch_tokens=50)
+        assert resumed == resume()
+        sampling = {"do_sample": True, "seed": 1}
+        assert killed_after(20, functools.partial(resume, **sampling), tmp_path)
+        with pytest.raises(ValueError, match="max_batch_tokens was 4096, now 50"):
+            resume(**sampling, max_batch_tokens=50)
 
     def test_truncation_may_be_added(self, tmp_path, tokenizer):
         """Otherwise a text that is too long, late in the file, would require translating from the start."""
@@ -386,51 +329,33 @@ class TestResume:
         source.write_text("the\n" * 5 + "the" * 40)
         with pytest.raises(ValueError, match=r"long.txt, line 6: .* got 41"):
             translate_file(source, output, model, tokenizer, chunk_size=2, **SHORT)
-        assert len(parts_of(output)) == 2
+        assert len(list(output.with_name("cut.txt.parts").glob("0*.txt"))) == 2
         translate_file(source, output, model, tokenizer, chunk_size=2, max_source_tokens=30, **SHORT)
         assert output.read_bytes().count(b"\n") == 6
 
-
-@pytest.mark.usefixtures("_state_on_cpu")
-class TestFileErrors:
-    @pytest.fixture
-    def source(self, tmp_path):
-        path = tmp_path / "source.txt"
-        path.write_text("the boy\n" * 5)
-        return path
-
-    def test_invalid_utf8_is_found_before_translation(self, source, tmp_path, model, tokenizer, monkeypatch):
-        source.write_bytes(b"the boy\n" * 5 + b"the \xff boy\n")
+    def test_paths_are_checked_before_anything_is_written(self, source, output, model, tokenizer, monkeypatch):
         monkeypatch.setattr(model, "generate", None)
-        with pytest.raises(ValueError, match=r"source.txt must be UTF-8 text, but line 6 is not"):
-            translate_file(source, tmp_path / "output.txt", model, tokenizer, chunk_size=2)
-        assert list(tmp_path.iterdir()) == [source]
-
-    @pytest.mark.parametrize("output", [".", "missing/output.txt", os.devnull])
-    def test_output_must_be_a_file(self, source, tmp_path, model, tokenizer, output):
-        with pytest.raises(ValueError, match="output_file must be a file, new or not, in a folder that exists, got"):
-            translate_file(source, tmp_path / output, model, tokenizer)
-
-    def test_output_must_differ_from_input(self, source, tmp_path, model, tokenizer):
-        link = tmp_path / "link.txt"
+        link, invalid = output.with_name("link.txt"), output.with_name("invalid.txt")
         link.symlink_to(source)
-        with pytest.raises(ValueError, match="output_file must differ from input_file"):
-            translate_file(source, link, model, tokenizer)
-
-    def test_missing_input(self, tmp_path, model, tokenizer):
-        with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
-            translate_file(tmp_path / "missing.txt", tmp_path / "output.txt", model, tokenizer)
-        assert not list(tmp_path.iterdir())
-
-    def test_foreign_files_are_kept(self, source, tmp_path, model, tokenizer):
-        foreign = tmp_path / "output.txt.parts" / "foreign.txt"
+        invalid.write_bytes(b"the boy\n" * 5 + b"the \xff boy\n")
+        before = sorted(output.parent.iterdir())
+        no_file = "output_file must be a file, new or not, in a folder that exists, got"
+        for source_file, written, message in (
+            (invalid, output, r"invalid.txt must be UTF-8 text, but line 6 is not"),
+            (source, output.parent, no_file),
+            (source, output.parent / "missing" / "output.txt", no_file),
+            (source, os.devnull, no_file),
+            (source, link, "output_file must differ from input_file"),
+            (output.with_name("pairs.tsv.gz"), output, "input_file must be a file with one text per line, not .tsv"),
+            (output.with_name("missing.txt"), output, r"missing\.txt"),
+        ):
+            with pytest.raises((ValueError, FileNotFoundError), match=message):
+                translate_file(source_file, written, model, tokenizer, chunk_size=2)
+            assert sorted(output.parent.iterdir()) == before
+        foreign = output.with_name("output.txt.parts") / "foreign.txt"
         foreign.parent.mkdir()
         foreign.write_text("foreign")
         for restart in (False, True):
             with pytest.raises(ValueError, match=r"output.txt.parts must contain only the parts of output.txt"):
-                translate_file(source, tmp_path / "output.txt", model, tokenizer, restart=restart, **SHORT)
+                translate_file(source, output, model, tokenizer, restart=restart, **SHORT)
         assert foreign.read_text() == "foreign"
-
-
-def parts_of(output: Path) -> list[Path]:
-    return sorted(output.with_name(f"{output.name}.parts").glob("0*.txt"))

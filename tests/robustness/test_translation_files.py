@@ -4,6 +4,7 @@ import pytest
 
 from modeling_random_transformer.inference import longest_target, translate_file
 from modeling_random_transformer.inference import translation_files as files
+from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
@@ -22,19 +23,13 @@ def stopped(tmp_path, translator, tokenizer, monkeypatch):
     """A function that resumes a translation which was interrupted after two of four parts."""
     source = tmp_path / "source.txt"
     source.write_text("\n".join(some_texts(16)))
-    translate_chunk = files.translate_chunk
-
-    def interrupt_third_chunk(pipe, texts, options, first, *args):
-        if first == 8:
-            raise KeyboardInterrupt
-        return translate_chunk(pipe, texts, options, first, *args)
 
     def resume(**options):
         translate_file(source, tmp_path / "output.txt", translator, tokenizer, **{**OPTIONS, **options})
         return (tmp_path / "output.txt").read_text()
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "translate_chunk", interrupt_third_chunk)
+        interrupt_at(3, files, "translate_chunk", patch)
         with pytest.raises(KeyboardInterrupt):
             resume()
     return resume
