@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_random_transformer.export.ctranslate2 import RandomTransformerLoader
+from modeling_random_transformer.export.ctranslate2 import build_spec, write
 
 from .models import END, PAD, START, VOCAB_SIZE
 
@@ -50,10 +50,7 @@ def translate(model: Any, compute_type: str, new_tokens: int) -> Callable[[Tenso
 def save(model: Any, folder: Path) -> None:
     """Write the model in CTranslate2's format."""
     vocabulary = {TOKENS.get(i, f"t{i}"): i for i in range(VOCAB_SIZE)}
-    spec = RandomTransformerLoader()(model, SimpleNamespace(get_vocab=lambda: vocabulary, unk_token=None))
-    spec.validate()
-    spec.optimize()
-    spec.save(str(folder))
+    write(build_spec(model, SimpleNamespace(get_vocab=lambda: vocabulary, unk_token=None)), folder, "float32")
 
 
 def serve(connection: Connection, folder: str, compute_type: str, new_tokens: int, threads: int) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..export.compare import SENTENCES, compare, folder_size
-from ..export.engines import ENGINES, export_model, load_engine, max_tokens
+from ..export.engines import ENGINES, MIN_POSITIONS, export_model, load_engine
 from ..export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
@@ -91,11 +91,8 @@ def run(argv: Sequence[str] | None) -> int:
     arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
     sentences = SENTENCES if arguments.check is None else read_sentences(arguments.check)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
-    output, engine, dtype = (
-        arguments.output,
-        arguments.engine,
-        arguments.dtype or ("int8" if arguments.web else "float32"),
-    )
+    output, engine = arguments.output, arguments.engine
+    dtype = arguments.dtype or ("int8" if arguments.web else "float32")
     model, tokenizer = load_translator(arguments.model)
     set_languages(model, tokenizer, arguments.source_lang, arguments.target_lang)
     check_lengths(model, tokenizer, sentences, engine)  # before anything is written
@@ -128,8 +125,10 @@ def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: 
     """Raise a `ValueError` for a sentence that is too long for the model or the engine."""
     prefix = getattr(model.config, "prefix", None) or ""
     lengths = [len(ids) for ids in tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]]
-    of_model, _ = source_limit(tokenizer, source_positions(model), None)
-    limit, longest = min(of_model, max_tokens(model.config, engine) or of_model), max(lengths)
+    limit, _ = source_limit(tokenizer, source_positions(model), None)
+    if engine == "ctranslate2":  # has a table of positions
+        limit = min(limit, max(model.config.max_position_embeddings, MIN_POSITIONS))
+    longest = max(lengths)
     if longest > limit:
         raise ValueError(
             f"sentences must have at most {limit} tokens for {engine}, but sentence {lengths.index(longest) + 1} has "

@@ -8,12 +8,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..generation_random_transformer import difference
 from ..inputs_random_transformer import longest_target
 from .engines import Translate, translate_fn
 
 BEAMS = (1, 4)
 COMPARED_LENGTH = 128  # tokens of the source and the target for which every export is compared with the modules
-ENGINE_ROUNDING = 1e-2  # the largest relative difference of logits that an engine's order of operations explains
+ENGINE_ROUNDING = 1e-2  # the largest relative difference of scores that an engine's order of operations explains
 # Used for models of any language, because only the agreement of model and engine matters.
 SENTENCES = (
     "Hello world.",
@@ -86,6 +91,30 @@ def compare(
         return Comparison(num_beams, len(texts), identical, *(len(texts) / median for median in seconds))
 
     return [compare_beams(num_beams) for num_beams in beams]
+
+
+def compared_ids(config: RandomTransformerConfig, excluded: Sequence[int] = ()) -> Tensor:
+    """Random ids of a source and of a target, for the comparison of an export with the modules: `[2, length]`.
+
+    Args:
+        config: the model's configuration.
+        excluded: tokens that do not occur.
+    """
+    usable = torch.tensor([i for i in range(config.vocab_size) if i not in {config.pad_token_id, *excluded}])
+    length = min(config.max_position_embeddings - 1, COMPARED_LENGTH)
+    return usable[torch.randint(len(usable), (2, length), generator=torch.Generator().manual_seed(0))]
+
+
+def check_equal(engine: str, actual: Tensor, expected: Tensor) -> None:
+    """Raise a ValueError if an engine does not compute what the modules compute, whose code may have been edited.
+
+    Args:
+        engine: its name in the message.
+        actual: logits or scores by the engine, from weights in float32.
+        expected: those of the modules.
+    """
+    if reason := difference(actual, expected, ENGINE_ROUNDING):
+        raise ValueError(f"model must compute what {engine} computes, but {reason}.")
 
 
 def folder_size(folder: str | PathLike, pattern: str = "**/*") -> float:

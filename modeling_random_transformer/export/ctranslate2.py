@@ -15,19 +15,18 @@ from typing import Any
 import ctranslate2
 import numpy as np
 import torch
-from ctranslate2.converters.transformers import BartLoader, register_loader
+from ctranslate2.converters.transformers import BartLoader
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.model_spec import visit_spec
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..generation_random_transformer import difference
 from ..inputs_random_transformer import encode_texts
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ..utils import read_json
 from ..utils.errors import format_names
-from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
+from .compare import check_equal, compared_ids
 from .engines import LENGTH_PENALTY, MAX_BATCH_TOKENS, MIN_POSITIONS, SearchOptions, Translate, read_search
 
 # Activation names of transformers and CTranslate2.
@@ -53,7 +52,7 @@ SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
 def save(
     model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str
 ) -> None:
-    """Save a model in CTranslate2's format.
+    """Save a model in CTranslate2's format, after a comparison of the scores in float32 with the model's.
 
     Args:
         model: on any device, in any dtype.
@@ -62,14 +61,19 @@ def save(
         dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
 
     Raises:
-        ValueError: CTranslate2 does not support an option of the configuration, which the message names.
+        ValueError: CTranslate2 does not support an option of the model, which the message names.
     """
-    spec = RandomTransformerLoader()(model, tokenizer)
+    check_scores(model, tokenizer)
+    write(build_spec(model, tokenizer), folder, dtype)
+    tokenizer.save_pretrained(folder)
+
+
+def write(spec: TransformerSpec, folder: str | PathLike, dtype: str) -> None:
+    """Write a specification, which changes it, with weights of this dtype."""
     spec.validate()
     spec.optimize(quantization=dtype)
     visit_spec(spec, reduce_range)
     spec.save(str(folder))
-    tokenizer.save_pretrained(folder)
 
 
 def reduce_range(layer: Any, name: str, weight: Any) -> None:
@@ -126,56 +130,54 @@ def load(folder: str | PathLike) -> Translate:
     return translate
 
 
-@register_loader("RandomTransformerConfig")
-class RandomTransformerLoader(BartLoader):
-    """Builds CTranslate2's specification of a model: `RandomTransformerLoader()(model, tokenizer)`.
-
-    It is also registered for CTranslate2's `TransformersConverter`.
+def build_spec(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> TransformerSpec:
+    """CTranslate2's specification of a model, with its weights, its vocabularies and the options of its search.
 
     Raises:
-        ValueError: CTranslate2 does not support an option of the configuration, which the message names.
+        ValueError: CTranslate2 does not support an option of the model, which the message names.
     """
-
-    architecture_name = "AutoModelForSeq2SeqLM"
-    search: SearchOptions
-
-    def __call__(self, model: RandomTransformerForConditionalGeneration, tokenizer: Any) -> TransformerSpec:
-        """The specification, whose scores have been compared with the model's."""
-        self.search = read_search(model, tokenizer, "CTranslate2")
-        if len(self.search.end_tokens) != 1:
-            given = model.generation_config.eos_token_id
-            raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
-        check_scores(super().__call__(model, tokenizer), model, self.search, *self.get_vocabulary(model, tokenizer))
-        return super().__call__(model, tokenizer)  # a new one: saving changes a specification
-
-    def get_model_spec(self, model: RandomTransformerForConditionalGeneration) -> TransformerSpec:
-        # A copy, as padding heads and quantization change weights in place.
-        model = copy.deepcopy(model).to("cpu", torch.float32)
-        config = model.config
-        if config.activation_function not in ACTIVATIONS:
-            names = format_names(map(repr, ACTIVATIONS), len(ACTIVATIONS))
-            raise ValueError(
-                f"activation_function must be one of {names} for CTranslate2, got {config.activation_function!r}."
-            )
-        options = {
-            "activation": ACTIVATIONS[config.activation_function],
-            "head_dim": max(config.d_k, config.d_v),  # narrower heads are padded with zeros
-            # Only a pre-norm specification has a final norm; its order of norms is set below.
-            "pre_norm": True,
-            "no_final_norm": not config.final_layer_norm,
-        }
-        spec = TransformerSpec(
-            TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
-            TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
+    search = read_search(model, tokenizer, "CTranslate2")
+    if len(search.end_tokens) != 1:
+        given = model.generation_config.eos_token_id
+        raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
+    config = model.config
+    if config.activation_function not in ACTIVATIONS:
+        names = format_names(map(repr, ACTIVATIONS), len(ACTIVATIONS))
+        raise ValueError(
+            f"activation_function must be one of {names} for CTranslate2, got {config.activation_function!r}."
         )
-        spec.encoder.pre_norm = spec.decoder.pre_norm = config.norm_order == "pre"
+    options = {
+        "activation": ACTIVATIONS[config.activation_function],
+        "head_dim": max(config.d_k, config.d_v),  # narrower heads are padded with zeros
+        # Only a pre-norm specification has a final norm; its order of norms is set below.
+        "pre_norm": True,
+        "no_final_norm": not config.final_layer_norm,
+    }
+    spec = TransformerSpec(
+        TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
+        TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
+    )
+    spec.encoder.pre_norm = spec.decoder.pre_norm = config.norm_order == "pre"
+    WeightLoader().set_weights(spec, model, search.suppressed_tokens)
+    source, target = token_names(tokenizer, config.vocab_size)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    set_config(spec.config, config.layer_norm_eps, search, target, tokenizer.unk_token)
+    return spec
+
+
+class WeightLoader(BartLoader):
+    """Copies weights to a specification."""
+
+    def set_weights(self, spec: TransformerSpec, model: Any, suppressed: list[int]) -> None:
+        """Copy all weights, with a bias that excludes the suppressed tokens."""
+        model = copy.deepcopy(model).to("cpu", torch.float32)  # heads are padded and weights quantized in place
         self.set_encoder(spec.encoder, model.model.encoder)
         self.set_decoder(spec.decoder, model.model.decoder)
         self.set_linear(spec.decoder.projection, model.lm_head)
-        if suppressed := self.search.suppressed_tokens:
-            bias = torch.zeros(config.vocab_size) if model.lm_head.bias is None else model.lm_head.bias.detach()
+        if suppressed:
+            bias = torch.zeros(model.config.vocab_size) if model.lm_head.bias is None else model.lm_head.bias.detach()
             spec.decoder.projection.bias = bias.index_fill(0, torch.tensor(suppressed), SUPPRESSED)
-        return spec
 
     def set_common_layers(self, spec: Any, stack: Any) -> None:
         """Set what `set_encoder` and `set_decoder` share: embeddings, positions and the final norm."""
@@ -192,69 +194,63 @@ class RandomTransformerLoader(BartLoader):
         super().set_attention(spec, attention, self_attention)
         spec.queries_scale = attention.scaling
 
-    def set_config(
-        self, config: Any, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
-    ) -> None:
-        options = self.search
-        _, target = self.get_vocabulary(model, tokenizer)
-        end = target[options.end_tokens[0]]
-        config.layer_norm_epsilon = model.config.layer_norm_eps
-        # add_source_bos and add_source_eos stay off, since the tokenizer appends the end token.
-        config.decoder_start_token = config.bos_token = target[options.start_token]
-        config.eos_token = end
-        # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
-        config.unk_token = tokenizer.unk_token or end
-        search = {  # arguments of translate_batch
-            "target_prefix": [] if options.first_token is None else [target[options.first_token]],
-            "min_decoding_length": options.min_new_tokens,
-            "no_repeat_ngram_size": options.no_repeat_ngram_size,
-            "suppress_sequences": [[target[i] for i in word] for word in options.suppressed_sequences if len(word) > 1],
-        }
-        config.add_attribute(SEARCH, search)
-        config.add_attribute(PREFIX, options.prefix)
 
-    def get_vocabulary(
-        self, model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
-    ) -> list[list[str]]:
-        """The source and the target vocabulary, each of `vocab_size` tokens in the order of their ids."""
-        names = [{i: token for token, i in vocabulary.items()} for vocabulary in vocabularies(tokenizer)]
-        return [[tokens.get(i, f"<no token {i}>") for i in range(model.config.vocab_size)] for tokens in names]
+def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target: list[str], unk: str | None) -> None:
+    """Set the engine's config.json.
 
-    def set_vocabulary(self, spec: TransformerSpec, tokens: list[list[str]]) -> None:
-        spec.register_source_vocabulary(tokens[0])
-        spec.register_target_vocabulary(tokens[1])
+    Args:
+        config: the configuration of a specification.
+        layer_norm_eps: that of the model.
+        search: the options of the search.
+        target: the tokens of the target vocabulary in the order of their ids.
+        unk: the unknown token, if there is one.
+    """
+    config.layer_norm_epsilon = layer_norm_eps
+    # add_source_bos and add_source_eos stay off, since the tokenizer appends the end token.
+    config.decoder_start_token = config.bos_token = target[search.start_token]
+    config.eos_token = target[search.end_tokens[0]]
+    # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
+    config.unk_token = unk or config.eos_token
+    arguments = {  # of translate_batch
+        "target_prefix": [] if search.first_token is None else [target[search.first_token]],
+        "min_decoding_length": search.min_new_tokens,
+        "no_repeat_ngram_size": search.no_repeat_ngram_size,
+        "suppress_sequences": [[target[i] for i in word] for word in search.suppressed_sequences if len(word) > 1],
+    }
+    config.add_attribute(SEARCH, arguments)
+    config.add_attribute(PREFIX, search.prefix)
 
 
 @torch.no_grad()
-def check_scores(
-    spec: TransformerSpec, model: Any, search: SearchOptions, source: list[str], target: list[str]
-) -> None:
+def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a ValueError if the engine does not compute what the modules compute, whose code may have been edited."""
-    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    start, (end,), suppressed = search.start_token, search.end_tokens, search.suppressed_tokens
-    excluded = {start, end, model.config.pad_token_id, *suppressed}
-    usable = torch.tensor([i for i in range(model.config.vocab_size) if i not in excluded])
-    length = min(model.config.max_position_embeddings - 1, COMPARED_LENGTH)
-    ids, labels = usable[torch.randint(len(usable), (2, length), generator=torch.Generator().manual_seed(0))]
     with TemporaryDirectory() as scratch:
-        spec.validate()
-        spec.optimize(quantization="float32")
-        spec.save(scratch)
+        write(build_spec(model, tokenizer), scratch, "float32")
         engine = ctranslate2.Translator(scratch, intra_threads=torch.get_num_threads())
-        tokens = [[source[i] for i in ids]], [[target[i] for i in labels]]
-        [result] = engine.score_batch(*tokens, max_input_length=0)
+    search = read_search(model, tokenizer, "CTranslate2")
+    start, (end,), suppressed = search.start_token, search.end_tokens, search.suppressed_tokens
+    ids, labels = compared_ids(model.config, [start, end, *suppressed])
+    source, target = token_names(tokenizer, model.config.vocab_size)
+    tokens = [[source[i] for i in ids]], [[target[i] for i in labels]]
+    [result] = engine.score_batch(*tokens, max_input_length=0)
+    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
     inputs = torch.cat([torch.tensor([start]), labels])
     logits = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True).logits[0]
     scores = logits.index_fill(1, torch.tensor(suppressed, dtype=torch.long), -torch.inf).log_softmax(1)
     expected = scores[torch.arange(len(inputs)), torch.cat([labels, torch.tensor([end])])]
-    if reason := difference(torch.tensor(result.log_probs), expected, ENGINE_ROUNDING):
-        raise ValueError(f"model must compute what CTranslate2 computes, but {reason}.")
+    check_equal("CTranslate2", torch.tensor(result.log_probs), expected)
 
 
 def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
     """The source and the target vocabulary. They differ only for a `MarianTokenizer` with two files."""
     source = tokenizer.get_vocab()
     return source, tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else source
+
+
+def token_names(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[list[str]]:
+    """The source and the target vocabulary, each of `vocab_size` tokens in the order of their ids."""
+    names = [{i: token for token, i in vocabulary.items()} for vocabulary in vocabularies(tokenizer)]
+    return [[tokens.get(i, f"<no token {i}>") for i in range(vocab_size)] for tokens in names]
 
 
 def pad_heads(attention: Any) -> None:

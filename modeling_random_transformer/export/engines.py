@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.translation import translate
 from ..inputs_random_transformer import language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -73,10 +72,10 @@ def export_model(
     Raises:
         ValueError: an argument is invalid, the engine is not installed, or it does not support the model.
     """
-    check_engine(engine, dtype)
+    module = engine_module(engine, dtype)
     check_exportable(model, tokenizer)
     with new_folder(output) as folder:
-        engine_module(engine).save(model, tokenizer, folder, dtype)
+        module.save(model, tokenizer, folder, dtype)
 
 
 def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translate:
@@ -85,25 +84,26 @@ def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translat
     Raises:
         ValueError: the engine is unknown or not installed.
     """
-    check_engine(engine)
     return engine_module(engine).load(folder)
 
 
-def max_tokens(config: RandomTransformerConfig, engine: str) -> int | None:
-    """The maximum number of tokens of a source or a translation; `None` if there is no limit."""
-    if config.position_embedding == "learned":
-        return config.max_position_embeddings
-    return max(config.max_position_embeddings, MIN_POSITIONS) if engine == "ctranslate2" else None
+def engine_module(engine: str, dtype: str | None = None) -> Any:
+    """Import the module of an engine, which imports the engine.
 
-
-def check_engine(engine: str, dtype: str | None = None) -> None:
-    """Raise a `ValueError` for an unknown engine, or for a dtype that it does not support."""
+    Raises:
+        ValueError: the engine is unknown or not installed, or does not support the dtype.
+    """
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {format_names(map(repr, ENGINES))}, got {engine!r}.")
     if dtype is not None and dtype not in ENGINES[engine]:
         raise ValueError(
             f"dtype must be one of {format_names(map(repr, ENGINES[engine]))} for {engine}, got {dtype!r}."
         )
+    try:
+        return import_module(f".{engine}", __package__)
+    except ImportError as error:
+        install = f"pip install 'random-transformer[{engine}]'"
+        raise ValueError(f"engine {engine!r} must be installed ({install}), but {first_line(error)}.") from error
 
 
 def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -115,19 +115,6 @@ def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         method = getattr(model.quantization_method, "value", model.quantization_method)
         raise ValueError(f"model must not be quantized, got a model quantized by {method}: cannot export it.")
     check_tokenizer(tokenizer, model.config)
-
-
-def engine_module(engine: str) -> Any:
-    """Import the module of an engine, which imports the engine.
-
-    Raises:
-        ValueError: the engine is not installed.
-    """
-    try:
-        return import_module(f".{engine}", __package__)
-    except ImportError as error:
-        install = f"pip install 'random-transformer[{engine}]'"
-        raise ValueError(f"engine {engine!r} must be installed ({install}), but {first_line(error)}.") from error
 
 
 def translate_fn(model: Any, tokenizer: Any) -> Translate:

@@ -76,16 +76,10 @@ class DecoderGraph(nn.Module):
         new = torch.arange(past_len, past_len + new_len)
         causal_mask = torch.arange(past_len + new_len) <= new[:, None]  # [new_len, past_len + new_len]
         source_mask = attention_mask[:, None, None] != 0
-        pairs = zip(past[::2], past[1::2], source[::2], source[1::2], strict=True)
-        attentions = [
-            GraphAttention(
-                layer, keys.flatten(0, 1), values.flatten(0, 1), source_keys, source_values, causal_mask, source_mask
-            )
-            for layer, (keys, values, source_keys, source_values) in zip(
-                self.model.model.decoder.layers, pairs, strict=True
-            )
-        ]
         decoder = self.model.model.decoder
+        rows = [part.flatten(0, 1) for part in past]
+        layers = zip(decoder.layers, rows[::2], rows[1::2], source[::2], source[1::2], strict=True)
+        attentions = [GraphAttention(*layer, causal_mask, source_mask) for layer in layers]
         states = decoder.embed(decoder_input_ids.flatten(0, 1), new, longest=None)
         logits = FastDecoder(decoder, self.model.lm_head)(states, attentions)
         present = [part for attention in attentions for part in (attention.keys, attention.values)]

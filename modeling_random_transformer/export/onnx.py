@@ -11,19 +11,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import onnx
+import onnx  # noqa: F401  torch.onnx and onnxruntime.quantization require it
 import onnxscript  # noqa: F401  torch.onnx requires it
 import torch
 from onnxruntime import InferenceSession
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..generation_random_transformer import difference
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .compare import COMPARED_LENGTH, ENGINE_ROUNDING
+from .compare import check_equal, compared_ids
 from .engines import Translate, translate_fn
 from .graphs import DecoderGraph, EncoderGraph
 from .onnx_model import ATTENTIONS, DECODER, ENCODER, OnnxModel, tensor_names
@@ -51,17 +49,22 @@ def save(
         folder: an empty folder.
         dtype: `"float32"`, or `"int8"` for the weights of all matrix products, with dynamic quantization of the
             activations.
-        web: the export of the web page: the decoder also returns the weights of its cross-attention, and `"int8"`
-            includes the embedding.
+        web: the export of the web page: the decoder also returns the weights of its cross-attention. `"int8"` includes
+            the embedding, and its weights are unsigned: no CPU saturates their products, so that results are the same
+            on the page and in Python. WebAssembly is as fast with them; x86 CPUs are faster with signed weights.
     """
     model = copy.deepcopy(model).to("cpu", torch.float32).eval()
     model.set_attn_implementation("eager")
+    if web and dtype == "int8":
+        stacks: tuple[Any, ...] = (model.model.encoder, model.model.decoder)
+        for stack in stacks:
+            stack.embed_tokens = Int8Embedding(stack.embed_tokens.weight.detach())
     with TemporaryDirectory() as scratch:
         graphs = folder if dtype == "float32" else Path(scratch)
         export_graphs(model, graphs, attentions=web)
         if dtype == "int8":
             for name in (ENCODER, DECODER):
-                quantize(graphs / name, folder / name, web)
+                quantize(graphs / name, folder / name, QuantType.QUInt8 if web else QuantType.QInt8)
         check_logits(model, graphs)
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
@@ -72,14 +75,11 @@ def save(
 def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
     """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
     sessions = [InferenceSession(folder / name, providers=["CPUExecutionProvider"]) for name in (ENCODER, DECODER)]
-    length = min(model.config.max_position_embeddings, COMPARED_LENGTH)
-    shape, generator = (2, 1, length), torch.Generator().manual_seed(0)
-    ids, target = torch.randint(model.config.vocab_size, shape, generator=generator)
-    mask = (torch.arange(length) < max(1, length - 2)).long()[None]
+    ids, target = compared_ids(model.config)[:, None]
+    mask = (torch.arange(ids.shape[1]) < max(1, ids.shape[1] - 2)).long()[None]
     inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": target, "return_dict": True}
     logits = OnnxModel(model.config, *sessions)(**inputs).logits
-    if reason := difference(logits, model(**inputs).logits, ENGINE_ROUNDING):
-        raise ValueError(f"model must compute what the graphs of export/graphs.py compute, but {reason}.")
+    check_equal("ONNX Runtime", logits, model(**inputs).logits)
 
 
 def load(folder: str | PathLike) -> Translate:
@@ -146,51 +146,32 @@ def export_graph(
     program.save(path)
 
 
-def quantize(path: Path, target: Path, web: bool = False) -> None:
+def quantize(path: Path, target: Path, weight_type: QuantType) -> None:
     """Quantize the weights of a graph's matrix products to int8, with one scale per column.
 
     Args:
         path: a graph.
         target: the new file.
-        web: quantize for the web page: also the tables that are indexed by tokens or positions, with one scale per
-            row; and weights as unsigned integers, whose products no CPU saturates, so that results are the same on
-            the page and in Python. WebAssembly is as fast with them; x86 CPUs are faster with signed weights, which
-            have 7 bits because CPUs without VNNI saturate sums of two products above 2**15.
+        weight_type: signed weights have 7 bits, because CPUs without VNNI saturate sums of two products above 2**15.
     """
     folded = path.with_suffix(".folded.onnx")  # transposed weights are folded into constants
     quant_pre_process(path, folded, skip_symbolic_shape=True)
-    weights = QuantType.QUInt8 if web else QuantType.QInt8
-    options = {"op_types_to_quantize": QUANTIZED_OPS, "per_channel": True, "reduce_range": not web}
-    quantize_dynamic(folded, target, weight_type=weights, **options)
-    if web:
-        graph = onnx.load(target)
-        quantize_tables(graph.graph)
-        onnx.save(graph, target)
+    options = {"op_types_to_quantize": QUANTIZED_OPS, "per_channel": True, "weight_type": weight_type}
+    quantize_dynamic(folded, target, reduce_range=weight_type == QuantType.QInt8, **options)
 
 
-def quantize_tables(graph: onnx.GraphProto) -> None:
-    """Replace `Gather(table, ids)` by `Cast(Gather(int8 table, ids)) · Gather(scales, ids)` in place.
+class Int8Embedding(nn.Module):
+    """An embedding whose weights are int8, with one scale per row. onnxruntime's own has one scale for all rows.
 
-    onnxruntime's own quantization of a table has one scale for all rows.
+    Args:
+        weight: the weights in float32, `[tokens, d_model]`.
     """
-    tables = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 2}
-    nodes = [node for node in graph.node if node.op_type == "Gather" and node.input[0] in tables]
-    for name in {node.input[0] for node in nodes}:
-        rows = onnx.numpy_helper.to_array(tables[name])
-        scales = np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(rows.dtype).tiny) / 127
-        quantized = np.rint(rows / scales).astype(np.int8)
-        graph.initializer.remove(tables[name])
-        graph.initializer.append(onnx.numpy_helper.from_array(quantized, f"{name}_quantized"))
-        graph.initializer.append(onnx.numpy_helper.from_array(scales, f"{name}_scale"))
-    for node in nodes:
-        (table, ids), (output,) = node.input, node.output
-        position = [*graph.node].index(node)
-        graph.node.remove(node)
-        replacements = (
-            onnx.helper.make_node("Gather", [f"{table}_quantized", ids], [f"{output}_quantized"]),
-            onnx.helper.make_node("Cast", [f"{output}_quantized"], [f"{output}_cast"], to=onnx.TensorProto.FLOAT),
-            onnx.helper.make_node("Gather", [f"{table}_scale", ids], [f"{output}_scale"]),
-            onnx.helper.make_node("Mul", [f"{output}_cast", f"{output}_scale"], [output]),
-        )
-        for offset, replacement in enumerate(replacements):
-            graph.node.insert(position + offset, replacement)
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.scale = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / 127
+        self.weight = (weight / self.scale).round().to(torch.int8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids `[…]` → `[…, d_model]`."""
+        return nn.functional.embedding(ids, self.weight) * nn.functional.embedding(ids, self.scale)

@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.atomic_files import check_free, new_folder
-from .engines import LENGTH_PENALTY, check_engine, check_exportable, engine_module, read_search
+from ..utils.atomic_files import new_folder
+from .engines import LENGTH_PENALTY, check_exportable, engine_module, read_search
 
 PAGE, INDEX = Path(__file__).parent / "page", "index.html"
 SCRIPTS, VENDOR, SETTINGS = "page", "page/vendor", "page.json"
@@ -91,11 +91,9 @@ def export_web_page(
     Raises:
         ValueError: an argument is invalid, onnxruntime or npm is not installed, or the page does not support the model.
     """
-    check_engine("onnx", dtype)
+    engine = engine_module("onnx", dtype)
     check_exportable(model, tokenizer)
     settings = page_settings(model, tokenizer, dtype)
-    engine = engine_module("onnx")
-    check_free(output)
     cache = default_cache() if npm_cache is None else Path(npm_cache)
     download(PACKAGES, cache)
     with new_folder(output) as folder:
@@ -113,8 +111,6 @@ def copy_page(folder: Path, cache: Path) -> None:
         target = folder / VENDOR / package.name.rpartition("/")[2]
         target.mkdir(parents=True)
         extract(package, cache, target)
-        for module in target.glob("*.mjs"):  # some hosts have no content type for .mjs
-            module.rename(module.with_suffix(".js"))
     import onnxruntime  # the archive of onnxruntime-web has no license; it is that of onnxruntime
 
     for name in ("LICENSE", "ThirdPartyNotices.txt"):
@@ -182,14 +178,11 @@ def download(packages: Sequence[Package], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         names = [f"{package.name}@{package.version}" for package in missing]
         command = [shutil.which("npm") or "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"]
-        options: dict[str, Any] = {
-            "check": True,
-            "capture_output": True,
-            "timeout": TIMEOUT,
-            "stdin": subprocess.DEVNULL,
-        }
+        command += [str(folder), *names]
         try:
-            subprocess.run([*command, str(folder), *names], text=True, **options)
+            subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL
+            )
         except (OSError, subprocess.SubprocessError) as error:  # such as npm is not installed
             lines = (getattr(error, "stderr", None) or str(error)).splitlines()
             reason = next((line for line in lines if line.startswith("npm error")), lines[0])
@@ -207,9 +200,12 @@ def download(packages: Sequence[Package], folder: Path) -> None:
 
 
 def extract(package: Package, cache: Path, folder: Path) -> None:
-    """Extract the files of a package to a folder, without their own folders."""
+    """Extract the files of a package to a folder, without their own folders.
+
+    `.mjs` becomes `.js`, since some hosts have no content type for it.
+    """
     with tarfile.open(cache / package.archive) as archive:
         for name in package.files:
             content = archive.extractfile(f"package/{name}")
             assert content is not None  # the digest is that of an archive with these files
-            (folder / Path(name).name).write_bytes(content.read())
+            (folder / Path(name).name.replace(".mjs", ".js")).write_bytes(content.read())

@@ -1,5 +1,6 @@
 """Eager attention that passes its values to observers."""
 
+from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -50,25 +51,23 @@ class AttentionHooks:
 
     def replace(self, name: str, states: Tensor, by_query: bool = True) -> Tensor:
         """Replace a value of the heads, `[sources, heads, …]`, if an intervention requires it."""
-        paths = [f"{self.path}.head.{head}.{name}" for head in range(states.shape[1])]
-        if not any(map(self.observers.replaces, paths)):
+        heads = (self.ungroup(states) if by_query else states).unbind(1)
+        new = [self.observers.replace(f"{self.path}.head.{i}.{name}", head) for i, head in enumerate(heads)]
+        if all(map(is_, new, heads)):
             return states
-        ungrouped = self.ungroup(states) if by_query else states
-        new = torch.stack([self.observers.replace(path, ungrouped[:, head]) for head, path in enumerate(paths)], dim=1)
-        return new.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3) if by_query else new
+        stacked = torch.stack(new, dim=1)
+        return stacked.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3) if by_query else stacked
 
     def ungroup(self, states: Tensor) -> Tensor:
         """`[sources, heads, batch / sources · query_len, …]` → `[batch, heads, query_len, …]`."""
         return ungroup_weights(states, self.batch, self.query_len)
 
-    def record_heads(self, heads: dict[str, Tensor]) -> None:
-        """Record the values of each head, `[sources, heads, …]`, head by head."""
-        for head in range(heads["query"].shape[1]):
-            for name, states in heads.items():
-                path = f"{self.path}.head.{head}.{name}"
-                if self.observers.uses(path):
-                    ungrouped = states if name in ("key", "value") else self.ungroup(states)
-                    self.observers.record(path, ungrouped[:, head])
+    def record_heads(self, values: dict[str, Tensor]) -> None:
+        """Record the values of the heads, `[sources, heads, …]`, head by head."""
+        values = {name: each if name in ("key", "value") else self.ungroup(each) for name, each in values.items()}
+        for head in range(values["query"].shape[1]):
+            for name, states in values.items():
+                self.observers.record(f"{self.path}.head.{head}.{name}", states[:, head])
 
     def pass_concatenated(self, _: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         """Pass the concatenated outputs of the heads."""

@@ -32,8 +32,6 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
     """
     model = model.eval()
     inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
-    with trace(model, heads=[]):
-        pass  # raises for an unsupported model before the translation starts
     recorder = BeamSearchRecorder()
     outputs = model.generate(
         **inputs,

@@ -38,7 +38,10 @@ def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
 def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
     """Install the hooks of all values; `on_exit` removes them."""
     stacks = find_stacks(model)
-    check_model(model)
+    if model.config._attn_implementation == TRACED:
+        raise ValueError("model must not be part of a model that is traced already.")
+    if any(module._compiled_call_impl is not None for module in model.modules()):
+        raise ValueError("model must not be compiled, since hooks would not run.")
     hooks = HookManager(on_exit)
     HookManager.active[model] = hooks
     on_exit.callback(HookManager.active.pop, model)
@@ -51,14 +54,6 @@ def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
     return hooks
 
 
-def check_model(model: PreTrainedModel) -> None:
-    """Raise a ValueError if the model is compiled or already instrumented."""
-    if model.config._attn_implementation == TRACED:
-        raise ValueError("model must not be part of a model that is traced already.")
-    if any(module._compiled_call_impl is not None for module in model.modules()):
-        raise ValueError("model must not be compiled, since hooks would not run.")
-
-
 class HookManager:
     """Installs hooks and wrapped methods that pass values to observers; `on_exit` removes them."""
 
@@ -67,11 +62,6 @@ class HookManager:
     def __init__(self, on_exit: ExitStack):
         self.on_exit = on_exit
         self.observers = Observers()
-
-    def replace_method(self, module: nn.Module, name: str, replacement: Callable) -> None:
-        """Replace a method of one instance. Deep copies of the module bind the function to themselves."""
-        setattr(module, name, MethodType(replacement, module))
-        self.on_exit.callback(delattr, module, name)
 
     def add_forward_hook(self, module: nn.Module, hook: Callable[[Any, Any], Any]) -> None:
         """Replace the output of each call of the module, but not of its copies, by `hook(inputs, outputs)`."""
@@ -101,17 +91,7 @@ class HookManager:
             self.hook_layer(f"{name}.layers.{index}", layer)
         if isinstance(stack.layer_norm, nn.LayerNorm):
             self.hook_norm(f"{name}.final", stack.layer_norm)
-        self.add_forward_hook(stack, lambda _, outputs: self.pass_first(f"{name}.output", outputs))
-
-    def pass_first(self, path: str, outputs: Any) -> Any:
-        """Pass the first of several outputs."""
-        states = self.observers.pass_value(path, outputs[0])
-        if states is outputs[0]:
-            return outputs
-        if isinstance(outputs, tuple):
-            return (states, *outputs[1:])
-        outputs["last_hidden_state"] = states
-        return outputs
+        self.hook_output(stack.layer_norm, f"{name}.output")
 
     def hook_embedding(self, name: str, stack: Any) -> None:
         """Pass token ids and their embeddings up to the first layer's input (paper 3.4 and 3.5)."""
@@ -123,16 +103,13 @@ class HookManager:
             if not tokens.is_floating_point():
                 tokens = self.observers.pass_value(f"{name}.embedding.ids", tokens)
             rows = self.observers.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
-            computed = rows * stack.embed_scale
-            scaled = self.observers.pass_value(f"{name}.embedding.scaled", computed)
-            if scaled is computed:
-                summed = type(stack).embed(stack, rows, *positions, **options)
-            else:
-                with attribute(stack, "embed_scale", 1.0):
-                    summed = type(stack).embed(stack, scaled, *positions, **options)
+            scaled = self.observers.pass_value(f"{name}.embedding.scaled", rows * stack.embed_scale)
+            with attribute(stack, "embed_scale", 1.0):
+                summed = type(stack).embed(stack, scaled, *positions, **options)
             return self.observers.pass_value(f"{name}.embedding.sum", summed)
 
-        self.replace_method(stack, "embed", embed)
+        stack.embed = MethodType(embed, stack)  # deep copies of the stack bind the function to themselves
+        self.on_exit.callback(delattr, stack, "embed")
         if stack.embed_positions is not None:
             self.hook_output(stack.embed_positions, f"{name}.embedding.position")
 
@@ -163,10 +140,10 @@ class HookManager:
 
         def hook(_module: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> None:
             (states,) = args
-            if self.observers.replaces(path):
-                # In place, since pre-norm uses the sum again in the next residual connection.
-                states.copy_(self.observers.replace(path, states.clone()))
-            self.observers.record(path, states)
+            copied = states.clone()
+            new = self.observers.pass_value(path, copied)
+            if new is not copied:
+                states.copy_(new)  # in place, since pre-norm uses the sum again in the next residual connection
 
         self.add_forward_pre_hook(norm, hook)
 
@@ -174,14 +151,14 @@ class HookManager:
         """Pass mean, variance and output of a layer norm."""
 
         def hook(inputs: Any, outputs: Tensor) -> Tensor:
-            if self.observers.uses(f"{path}.mean") or self.observers.uses(f"{path}.variance"):
-                (states,) = inputs
-                states = states.to(torch.promote_types(states.dtype, torch.float32))
-                statistics = {"mean": states.mean(-1), "variance": states.var(-1, correction=0)}
-                new = {name: self.observers.pass_value(f"{path}.{name}", value) for name, value in statistics.items()}
-                if any(new[name] is not value for name, value in statistics.items()):
-                    deviation = (states - new["mean"][..., None]) / (new["variance"][..., None] + norm.eps).sqrt()
-                    outputs = (deviation * norm.weight + norm.bias).to(outputs.dtype)
+            (states,) = inputs
+            states = states.to(torch.promote_types(states.dtype, torch.float32))
+            computed = states.mean(-1), states.var(-1, correction=0)
+            mean = self.observers.pass_value(f"{path}.mean", computed[0])
+            variance = self.observers.pass_value(f"{path}.variance", computed[1])
+            if mean is not computed[0] or variance is not computed[1]:
+                deviation = (states - mean[..., None]) / (variance[..., None] + norm.eps).sqrt()
+                outputs = (deviation * norm.weight + norm.bias).to(outputs.dtype)
             return self.observers.pass_value(f"{path}.layer_norm", outputs)
 
         self.add_forward_hook(norm, hook)
@@ -201,16 +178,15 @@ class HookManager:
         New probabilities change the logits to their logarithms, and a new token makes it the only possible one.
         """
         logits = self.observers.pass_value("logits", logits)
-        if self.observers.uses("probabilities") or self.observers.uses("choice"):
-            computed = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-            probabilities = self.observers.pass_value("probabilities", computed)
-            if probabilities is not computed:
-                logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log().to(logits.dtype)
-            most_probable = probabilities.argmax(-1)
-            choice = self.observers.pass_value("choice", most_probable)
-            if choice is not most_probable:
-                lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
-                logits = lowest.scatter(-1, choice[..., None], 0.0)
+        computed = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        probabilities = self.observers.pass_value("probabilities", computed)
+        if probabilities is not computed:
+            logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log().to(logits.dtype)
+        most_probable = probabilities.argmax(-1)
+        choice = self.observers.pass_value("choice", most_probable)
+        if choice is not most_probable:
+            lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
+            logits = lowest.scatter(-1, choice[..., None], 0.0)
         return logits
 
 

@@ -66,13 +66,9 @@ class Intervention(Observer):
             for path in matching_paths(pattern, paths):
                 self._rules.setdefault(path, []).append((key, step, replacement))
 
-    def replaces(self, path: str) -> bool:
-        """Whether the value at this path is replaced at this step."""
-        return any(step in (None, self.step) for _, step, _ in self._rules.get(path, ()))
-
     def replace(self, path: str, value: Tensor) -> Tensor:
-        """The new value."""
-        for key, step, replacement in self._rules[path]:
+        """The new value, the same object if it is not replaced at this step."""
+        for key, step, replacement in self._rules.get(path, ()):
             if step in (None, self.step):
                 value = new_value(replacement, path, value)
                 self.counts[key] += 1

@@ -24,20 +24,12 @@ class Observer:
             self._started.clear()
         self._started.add(stack)
 
-    def replaces(self, path: str) -> bool:  # noqa: ARG002
-        """Whether the value at this path is replaced at this step."""
-        return False
-
     def replace(self, path: str, value: Tensor) -> Tensor:  # noqa: ARG002
-        """The new value at a path."""
+        """The new value at a path, the same object if it is not replaced at this step."""
         return value
 
-    def selects(self, path: str) -> bool:  # noqa: ARG002
-        """Whether the value at this path is recorded at this step."""
-        return False
-
     def record(self, path: str, value: Tensor) -> None:
-        """Record the value at a path."""
+        """Record the value at a path if it is selected at this step."""
 
 
 class Observers(list[Observer]):
@@ -48,28 +40,18 @@ class Observers(list[Observer]):
         for observer in self:
             observer.start(stack)
 
-    def replaces(self, path: str) -> bool:
-        """Whether an intervention replaces the value at this path."""
-        return any(observer.replaces(path) for observer in self)
-
-    def uses(self, path: str) -> bool:
-        """Whether an observer receives the value at this path."""
-        return any(observer.replaces(path) or observer.selects(path) for observer in self)
-
     def replace(self, path: str, value: Tensor) -> Tensor:
         """The value after all interventions, the same object if there are none."""
         for observer in self:
-            if observer.replaces(path):
-                value = observer.replace(path, value)
+            value = observer.replace(path, value)
         return value
 
     def record(self, path: str, value: Tensor) -> None:
         for observer in self:
-            if observer.selects(path):
-                observer.record(path, value)
+            observer.record(path, value)
 
     def pass_value(self, path: str, value: Tensor) -> Tensor:
-        """Replace a value if required, and record it."""
+        """Replace and record a value; the same object if there are no interventions."""
         value = self.replace(path, value)
         self.record(path, value)
         return value

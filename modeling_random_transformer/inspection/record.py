@@ -130,13 +130,11 @@ class Recorder(Observer):
         self.trace, self.selection = trace, selection
         self.bytes_left = self.max_bytes = max_bytes
 
-    def selects(self, path: str) -> bool:
-        """Whether the value at this path is recorded at this step."""
-        indices = zip(self.selection, (self.step, *layer_and_head(path)), strict=True)
-        return all(numbers is None or index is None or index in numbers for numbers, index in indices)
-
     def record(self, path: str, value: Tensor) -> None:
-        """Store a copy of a value if the memory limit allows it."""
+        """Store a copy of a value if it is selected and the memory limit allows it."""
+        indices = zip(self.selection, (self.step, *layer_and_head(path)), strict=True)
+        if not all(numbers is None or index is None or index in numbers for numbers, index in indices):
+            return
         size = value.numel() * value.element_size()
         if size <= self.bytes_left:
             self.bytes_left -= size
