@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ if kind := os.environ.get("SIMULATED_DEVICE"):
 import pytest
 import torch
 from accelerate import PartialState
+from filelock import FileLock
 from hypothesis import settings
 from transformers import dynamic_module_utils, logging
 
@@ -71,6 +73,8 @@ LONG = (
     "test_compile.py",
     "test_documentation.py",
 )
+
+OUTPUT = "output.txt"  # of the training command of `quickstart_folder`, in this folder
 
 # Tests with these fixtures too: a model trained for a minute and a half, and a browser.
 LONG_FIXTURES = {"quickstart_folder", "browser", "started_browser"}
@@ -132,6 +136,32 @@ def translator_folder(
     translator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def quickstart_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of `python examples/quickstart.py`, which must not be changed: model, tokenizer, plots, `data`.
+
+    The first worker of pytest-xdist that needs the model trains it, in a minute or two. The others wait for it.
+    """
+    home = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        home = home.parent  # each worker has a subfolder
+    folder = home / "quickstart"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / OUTPUT).exists():
+            script = Path(__file__).parents[1] / "examples" / "quickstart.py"
+            command = [sys.executable, str(script), "--output_dir", str(folder)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+            (folder / OUTPUT).write_text(done.stdout)
+    return folder
+
+
+@pytest.fixture
+def quickstart_output(quickstart_folder: Path) -> str:
+    """What the training command printed."""
+    return (quickstart_folder / OUTPUT).read_text()
 
 
 @pytest.fixture

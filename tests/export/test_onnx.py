@@ -2,16 +2,18 @@
 
 import re
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoTokenizer
 
-from modeling_random_transformer.export import export_model, folder_size, load_engine
+from modeling_random_transformer.export import export_model, load_engine
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
-from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_model
+from tests.helpers.models import assert_near, padded_batch, random_ids
 from tests.helpers.translation import multilingual_translator
 
 # Exporting takes about ten seconds of CPU time.
@@ -47,12 +49,13 @@ def exported(request, tmp_path_factory):
     return model, tokenizer, OnnxModel.load(folder), folder
 
 
-@pytest.mark.parametrize("num_beams", BEAMS)
-def test_translations_equal_model(exported, num_beams):
+def test_translations_equal_model(exported):
     model, tokenizer, _, folder = exported
-    expected = own_translations(model, tokenizer, num_beams)
-    assert len(set(expected)) > 1, "translations must differ to be compared"
-    assert load_engine(folder, "onnx")(TEXTS, num_beams, LIMIT) == expected
+    translate = load_engine(folder, "onnx")
+    for num_beams in BEAMS:
+        expected = own_translations(model, tokenizer, num_beams)
+        assert len(set(expected)) > 1, "translations must differ to be compared"
+        assert translate(TEXTS, num_beams, LIMIT) == expected
 
 
 def test_generated_ids_equal_model(exported):
@@ -64,6 +67,7 @@ def test_generated_ids_equal_model(exported):
         {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
         {"do_sample": True, "temperature": 0.5, "top_k": 5},
         {"decoder_input_ids": random_ids(len(TEXTS), 3)},
+        {"num_beams": 3, "use_cache": False},  # the complete target is computed at each step
     ):
         ids = []
         for side in (model, engine):
@@ -92,17 +96,6 @@ def test_logits_equal_model(exported, lengths, beams, parts):
     assert_near(torch.cat(found, dim=1), expected, 1e-4)
 
 
-def test_without_a_cache(exported):
-    """The complete target is computed at each step."""
-    model, tokenizer, engine, _ = exported
-    inputs = tokenizer(TEXTS[:3], padding=True, return_tensors="pt")
-    options = {"max_new_tokens": 12, "num_beams": 3, "use_cache": False}
-    assert torch.equal(engine.generate(**inputs, **options), model.generate(**inputs, **options))
-    assert engine(**inputs, decoder_input_ids=random_ids(3, 4), use_cache=False).past_key_values is None
-    with pytest.raises(ValueError, match=r"cache_implementation must be None or 'dynamic' for ONNX.* got 'static'"):
-        engine.generate(**inputs, cache_implementation="static")
-
-
 def test_fully_padded_source_yields_finite_logits(exported):
     _, _, engine, _ = exported
     mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
@@ -116,14 +109,16 @@ def test_edited_code_is_found_by_the_comparison(exported, monkeypatch):
     check_logits(model, folder)
     original = RandomTransformerDecoderLayer.feed_forward
     monkeypatch.setattr(RandomTransformerDecoderLayer, "feed_forward", lambda *args: -original(*args))
-    with pytest.raises(ValueError, match=r"must compute what the graphs .* its logits differ by"):
+    with pytest.raises(ValueError, match=r"must compute what ONNX Runtime computes, .* its logits differ by"):
         check_logits(model, folder)
 
 
-def test_missing_input_is_named(exported):
+def test_invalid_inputs(exported):
     _, _, engine, _ = exported
     with pytest.raises(ValueError, match="decoder_input_ids and one of input_ids and encoder_outputs must be given"):
         engine(random_ids(2, 3))
+    with pytest.raises(ValueError, match=r"cache_implementation must be None or 'dynamic' for ONNX.* got 'static'"):
+        engine.generate(random_ids(2, 3), cache_implementation="static")
 
 
 def test_maximum_length(exported):
@@ -140,26 +135,47 @@ def test_maximum_length(exported):
         assert_near(found, expected, 1e-4)
 
 
-@pytest.mark.long
-def test_int8(tmp_path):
+def test_int8(exported, tmp_path, monkeypatch):
+    """The graphs in float32 are those of `exported`, since exporting takes long. Large weights have large errors."""
+    from modeling_random_transformer.export import onnx
     from modeling_random_transformer.export.onnx_model import OnnxModel
 
-    _, tokenizer = exportable()
-    model = tiny_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1, d_model=64, d_ff=256)
+    model, tokenizer, _, folder = exported
+    monkeypatch.setattr(onnx, "export_graphs", lambda _, graphs, **__: copytree(folder, graphs, dirs_exist_ok=True))
     export_model(model, tokenizer, tmp_path / "out", engine="onnx", dtype="int8")
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    assert folder_size(tmp_path / "out", "*.onnx") < 0.75 * 4 * parameters / 1e6
     inputs = {**tokenizer(TEXTS, padding=True, return_tensors="pt"), "decoder_input_ids": random_ids(len(TEXTS), 12)}
     with torch.no_grad():
         own = model(**inputs).logits
-    error = OnnxModel.load(tmp_path / "out")(**inputs, use_cache=False).logits - own
-    assert 0 < error.std() < 0.027 * own.std()  # 1.25 times the measured error, 0.0215 with VNNI
+    error = OnnxModel.load(tmp_path / "out")(**inputs).logits - own
+    assert 0 < error.std() < 0.6 * own.std()
 
 
-def test_translate_with_onnx_model(exported):
-    model, tokenizer, engine, _ = exported
-    both = [translate(TEXTS, side, tokenizer, max_new_tokens=LIMIT, do_sample=False) for side in (model, engine)]
-    assert both[0] == both[1]
+def test_int8_products(tmp_path):
+    """The limit is 1.25 times the largest error, 0.0136."""
+    from onnxruntime import InferenceSession
+    from onnxruntime.quantization import QuantType
+
+    from modeling_random_transformer.export.onnx import dynamic, export_graph, quantize
+
+    layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+    inputs, path = torch.randn(4, 8, 64), tmp_path / "float32.onnx"
+    export_graph(layers, (inputs,), (dynamic(0, 1),), ["inputs"], ["outputs"], path)
+    own = layers(inputs).detach()
+    for weight_type in (QuantType.QInt8, QuantType.QUInt8):
+        quantize(path, tmp_path / "int8.onnx", weight_type)
+        assert (tmp_path / "int8.onnx").stat().st_size < 0.4 * path.stat().st_size
+        (found,) = InferenceSession(tmp_path / "int8.onnx").run(None, {"inputs": inputs.numpy()})
+        assert 0 < (torch.from_numpy(found) - own).std() < 0.017 * own.std()
+
+
+def test_int8_embedding():
+    from modeling_random_transformer.export.onnx import Int8Embedding
+
+    weight = torch.randn(9, 64) * torch.logspace(-3, 3, 9)[:, None]
+    weight[0] = 0
+    ids = torch.tensor([[0, 1, 8], [5, 5, 2]])
+    error = (Int8Embedding(weight)(ids) - weight[ids]).abs()
+    assert (error <= weight[ids].abs().amax(-1, keepdim=True) / 250).all()
 
 
 @pytest.mark.long

@@ -1,9 +1,8 @@
 """The web page: its parts in Python, and the page in Chromium without access to the network."""
 
 import base64
+import copy
 import hashlib
-import io
-import json
 import random
 import tarfile
 from pathlib import Path
@@ -14,24 +13,19 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from modeling_random_transformer import (
-    RandomTransformerConfig,
-    RandomTransformerForConditionalGeneration,
-    RandomTransformerTokenizer,
-)
+from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.commands import export as command
 from modeling_random_transformer.export import export_web_page, load_engine, web
 from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
+from modeling_random_transformer.inference.loading import load_translator
 from tests.helpers.browser import chromium, errors, requests, require_chromium, static_host
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 from tests.helpers.processes import WAIT_LIMIT
-from tests.helpers.translation import SENTENCES, multilingual_translator
-from tutorials.sample_data import sample
+from tests.helpers.translation import SENTENCES
 
 pytestmark = needs("onnx")
 MARKUP = "the <img src=x onerror=alert(1)> boy </s> & <b>girl</b>"
-STEPS = 80  # of training
 CHARACTERS = "ab é ñ ' s l 1 9 . , ? \t\n\u00a0\u2009\u0301日😀Ω</s>_"
 
 
@@ -59,11 +53,8 @@ def test_settings_of_the_search():
         eos_token_id=[2, 7], forced_bos_token_id=9, suppress_tokens=[12], bad_words_ids=[[11], [2], [4, 5], [9999]]
     )
     settings = web.page_settings(model, tokenizer, "int8")
-    assert settings["start_token"] == 1
-    assert settings["end_tokens"] == [2, 7]
-    assert settings["first_token"] == 9
-    assert settings["suppressed_sequences"] == [[4, 5], [11], [12]]
-    assert settings["max_source_tokens"] is None
+    expected = {"start_token": 1, "end_tokens": [2, 7], "first_token": 9, "max_source_tokens": None}
+    assert settings == settings | expected | {"suppressed_sequences": [[4, 5], [11], [12]]}
     learned, _ = exportable(position_embedding="learned")
     settings = web.page_settings(learned, tokenizer, "int8")
     assert (settings["max_source_tokens"], settings["max_target_tokens"]) == (64, 64)
@@ -83,31 +74,14 @@ def test_other_tokenizers_are_an_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--engine", "ctranslate2", "--web"], "--engine must be onnx with --web, got ctranslate2."),
-        (["--engine", "onnx", "--npm_cache", "x"], "--npm_cache must be given with --web only, got x."),
-    ],
-)
-def test_invalid_options(options, message, tmp_path, capsys):
-    model, tokenizer = exportable(encoder_layers=1, decoder_layers=1)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    capsys.readouterr()
-    assert command.main([str(tmp_path), "--output", str(tmp_path / "out"), *options]) == 2
-    assert message in capsys.readouterr().err
-
-
 # Packages
 
 
-def fake_package(folder: Path, content: bytes = b"code") -> web.Package:
+def fake_package(folder: Path) -> web.Package:
     """A package in the folder."""
+    (folder / "module").write_text("code")
     with tarfile.open(folder / "scope-name-1.2.3.tgz", "w:gz") as archive:
-        member = tarfile.TarInfo("package/dist/module.mjs")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
+        archive.add(folder / "module", "package/dist/module.mjs")
     digest = hashlib.sha512((folder / "scope-name-1.2.3.tgz").read_bytes()).digest()
     return web.Package("@scope/name", "1.2.3", base64.b64encode(digest).decode(), ["dist/module.mjs"])
 
@@ -119,21 +93,15 @@ def fake_npm(folder: Path, monkeypatch, script: str) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_packages_in_the_cache_need_no_npm(tmp_path, monkeypatch):
+def test_packages_are_extracted_from_the_cache_or_packed_by_npm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     package = fake_package(tmp_path)
     web.download([package], tmp_path)
-    (tmp_path / "out").mkdir()
-    web.extract(package, tmp_path, tmp_path / "out")
-    assert (tmp_path / "out" / "module.mjs").read_bytes() == b"code"
-
-
-def test_missing_packages_are_packed_by_npm(tmp_path, monkeypatch):
-    package = fake_package(tmp_path)
+    web.extract(package, tmp_path, tmp_path)
+    assert (tmp_path / "module.js").read_bytes() == b"code"
     (tmp_path / package.archive).rename(tmp_path / "downloaded")
-    fake_npm(
-        tmp_path, monkeypatch, f'echo "$@" > {tmp_path}/arguments; /bin/cp {tmp_path}/downloaded "$5/{package.archive}"'
-    )
+    copy = f'echo "$@" > {tmp_path}/arguments; /bin/cp {tmp_path}/downloaded "$5/{package.archive}"'
+    fake_npm(tmp_path, monkeypatch, copy)
     web.download([package], tmp_path / "new" / "cache")
     assert (tmp_path / "arguments").read_text().split()[-1] == "@scope/name@1.2.3"
     assert (tmp_path / "new" / "cache" / package.archive).exists()
@@ -141,15 +109,13 @@ def test_missing_packages_are_packed_by_npm(tmp_path, monkeypatch):
 
 def test_errors_of_packages(tmp_path, monkeypatch):
     package = fake_package(tmp_path)
-    empty = tmp_path / "empty"
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(
-        ValueError, match=r"npm must be able to download @scope/name@1.2.3, or npm_cache must be .*: .* 'npm'"
-    ):
-        web.download([package], empty)
+    message = "npm must be able to download @scope/name@1.2.3, or npm_cache must be a folder with the archives, got"
+    with pytest.raises(ValueError, match=f"{message} .*'npm'"):
+        web.download([package], tmp_path / "empty")
     fake_npm(tmp_path, monkeypatch, "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 1")
-    with pytest.raises(ValueError, match=r"npm must be able to download @scope/name@1.2.3, .*: npm error code E404"):
-        web.download([package], empty)
+    with pytest.raises(ValueError, match=f"{message} .*: npm error code E404"):
+        web.download([package], tmp_path / "empty")
     (tmp_path / package.archive).write_bytes(b"changed")
     with pytest.raises(ValueError, match=r"must be the archive of @scope/name 1.2.3, got a file with another digest"):
         web.download([package], tmp_path)
@@ -190,16 +156,12 @@ def exported(packages, tmp_path_factory):
 def page(exported, browser):
     """The page, when the model is loaded."""
     browser.get(exported[2])
-    wait_for(browser, lambda: status(browser) == "Ready.")
+    wait_for(browser, lambda: text_of(browser, "status") == "Ready.")
     return browser
 
 
 def wait_for(browser, condition):
     WebDriverWait(browser, WAIT_LIMIT).until(lambda _: condition())
-
-
-def status(browser):
-    return browser.find_element(By.ID, "status").text
 
 
 def text_of(browser, name):
@@ -212,7 +174,7 @@ def translate_on_page(browser, text, beams="1"):
     field = browser.find_element(By.ID, "source")
     field.clear()
     field.send_keys(text, Keys.ENTER)
-    wait_for(browser, lambda: status(browser).startswith("Translated in") or text_of(browser, "error"))
+    wait_for(browser, lambda: text_of(browser, "status").startswith("Translated in") or text_of(browser, "error"))
 
 
 def run_on_page(browser, body, *arguments):
@@ -259,26 +221,22 @@ def test_translations_equal_the_models(page, exported, num_beams):
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("name", ["tokens", "min_new_tokens", "no_repeat_ngram_size", "bad_words_ids"])
 def test_options_of_the_generation_config(page, exported, name, num_beams):
-    model, tokenizer, _ = exported
-    saved = model.generation_config
+    model, tokenizer, _ = copy.deepcopy(exported)
     search = {"max_new_tokens": LIMIT, "num_beams": num_beams, "do_sample": False}
     ids = model.generate(**tokenizer(TEXTS[2], return_tensors="pt"), **search)[0, 1:]
     common = tokenizer("the", add_special_tokens=False)["input_ids"][0]
     options = {
         "tokens": {"forced_bos_token_id": 20, "eos_token_id": [2, 30], "suppress_tokens": [common, 40]},
-        "min_new_tokens": {"min_new_tokens": 6, "eos_token_id": [2, ids[2].item()]},  # for short translations
+        "min_new_tokens": {"min_new_tokens": 6},
         "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
         "bad_words_ids": {"bad_words_ids": ids.unfold(0, 2, 1).tolist()},
     }[name]
-    ends = options.get("eos_token_id", 2) if name == "min_new_tokens" else 2
-    model.generation_config = type(saved)(**{**saved.to_dict(), "eos_token_id": ends})
-    try:
-        before = own_translations(model, tokenizer, num_beams, TEXTS[:8])
-        model.generation_config.update(**options)
-        settings = web.page_settings(model, tokenizer, "float32")
-        expected = own_translations(model, tokenizer, num_beams, TEXTS[:8])
-    finally:
-        model.generation_config = saved
+    if name == "min_new_tokens":  # for short translations
+        model.generation_config.eos_token_id = [2, ids[2].item()]
+    before = own_translations(model, tokenizer, num_beams, TEXTS[:8])
+    model.generation_config.update(**options)
+    settings = web.page_settings(model, tokenizer, "float32")
+    expected = own_translations(model, tokenizer, num_beams, TEXTS[:8])
     assert expected != before
     options = {"numBeams": num_beams, "maxNewTokens": LIMIT}
     assert run_on_page(page, TRANSLATE, TEXTS[:8], options, settings) == expected
@@ -294,25 +252,6 @@ def test_limit_on_tokens_without_an_explicit_one(page, exported):
       return (await translator.translate(text)).target.length;"""
     length = len(tokenizer(text)["input_ids"])
     assert run_on_page(page, body, text) == -(-length // 16) * 16 + 50
-
-
-@pytest.mark.slow
-def test_attention_equals_the_models(page, exported):
-    model, tokenizer, _ = exported
-    body = """const { source, target, attention } = await translator.translate(given[0], { maxNewTokens: 9 });
-      return { source, target, shape: attention.shape, values: Array.from(attention.values) };"""
-    found = run_on_page(page, body, SENTENCES[0])
-    inputs = tokenizer(SENTENCES[0], return_tensors="pt")
-    ids = model.generate(**inputs, max_new_tokens=9, do_sample=False)[:, :-1]
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        outputs = model(**inputs, decoder_input_ids=ids, output_attentions=True)
-    model.set_attn_implementation("sdpa")
-    expected = torch.cat(outputs.cross_attentions)
-    torch.testing.assert_close(torch.tensor(found["values"]).view(found["shape"]), expected, rtol=0, atol=1e-4)
-    assert len(found["source"]) == expected.shape[3]
-    assert len(found["target"]) == expected.shape[2]
-    assert "".join(found["source"]).replace("␣", " ") == f"{SENTENCES[0]}</s>"
 
 
 @pytest.mark.slow
@@ -350,6 +289,10 @@ def test_translate_with_the_keyboard(page, exported):
     page.switch_to.active_element.send_keys(Keys.ENTER)
     pressed = page.find_elements(By.CSS_SELECTOR, "#target-tokens [aria-pressed=true]")
     assert pressed == [page.switch_to.active_element]
+    for _ in range(2):  # the button keeps the focus
+        page.find_element(By.ID, "translate").send_keys(Keys.SPACE)
+        wait_for(page, lambda: text_of(page, "status").startswith("Translated in"))
+        assert page.switch_to.active_element.get_attribute("id") == "translate"
 
 
 def submit_on_page(browser, texts):
@@ -361,7 +304,7 @@ def submit_on_page(browser, texts):
         "}",
         texts,
     )
-    wait_for(browser, lambda: status(browser).startswith("Translated in"))
+    wait_for(browser, lambda: text_of(browser, "status").startswith("Translated in"))
 
 
 @pytest.mark.slow
@@ -375,15 +318,6 @@ def test_last_text_that_was_submitted_is_translated(page, exported):
     page.get(address)
     submit_on_page(page, TEXTS[:2])
     assert page.execute_script(shown) == expected[1]
-
-
-@pytest.mark.slow
-def test_keyboard_focus_remains_on_the_button(page):
-    page.find_element(By.ID, "source").send_keys(TEXTS[0])
-    for _ in range(2):
-        page.find_element(By.ID, "translate").send_keys(Keys.SPACE)
-        wait_for(page, lambda: status(page).startswith("Translated in"))
-        assert page.switch_to.active_element.get_attribute("id") == "translate"
 
 
 @pytest.mark.slow
@@ -409,20 +343,25 @@ def shown_weights(browser):
 
 
 @pytest.mark.slow
-def test_layers_and_heads_of_the_attention(page):
+def test_layers_and_heads_of_the_attention(page, exported):
+    model, tokenizer, _ = copy.deepcopy(exported)
+    inputs = tokenizer(TEXTS[0], return_tensors="pt")
+    ids = model.generate(**inputs, max_new_tokens=66, do_sample=False)[:, :-1]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = torch.cat(model(**inputs, decoder_input_ids=ids, output_attentions=True).cross_attentions)
     translate_on_page(page, TEXTS[0])
     mean = torch.tensor(shown_weights(page))
-    torch.testing.assert_close(mean.sum(-1), torch.ones(len(mean)), rtol=0, atol=0.01)
-    parts = []
+    torch.testing.assert_close(mean, expected.mean((0, 1)), rtol=0, atol=2e-4)
     for layer in range(2):
         for head in range(2):
             Select(page.find_element(By.ID, "layer")).select_by_value(str(layer))
             Select(page.find_element(By.ID, "head")).select_by_value(str(head))
-            parts.append(torch.tensor(shown_weights(page)))
-    torch.testing.assert_close(torch.stack(parts).mean(0), mean, rtol=0, atol=2e-4)
+            weights = torch.tensor(shown_weights(page))
+            torch.testing.assert_close(weights, expected[layer, head], rtol=0, atol=2e-4)
     page.find_elements(By.CSS_SELECTOR, "#target-tokens button")[1].click()
     colored = page.find_elements(By.CSS_SELECTOR, "#source-tokens .token")
-    assert [float(token.get_attribute("title")) for token in colored] == pytest.approx(parts[-1][1].tolist(), abs=1e-4)
+    assert [float(token.get_attribute("title")) for token in colored] == pytest.approx(weights[1].tolist(), abs=1e-4)
 
 
 @pytest.mark.slow
@@ -481,60 +420,21 @@ def test_missing_file_is_reported(packages, browser, tmp_path):
     errors(browser)  # discard the 404 in the log
 
 
-def test_target_language(tmp_path):
-    """The tag of the source's language is part of the exported tokenizer, that of the target a forced token."""
-    model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="fr")
-    command.set_languages(model, tokenizer, "en", "fr")
-    settings = web.page_settings(model, tokenizer, "int8")
-    assert settings["first_token"] == tokenizer.get_lang_id("fr")
-    tokenizer.save_pretrained(tmp_path)
-    template = json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"]["single"]
-    assert template[0]["SpecialToken"]["id"] == "__en__"
-
-
-# int8
-
-
-@pytest.fixture(scope="module")
-def trained():
-    """A small model that is trained until it reproduces 200 sentence pairs, its tokenizer and the pairs."""
-    pairs = sorted(sample(2000, seed=1), key=lambda pair: len("".join(pair)))[:200]
-    tokenizer = RandomTransformerTokenizer.train([text for pair in pairs for text in pair], vocab_size=800)
-    config = RandomTransformerConfig(
-        vocab_size=len(tokenizer),
-        d_model=64,
-        num_heads=4,
-        d_ff=128,
-        encoder_layers=1,
-        decoder_layers=1,
-        dropout=0.0,
-        norm_order="pre",
-    )
-    model = RandomTransformerForConditionalGeneration(config)
-    sources, targets = zip(*pairs, strict=True)
-    batch = tokenizer(list(sources), text_target=list(targets), padding=True, return_tensors="pt")
-    batch["labels"] = batch["labels"].masked_fill(batch["labels"] == tokenizer.pad_token_id, -100)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(STEPS):
-        model(**batch).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model.eval(), tokenizer, pairs
-
-
 @pytest.mark.slow
-def test_200_translations_in_int8(trained, packages, browser, tmp_path):
-    model, tokenizer, pairs = trained
-    sources, targets = map(list, zip(*pairs, strict=True))
+def test_200_translations_in_int8(quickstart_folder, packages, browser, tmp_path):
+    """The integers are the same on the page and in Python; rounding in float32 may differ."""
     options = ["--engine", "onnx", "--web", "--npm_cache", str(packages), "--output", str(tmp_path / "out")]
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    assert command.main([str(tmp_path / "model"), *options]) == 0
+    assert command.main([str(quickstart_folder), *options]) == 0
+    sources = (quickstart_folder / "data" / "test.en").read_text().splitlines()[:200]
+    model, tokenizer = load_translator(quickstart_folder)
     engine = load_engine(tmp_path / "out", "onnx")
     with static_host(tmp_path / "out") as address:
         browser.get(address)
         for num_beams in (1, 4):
             found = run_on_page(browser, TRANSLATE, sources, {"numBeams": num_beams, "maxNewTokens": 64}, {})
-            assert found == engine(sources, num_beams, 64)
-            assert found == own_translations(model, tokenizer, num_beams, sources, 64)
-    assert sum(a == b for a, b in zip(found, targets, strict=True)) > 190  # otherwise the comparison shows little
+            assert len(set(found)) > 100
+            for expected in (
+                engine(sources, num_beams, 64),
+                own_translations(model, tokenizer, num_beams, sources, 64),
+            ):
+                assert sum(a == b for a, b in zip(found, expected, strict=True)) >= 196

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 
+from modeling_random_transformer.export import export_model, load_engine
 from modeling_random_transformer.export.engines import translate_fn
 from tests.helpers.models import EOS, tiny_model
 from tests.helpers.translation import random_tokenizer, some_texts
@@ -13,24 +15,17 @@ from tests.helpers.translation import random_tokenizer, some_texts
 PACKAGES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxruntime", "onnxscript")}
 CONFIGS = {
     "post-norm": {"norm_order": "post"},
-    "post-norm with a final norm": {"norm_order": "post", "final_layer_norm": True},
+    "post-norm with a final norm": {"norm_order": "post", "final_layer_norm": True, "layer_norm_eps": 0.1},
     "pre-norm": {},
-    "pre-norm without a final norm": {"final_layer_norm": False},
+    "pre-norm without a final norm": {"final_layer_norm": False, "scale_embedding": False},
     "narrow values": {"d_k": 11, "d_v": 5},
-    "narrow keys": {"d_k": 3, "d_v": 11},
-    "wide heads": {"d_k": 16},
+    "narrow keys": {"d_k": 3, "d_v": 11, "attention_bias": False},
+    "wide heads": {"d_k": 16, "attention_scale": 0.7},
     "three heads": {"d_model": 18, "num_heads": 3, "d_ff": 20, "encoder_layers": 3, "decoder_layers": 1},
-    "scale of attention": {"attention_scale": 0.7},
-    "no biases": {"attention_bias": False},
-    "embeddings not scaled": {"scale_embedding": False},
-    "no positions": {"position_embedding": "none"},
-    "learned positions": {"position_embedding": "learned", "position_offset": 2},
-    "sines first": {"sinusoid_layout": "concatenated", "position_offset": 3},
+    "no positions": {"position_embedding": "none", "lm_head_bias": False},
+    "learned positions": {"position_embedding": "learned", "position_offset": 2, "tie_word_embeddings": False},
+    "sines first": {"sinusoid_layout": "concatenated", "position_offset": 3, "share_embeddings": False},
     "nothing shared": {"share_embeddings": False, "tie_word_embeddings": False},
-    "tied to the decoder": {"share_embeddings": False},
-    "untied": {"tie_word_embeddings": False},
-    "no bias on logits": {"lm_head_bias": False},
-    "epsilon": {"layer_norm_eps": 0.1},
 }
 TEXTS = some_texts(24, seed=1)
 LIMIT = 24  # maximum tokens of a translation
@@ -52,6 +47,16 @@ def exportable(seed: int = 0, **overrides):
         with torch.no_grad():
             model.lm_head.bias[EOS] = 8.0  # otherwise few translations would end
     return model, tokenizer
+
+
+def check_translations(model, tokenizer, folder: Path, engine: str, texts: Sequence[str] = TEXTS, same=None) -> None:
+    """Export a model to a new folder, and check that the engine's translations are those of the model, or of `same`."""
+    export_model(model, tokenizer, folder, engine=engine)
+    translate = load_engine(folder, engine)
+    for num_beams in BEAMS:
+        expected = own_translations(same or model, tokenizer, num_beams, texts)
+        assert len(set(expected)) > 1, "translations must differ to be compared"
+        assert translate(texts, num_beams, LIMIT) == expected
 
 
 def own_translations(model, tokenizer, num_beams: int, texts: Sequence[str] = TEXTS, limit: int = LIMIT) -> list[str]:
