@@ -64,11 +64,8 @@ def test_each_method_has_default_target_modules(method):
     model = get_peft_model(tiny_model(), config)
     adapted = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
     assert adapted == names
-    loss = model(**BATCH, labels=LABELS).loss
-    loss.backward()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert trained
-    assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in trained)
+    model(**BATCH, labels=LABELS).loss.backward()
+    assert any(parameter.grad.abs().sum() > 0 for parameter in model.parameters() if parameter.grad is not None)
 
 
 @pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["q_proj", "embed_tokens"]])

@@ -112,11 +112,6 @@ def test_declared_special_tokens_of_texts_are_recognized(multilingual, text):
     assert multilingual.encode_texts(text)["input_ids"][1:-1].count(multilingual.convert_tokens_to_ids("<bt>")) == 0
 
 
-def test_source_and_target_are_encoded_equally(tokenizer):
-    batch = tokenizer(["the dog", "el perro perezoso"], text_target=["el perro", "the lazy dog"], padding=True)
-    assert batch["labels"] == tokenizer(["el perro", "the lazy dog"], padding=True)["input_ids"]
-
-
 def test_pairs(tokenizer):
     end = tokenizer.eos_token_id
     plain = [tokenizer(text, add_special_tokens=False).input_ids for text in ("the dog", "el perro")]

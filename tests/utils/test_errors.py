@@ -30,8 +30,3 @@ def test_message_is_one_line(error, reason):
         raise error
     assert str(caught.value) == f"FOLDER must contain a model, got x: {reason}"
     assert caught.value.__cause__ is error
-
-
-def test_other_exceptions_are_not_converted():
-    with pytest.raises(KeyError), reraise_as_value_error("FOLDER must contain a model, got x"):
-        raise KeyError("oops")
