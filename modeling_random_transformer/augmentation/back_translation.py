@@ -18,15 +18,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.validation import ValidationReport
-from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import check_positive
 from ..utils.compressed_files import check_output, check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
-from .stages import read_translations, translate_once, write_selection
+from .stages import read_translations, translate_lines
 
-# Files of the working folder: the record of the job, its lock, the lines to translate, and their translations.
-RECORD, LOCK, SELECTED, TRANSLATED = "job.json", "job.lock", "target.txt", "source.txt"
+# Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
+LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
 # The options of `generate()` of each method (Edunov et al. 2018). top_k=0: the complete vocabulary.
 METHODS: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
@@ -135,17 +134,14 @@ def back_translate(
     names = [each.name for each in fields(BackTranslationOptions) if each.name in options]
     settings = BackTranslationOptions(**{name: options.pop(name) for name in names})
     options = settings.search(options)
-    pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
     monolingual, source, target = Path(input_file), *(Path(os.path.realpath(x)) for x in (output_source, output_target))
     folder = source.with_name(f"{source.name}.work")
-    selected = folder / SELECTED
-    limits = settings.max_tokens, options.get("src_lang")
     job: dict[str, Any] = {"restart": restart, "chunk_size": chunk_size, "progress": progress}
+    job |= {"name": "input_file", "max_tokens": settings.max_tokens}
     call_on_main_process(lambda: check_files(monolingual, source, target, folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
-        texts = read_texts(monolingual, settings.text_key)
-        selection = call_on_main_process(lambda: write_selection(selected, texts, pipe, "input_file", *limits))
-        translate_once(folder / RECORD, selected, folder / TRANSLATED, model, tokenizer, options, **job)
+        lines, files = read_texts(monolingual, settings.text_key), (folder / SELECTED, folder / TRANSLATED)
+        selection = translate_lines(lines, *files, model, tokenizer, options, **job)
         count = call_on_main_process(lambda: write_outputs(folder, source, target, settings))
     return BackTranslationReport(selection, count)
 

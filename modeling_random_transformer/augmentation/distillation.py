@@ -29,8 +29,8 @@ from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from .comparison import Model, Row, compare, table
-from .stages import run_stage
-from .training_set import RECORD, DistillationArguments, SyntheticReport, TrainingSet, pairs_of
+from .stages import RECORD, run_stage
+from .training_set import DistillationArguments, SyntheticReport, TrainingSet, pairs_of
 
 WORK, INT8 = "distillation", "int8"
 SECTION = "## Distillation\n"

@@ -25,6 +25,8 @@ from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, one_line, read_lines
 
+RECORD = "job.json"  # of all stages
+
 
 def run_stage(
     record: Path,
@@ -66,31 +68,61 @@ def run_stage(
     return stage.facts
 
 
-def write_selection(
-    path: Path,
+def translate_lines(
     lines: Iterable[str],
-    pipe: Seq2SeqPipeline,
+    selected: Path,
+    output: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: dict[str, Any],
+    *,
     name: str,
     max_tokens: int | None,
-    src_lang: str | None = None,
+    **job: Any,
 ) -> ValidationReport:
-    """Write the lines of monolingual text that are neither blank nor too long for a model.
+    """Select the lines of monolingual text that are neither blank nor too long for a model, and translate them.
+
+    The stage `"translation"` of the job in the folder of both files; see `run_stage`.
 
     Args:
-        path: the file to write, which is replaced only if a line can be translated.
-        lines: the lines.
-        pipe: the pipeline of the model.
+        lines: the text, which is read again in each call.
+        selected: the file of the selected lines.
+        output: the file of their translations.
+        model: the model.
+        tokenizer: its tokenizer.
+        options: the options of `translate`.
         name: name of the lines in the report.
         max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model; `None` for none.
-        src_lang: language code of the lines; `None` for that of the tokenizer.
+        **job: `output_format`, `chunk_size`, `restart` and `progress` of `translate_file`.
+
+    Returns:
+        The lines that are not selected.
 
     Raises:
         ValueError: no line can be translated, or a line is not UTF-8.
     """
+    settings = TranslationOptions.from_kwargs(**options)
+    pipe = settings.pipeline(model, tokenizer)
+    tags = LanguageTags(options.get("src_lang"))
+    report = call_on_main_process(lambda: select_lines(lines, selected, pipe, tags, name, max_tokens))
+    recorded = {key: value for key, value in job.items() if key not in ("restart", "progress")}
+    inputs = {"texts": file_digest(selected), "model": model_digest(model, tokenizer), **recorded}
+    inputs |= plain_options(pipe, settings)
+    work = partial(translate_file, selected, output, model, tokenizer, **job, **options)
+    record = selected.with_name(RECORD)
+    run_stage(record, "translation", inputs, work, [output], everywhere=True, restart=job["restart"])
+    return report
+
+
+def select_lines(
+    lines: Iterable[str], selected: Path, pipe: Seq2SeqPipeline, tags: LanguageTags, name: str, max_tokens: int | None
+) -> ValidationReport:
+    """Write the selected lines; see `translate_lines`. A file is replaced only if a line can be translated."""
     report = ValidationReport(name)
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_tokens or limit)
-    with new_file(path) as file, LanguageTags(src_lang).set(pipe.tokenizer):
+    selected.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(selected) as file, tags.set(pipe.tokenizer):
         for chunk in chunks(map(one_line, lines), CHUNK_SIZE):
             encoded = encode_texts(pipe.tokenizer, chunk, verbose=False)
             for text, ids in zip(chunk, encoded["input_ids"], strict=True):
@@ -104,34 +136,6 @@ def write_selection(
         if not report.valid:
             raise ValueError(f"{name} must have a line that can be translated, got {report}.")
     return report
-
-
-def translate_once(
-    record: Path,
-    source: Path,
-    output: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    options: dict[str, Any],
-    **job: Any,
-) -> None:
-    """`translate_file` as a stage of a job; see `run_stage`.
-
-    Args:
-        record: the file of the job.
-        source: the texts.
-        output: their translations.
-        model: the model.
-        tokenizer: its tokenizer.
-        options: the options of `translate`.
-        **job: `output_format`, `chunk_size`, `restart` and `progress` of `translate_file`.
-    """
-    settings = TranslationOptions.from_kwargs(**options)
-    plain = plain_options(settings.pipeline(model, tokenizer), settings)
-    recorded = {name: value for name, value in job.items() if name not in ("restart", "progress")}
-    inputs = {"texts": file_digest(source), "model": model_digest(model, tokenizer), **recorded, **plain}
-    work = partial(translate_file, source, output, model, tokenizer, **job, **options)
-    run_stage(record, "translation", inputs, work, [output], everywhere=True, restart=job["restart"])
 
 
 def language_options(tokenizer: PreTrainedTokenizerBase, languages: LanguageTags) -> dict[str, Any]:

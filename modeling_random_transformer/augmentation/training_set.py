@@ -24,56 +24,34 @@ from ..data.mixing import CorpusSpec
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, ParallelLine, ParallelText
 from ..inference import score_file
-from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import LanguageTags, check_positive
 from ..training.manifest import fingerprint
 from ..utils import DTYPES
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_readable
 from ..utils.digests import file_digest
-from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, one_line, read_lines
-from .stages import language_options, read_translations, run_stage, translate_once, write_selection
-
-RECORD = "job.json"  # of all stages of a distillation
+from .stages import RECORD, language_options, read_translations, run_stage, translate_lines
 
 
 @dataclass
 class DistillationArguments:
-    """The teacher, the texts that it translates, and the selection of its translations."""
+    """The teacher, the texts that it translates, and the selection of its translations.
 
-    teacher: list[str] = HfArg(
-        default_factory=list, help="Folder of the teacher with its tokenizer; several folders are an ensemble."
-    )
-    source_text: list[str] = HfArg(
-        default_factory=list,
-        help="UTF-8 files with the texts that the teacher translates, one per line; or .tsv, .csv, .jsonl or .parquet "
-        "files. They may be .gz or .zst; - is standard input.",
-    )
-    text_key: str = HfArg(
-        default=TEXT_KEY, help="Column of the text in source_text with columns: a name, or a number from 1."
-    )
-    teacher_dtype: str = HfArg(
-        default="float32", help="Dtype of the teacher while it translates: float32, bfloat16 or int8."
-    )
+    With `interpolate`, a text has the nearest by chrF of the `teacher_num_beams` best translations. The references are
+    the targets of the original pairs (`source_file` or `train_file`) with this source; a text without references has
+    its best translation. `restart` concerns an interrupted run with the same `output_dir`.
+    """
+
+    teacher: list[str] = HfArg(default_factory=list, help="Saved teacher with its tokenizer; several are an ensemble.")
+    source_text: list[str] = HfArg(default_factory=list, help="Files of the texts that the teacher translates, or -.")
+    text_key: str = HfArg(default=TEXT_KEY, help="Column of the text in files with columns: a name, or a number.")
+    teacher_dtype: str = HfArg(default="float32", help="Dtype of the teacher: float32, bfloat16 or int8.")
     teacher_num_beams: int = HfArg(default=4, help="Beam size of the teacher.")
-    teacher_max_tokens_per_batch: int = HfArg(
-        default=4096, help="Batch size of the teacher: texts × beams × tokens of the longest text."
-    )
-    interpolate: bool = HfArg(
-        default=False,
-        help="Of the teacher_num_beams best translations of a text, use the one that is nearest to its reference by "
-        "chrF. The references are the targets of the original pairs (source_file or train_file) with this source; a "
-        "text without references has its best translation.",
-    )
-    drop_worst: float = HfArg(
-        default=0.0, help="Share of the translations to drop: those with the lowest log-probability per token."
-    )
-    restart: bool = HfArg(
-        default=False,
-        help="Discard the translations of an interrupted run with the same output_dir, whose student has not been "
-        "trained.",
-    )
+    teacher_max_tokens_per_batch: int = HfArg(default=4096, help="Texts × beams × tokens of the longest text.")
+    interpolate: bool = HfArg(default=False, help="Of the best translations, use the one nearest to a reference.")
+    drop_worst: float = HfArg(default=0.0, help="Share of the translations to drop, of the lowest scores per token.")
+    restart: bool = HfArg(default=False, help="Discard the translations, before the student is trained.")
 
     def __post_init__(self) -> None:
         for name, kind in (("teacher", "folder"), ("source_text", "file")):
@@ -174,24 +152,18 @@ class TrainingSet:
         arguments, codes = self.arguments, language_options(tokenizer, languages)
         beams, size = arguments.teacher_num_beams, arguments.teacher_max_tokens_per_batch
         options: dict[str, Any] = {"num_beams": beams, "max_batch_tokens": size, **codes}
-        pipe = TranslationOptions.from_kwargs(**options).pipeline(model, tokenizer)
-
-        def select() -> dict[str, int]:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            texts = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
-            report = write_selection(self.selected, texts, pipe, "source_text", max_tokens, codes.get("src_lang"))
-            return {"selected": report.valid, "skipped": report.invalid}
+        job: dict[str, Any] = {"restart": arguments.restart, "name": "source_text", "max_tokens": max_tokens}
+        if arguments.interpolate:
+            options, job = {**options, "n_best": beams}, {**job, "output_format": "jsonl"}
 
         def score() -> None:
             # Training skips translations that are too long; they must not stop the scoring.
             flags: dict[str, Any] = {"truncation": True, "restart": True, **codes}
             score_file(ParallelText(self.selected, self.translated), self.scores, model, tokenizer, **flags)
 
-        counts = call_on_main_process(select)
-        job: dict[str, Any] = {"restart": arguments.restart}
-        if arguments.interpolate:
-            options, job = {**options, "n_best": beams}, {**job, "output_format": "jsonl"}
-        translate_once(self.folder / RECORD, self.selected, self.candidates, model, tokenizer, options, **job)
+        texts = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
+        selection = translate_lines(texts, self.selected, self.candidates, model, tokenizer, options, **job)
+        counts = {"selected": selection.valid, "skipped": selection.invalid}
         original = {"original": fingerprint([*self.original])}
         if arguments.interpolate:
             nearest = {"candidates": file_digest(self.candidates), **original}

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ..augmentation.comparison import table
 from ..augmentation.distillation import INT8, WORK, StudentDataArguments, distill
-from ..augmentation.training_set import RECORD, DistillationArguments
+from ..augmentation.stages import RECORD
+from ..augmentation.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.recipe import TranslationTrainingArguments
 from .command_line import run_command
