@@ -1,14 +1,14 @@
 """The command line of training: `random-transformer train` and `examples/train_translation.py`."""
 
-import json
 import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..training.arguments import DataArguments, ModelArguments
+from ..training.arguments import DataArguments, ModelArguments, to_flags
 from ..training.estimation import dry_run
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
@@ -73,7 +73,7 @@ def parse_arguments(
     parser = Parser(program, description, classes)
     flags = list(argv)
     if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
-        flags = [*to_flags(read_recipe(Path(flags[0]))), *flags[1:]]
+        flags = [*chain.from_iterable(to_flags(read_recipe(Path(flags[0])))), *flags[1:]]
     *parsed, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
     if unknown:
         parser.error(f"arguments must be among those of --help, got {' '.join(unknown)}.")
@@ -97,14 +97,3 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
     return recipe
-
-
-def to_flags(recipe: dict[str, Any]) -> list[str]:
-    """The recipe as command-line flags, so that both are validated in the same way; null selects the default."""
-    flags = []
-    for name, value in recipe.items():
-        if isinstance(value, list):
-            flags += [f"--{name}", *map(str, value)]
-        elif value is not None:
-            flags.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
-    return flags

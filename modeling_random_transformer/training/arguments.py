@@ -1,7 +1,8 @@
 """Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
 import ast
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -232,3 +233,13 @@ def parse_overrides(text: str) -> dict[str, Any]:
             with suppress(ValueError, SyntaxError):
                 overrides[name] = ast.literal_eval(value.capitalize() if value.lower() in CONSTANTS else value)
     return overrides
+
+
+def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
+    """The arguments as flags of the command line, each with its values; those that are `None` have their defaults."""
+    flags = []
+    for name, value in arguments.items():
+        if value is not None:
+            values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+            flags.append([f"--{name}", *map(str, values)])
+    return flags

@@ -1,8 +1,8 @@
 """The model card of a trained model: data, hyperparameters, command and scores."""
 
-import json
 import platform
 import shlex
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from .. import __version__
 from ..utils.atomic_files import write_atomically
 from ..utils.text import markdown_table
-from .arguments import PRESET, ModelArguments
+from .arguments import PRESET, ModelArguments, to_flags
 from .manifest import Run, RunResult, changed_arguments
 from .recipe import TranslationTrainingArguments
 
@@ -65,7 +65,8 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     model_args, args = run.model, run.args
     given: dict[str, Any] = {"output_dir": args.output_dir}
     for arguments in (run.data, model_args, args):
-        given |= {name: value for name, value in changed_arguments(arguments).items() if value is not None}
+        given |= changed_arguments(arguments)
+    flags = to_flags(given)
     metadata = ModelCardData(
         library_name="transformers" if model_args.lora_rank is None else "peft",
         language=_languages(result) or None,
@@ -84,7 +85,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         version=__version__,
         reports="\n".join(f"- {report}" for report in result.reports),
         corpora=_corpora(result),
-        command=_command(given),
+        command=" \\\n    ".join(["random-transformer train", *map(shlex.join, flags)]),
         steps=result.steps,
         minutes=result.seconds / 60,
         hardware=_hardware(args, result.world_size),
@@ -92,22 +93,12 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         history=_history(run.trained.facts["history"]),
         scores=_scores(result),
     )
-    texts = [str(part) for value in given.values() for part in (value if isinstance(value, list) else [value])]
-    for text in sorted(texts, key=len, reverse=True):  # files before their folder
+    for text in sorted(chain.from_iterable(flags), key=len, reverse=True):  # files before their folder
         if (file := Path(text)).is_absolute():  # relative to the working directory, or its name if it is elsewhere
             portable = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file.name
             body = body.replace(text, str(portable))
     card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{body}")
     write_atomically(path, [str(card).encode()])
-
-
-def _command(given: dict[str, Any]) -> str:
-    """The command that repeats the run in a folder with its files, one option per line."""
-    options = []
-    for name, value in given.items():
-        values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-        options.append(" ".join([f"--{name}", *(shlex.quote(str(part)) for part in values)]))
-    return " \\\n    ".join(["random-transformer train", *options])
 
 
 def _summary(result: RunResult, model_args: ModelArguments) -> str:

@@ -1,6 +1,7 @@
 """A small corpus, and training runs on it."""
 
 import random
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from modeling_random_transformer.training import (
     TranslationTrainingArguments,
     train_translation,
 )
+from modeling_random_transformer.training.arguments import to_flags
 from tests.helpers.interruption import StoppedError, stop
 
 LETTERS = "abcdefgh"
@@ -75,11 +77,7 @@ def validation(folder: Path) -> dict[str, str]:
 
 def flags(folder: Path, output: str | Path = "out", **options: Any) -> list[str]:
     """The arguments on the command line."""
-    found = []
-    for name, value in arguments(folder, output, **options).items():
-        if value is not None:
-            found += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    return found
+    return [*chain.from_iterable(to_flags(arguments(folder, output, **options)))]
 
 
 def parsed(folder: Path, output: str | Path, **options: Any) -> Arguments:
