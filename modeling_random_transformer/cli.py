@@ -4,7 +4,6 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from .commands.command_line import print_error, raise_on_sigterm
 
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
         return 2
     try:
-        return import_command(VERBS[verb][0]).main(arguments)
+        return importlib.import_module(f".commands.{VERBS[verb][0]}", __package__).main(arguments)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -63,8 +62,3 @@ def usage() -> str:
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {verb:{width}}  {description}" for verb, (_, description) in VERBS.items())
     return f"usage: {PROGRAM} VERB [arguments]\n\n{verbs}\n\n`{PROGRAM} VERB --help` lists the arguments of a verb."
-
-
-def import_command(module: str) -> ModuleType:
-    """Import a module of `commands`, such as `train`."""
-    return importlib.import_module(f".commands.{module}", __package__)

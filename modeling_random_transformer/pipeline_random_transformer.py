@@ -224,7 +224,8 @@ class Seq2SeqPipeline(Pipeline):
             TextError: a text is invalid. All are checked before the first batch.
         """
         options = dict(preprocess_params)
-        prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts), options["languages"])
+        forced = self.option(forward_params["generate_options"], "forced_bos_token_id")
+        prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts), options["languages"], forced)
         sources = self.tokenize(texts, **options)
         for batch in self.group(list(map(len, sources)), batch_size, forward_params, list(map(len, prefixes))):
             yield batch, self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
@@ -275,17 +276,26 @@ class Seq2SeqPipeline(Pipeline):
             "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
         }
 
-    def preprocess(
-        self, input_: str, languages: LanguageTags, target_prefix: Any = None, **options: Any
-    ) -> dict[str, Tensor]:
-        """Convert one text to `input_ids` and `attention_mask`, `[1, source_len]`, and its prefix to `prefix_ids`."""
-        prefixes = self.tokenize_prefixes(target_prefix, 1, languages)
-        return self.pad(self.tokenize([input_], languages, **options)) | pad_prefixes(prefixes)
+    def preprocess(self, input_: str, **options: Any) -> dict[str, Tensor]:
+        """The inputs of `forward` for one text; see `batches`."""
+        [(_, inputs)] = self.batches([input_], 1, options, self._forward_params)
+        return inputs
 
     def tokenize_prefixes(
-        self, target_prefix: str | Sequence[str] | None, count: int, languages: LanguageTags
+        self,
+        target_prefix: str | Sequence[str] | None,
+        count: int,
+        languages: LanguageTags,
+        forced: int | None = None,
     ) -> list[list[int]]:
-        """The token ids that the translation of each text must begin with, including the tag of a language."""
+        """The token ids that the translation of each text must begin with; empty for none.
+
+        Args:
+            target_prefix: see the class.
+            count: the number of texts.
+            languages: the languages, whose tag is the first token.
+            forced: the token that `generate()` is forced to begin with; it is inserted before a prefix without it.
+        """
         prefixes = [target_prefix or ""] * count if isinstance(target_prefix, str | None) else list(target_prefix)
         if len(prefixes) != count or not all(isinstance(prefix, str) for prefix in prefixes):
             raise ValueError(
@@ -297,7 +307,8 @@ class Seq2SeqPipeline(Pipeline):
         with languages.set(self.tokenizer):
             tokens = encode_texts(self.tokenizer, text_target=given, verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
-        ids = iter([row[:-1] if row[-1:] == [end] else row for row in tokens])
+        rows = (row[:-1] if row[-1:] == [end] else row for row in tokens)
+        ids = (row if forced is None or row[:1] == [forced] else [forced, *row] for row in rows)
         return [next(ids) if prefix else [] for prefix in prefixes]
 
     def tokenize(
@@ -385,7 +396,6 @@ class Seq2SeqPipeline(Pipeline):
             options |= {"max_new_tokens": limit, "max_length": None}
         self.check_target_language(options)
         if prefix_ids is not None:
-            prefix_ids = begin_with(self.option(options, "forced_bos_token_id"), prefix_ids)
             others = options.get("logits_processor") or ()
             options["logits_processor"] = LogitsProcessorList([*others, ForcedPrefix(prefix_ids)])
         if self.option(options, "stop_strings") is not None:
@@ -512,23 +522,6 @@ def pad_prefixes(prefixes: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         return {}
     rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
     return {"prefix_ids": pad_sequence(rows, batch_first=True, padding_value=-1)}
-
-
-def begin_with(forced: int | None, prefix_ids: Tensor) -> Tensor:
-    """Insert the token that `generate()` is forced to begin with before the prefixes that lack it.
-
-    Args:
-        forced: `forced_bos_token_id`; `None` leaves the prefixes as they are.
-        prefix_ids: `[batch, prefix_len]`, -1 after the end of a shorter prefix.
-
-    Returns:
-        `[batch, prefix_len + 1]`.
-    """
-    if forced is None:
-        return prefix_ids
-    complete = nn.functional.pad(prefix_ids, (0, 1), value=-1)
-    has_it = (prefix_ids[:, :1] == forced) | (prefix_ids[:, :1] < 0)
-    return torch.where(has_it, complete, nn.functional.pad(prefix_ids, (1, 0), value=forced))
 
 
 def current_device(model: Any) -> torch.device | None:

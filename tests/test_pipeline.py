@@ -193,7 +193,8 @@ class TestScores:
 
     def test_separate_decoder_vocabulary(self, tokenizer):
         separate = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
-        model = foreign_model("Marian", vocab_size=len(tokenizer), decoder_vocab_size=40, **separate)
+        sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": 40, "init_std": 0.02}
+        model = foreign_model("Marian", **sizes, **separate)
         pipe = seq2seq(model, tokenizer)
         assert all(answer["score"] < 0 for answer in pipe(TEXTS, batch_size=4, return_scores=True, **SHORT))
 

@@ -20,6 +20,7 @@ from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inputs_random_transformer import (
     LanguageTags,
     check_text,
+    drop_none,
     encode_texts,
     source_limit,
     tokenizer_languages,
@@ -181,14 +182,10 @@ class Translator:
         """
         self.check(text, options)
         languages = LanguageTags.of(self.tokenizer, options.src_lang, options.tgt_lang)
-        inputs = self.pipe.preprocess(text, languages)
+        inputs = self.pipe.preprocess(text, languages=languages)
         with self.lock:
-            outputs = self.pipe.forward(
-                dict(inputs),
-                generate_options=options.of_generate(),
-                max_batch_tokens=MAX_BATCH_TOKENS,
-                languages=languages,
-            )
+            search = options.of_generate() | drop_none(forced_bos_token_id=languages.forced)
+            outputs = self.pipe.forward(dict(inputs), generate_options=search, max_batch_tokens=MAX_BATCH_TOKENS)
             ends = torch.tensor(self.model.generation_config.eos_token_id).view(-1)
             ids = trim_padding(outputs["sequences"][0, 0], ends)
             device = self.model.device

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -63,18 +62,6 @@ def count_parts(output: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return sum(path.suffix == ".txt" for path in output.with_name(f"{output.name}.parts").iterdir())
     return 0
-
-
-def test_resume_after_random_kills(arguments: list[Any], output: Path, finish: Callable[[], None]) -> None:
-    draw = random.Random(2017)
-    for _ in range(3):
-        process = start_imported(TRANSLATE, *arguments)
-        wait_for_parts(output, draw.randint(1, 12), process)
-        time.sleep(draw.uniform(0, 0.2))
-        process.kill()
-        process.join()
-        assert not output.exists()
-    finish()
 
 
 @pytest.mark.parametrize("processes", [TWO, ["--cpu", "--num_processes", "2"]], ids=["two", "--cpu"])

@@ -3,13 +3,10 @@
 import pytest
 import torch
 
-from modeling_random_transformer.commands import score as command
-from modeling_random_transformer.data import ParallelText
-from modeling_random_transformer.inference import align_file, alignments
+from modeling_random_transformer.inference import alignments
 from modeling_random_transformer.inference.alignments import (
     Aligner,
     link_words,
-    pharaoh_line,
     words_by_marks,
     words_by_offsets,
 )
@@ -85,19 +82,3 @@ def test_invalid_arguments(model, tokenizer):
         alignments(model, tokenizer, PAIRS, step="next")
     with pytest.raises(ValueError, match="model must be a single model for alignments, got an ensemble"):
         alignments(EnsembleForSeq2SeqLM([model, model]), tokenizer, PAIRS)
-
-
-@pytest.mark.usefixtures("_reset_accelerate")
-def test_command_and_file_write_pharaoh_lines(model, tokenizer, tmp_path, capsys):
-    for name, column in zip(("source.txt", "target.txt"), zip(*PAIRS, strict=True), strict=True):
-        (tmp_path / name).write_text("".join(f"{text}\n" for text in column))
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    corpus = ParallelText(tmp_path / "source.txt", tmp_path / "target.txt")
-    align_file(corpus, tmp_path / "links.txt", model, tokenizer, chunk_size=5)
-    lines = (tmp_path / "links.txt").read_text().splitlines()
-    assert lines == [pharaoh_line(links) for links in alignments(model, tokenizer, PAIRS)]
-    files = ["--source_file", tmp_path / "source.txt", "--target_file", tmp_path / "target.txt"]
-    arguments = ["--model", tmp_path / "model", "--device", "cpu", *files, "--alignments"]
-    assert command.main(list(map(str, arguments))) == 0
-    assert capsys.readouterr().out.splitlines() == lines

@@ -13,11 +13,13 @@ from tests.helpers.texts import BOTH_REFERENCES, PREDICTIONS, REFERENCES, SECOND
 
 DIGITS = 10
 
-# Options, and the same options of sacrebleu's command line.
+# Options and references, and the same options of sacrebleu's command line.
 CHOICES = {
-    "defaults": ({}, ["--chrf-word-order", "2"]),
+    "defaults": ({}, [REFERENCES], ["--chrf-word-order", "2"]),
+    "several references": ({}, [REFERENCES, SECOND_REFERENCES], ["--chrf-word-order", "2"]),
     "international": (
         {"tokenize": "intl", "smooth_method": "floor", "smooth_value": 0.2, "char_order": 4, "beta": 3},
+        [REFERENCES],
         ["-tok", "intl", "-s", "floor", "-sv", "0.2", "-cw", "2", "-cc", "4", "--chrf-beta", "3"],
     ),
 }
@@ -48,24 +50,16 @@ def verbose_score(result: dict) -> str:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_scores_equal_sacrebleu_command_line(choice, tmp_path):
-    options, arguments = CHOICES[choice]
-    expected = command_line(tmp_path, [REFERENCES], arguments)
-    actual = score(PREDICTIONS, REFERENCES, **options)
+    options, streams, arguments = CHOICES[choice]
+    expected = command_line(tmp_path, streams, arguments)
+    actual = score(PREDICTIONS, REFERENCES if len(streams) == 1 else BOTH_REFERENCES, **options)
     for name in METRICS:
         assert actual[name]["score"] == pytest.approx(expected[name]["score"], abs=10**-DIGITS)
         assert actual[name]["name"] == expected[name]["name"]
         assert actual[name]["signature"] == expected[name]["signature"]
+        assert f"nrefs:{len(streams)}" in actual[name]["signature"]
         assert actual[name]["signature"].endswith(f"version:{sacrebleu.__version__}")
     assert verbose_score(actual["bleu"]) == expected["bleu"]["verbose_score"]
-
-
-def test_scores_with_several_references_equal_sacrebleu_command_line(tmp_path):
-    expected = command_line(tmp_path, [REFERENCES, SECOND_REFERENCES], ["--chrf-word-order", "2"])
-    actual = score(PREDICTIONS, BOTH_REFERENCES)
-    for name in METRICS:
-        assert actual[name]["score"] == pytest.approx(expected[name]["score"], abs=10**-DIGITS)
-        assert actual[name]["signature"] == expected[name]["signature"]
-        assert "nrefs:2" in actual[name]["signature"]
 
 
 def test_details_equal_sacrebleu():
@@ -102,19 +96,6 @@ def test_texts_can_be_added_in_batches(name):
 
 # Invalid arguments
 
-INVALID_OPTIONS = [
-    ({"tokenize": "klingon"}, r"tokenize must be one of .*'13a'.*, got 'klingon'"),
-    ({"smooth_method": "laplace"}, r"smooth_method must be one of .*'exp'.*, got 'laplace'"),
-    ({"max_ngram_order": 2}, r"options must be one of .*, got 'max_ngram_order'"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS)
-def test_invalid_options_raise_value_error(options, message):
-    with pytest.raises(ValueError, match=message):
-        score(["a"], ["a"], **options)
-
-
 INVALID_TEXTS = [
     (["a", "b", "c"], ["a", "b"], "got 3 predictions and 2 with references"),
     ([], [], "at least one prediction.*, got 0"),
@@ -132,15 +113,22 @@ def test_invalid_texts_raise_value_error(predictions, references, message):
         load_metric("bleu").compute(predictions=predictions, references=references)
 
 
-def test_unknown_metrics_raise_value_error():
+@pytest.mark.parametrize(
+    ("metrics", "options", "message"),
+    [
+        (("bleu", "ter"), {}, "metrics must be one of 'bleu', 'chrf', got 'ter'"),
+        ((), {}, "metrics must contain one of 'bleu', 'chrf', got none"),
+        (METRICS, {"tokenize": "klingon"}, r"tokenize must be one of .*'13a'.*, got 'klingon'"),
+        (METRICS, {"smooth_method": "laplace"}, r"smooth_method must be one of .*'exp'.*, got 'laplace'"),
+        (METRICS, {"max_ngram_order": 2}, r"options must be one of .*, got 'max_ngram_order'"),
+        ("bleu", {"word_order": 2}, r"options must be one of .*'tokenize'.*, got 'word_order'"),
+    ],
+)
+def test_unknown_metrics_and_invalid_options_raise_value_error(metrics, options, message):
+    with pytest.raises(ValueError, match=message):
+        score(["a"], ["a"], metrics, **options)
     with pytest.raises(ValueError, match="name must be one of 'bleu', 'chrf', got 'ter'"):
         load_metric("ter")
-    with pytest.raises(ValueError, match="metrics must be one of 'bleu', 'chrf', got 'ter'"):
-        score(["a"], ["a"], ("bleu", "ter"))
-    with pytest.raises(ValueError, match="metrics must contain one of 'bleu', 'chrf', got none"):
-        score(["a"], ["a"], ())
-    with pytest.raises(ValueError, match=r"options must be one of .*'tokenize'.*, got 'word_order'"):
-        score(["a"], ["a"], "bleu", word_order=2)
 
 
 @pytest.mark.parametrize(

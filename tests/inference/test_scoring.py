@@ -12,6 +12,7 @@ import torch
 from modeling_random_transformer.commands import score as command
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
+from modeling_random_transformer.inference.alignments import pharaoh_line
 from modeling_random_transformer.inference.scoring import Scorer
 from modeling_random_transformer.inference.scoring_files import score_line
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
@@ -201,16 +202,20 @@ def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
 
 
 class TestCommand:
-    def test_files_tsv_and_standard_input_agree(self, run, tmp_path):
+    @pytest.mark.parametrize("option", [[], ["--alignments"]], ids=["scores", "alignments"])
+    def test_files_tsv_and_standard_input_agree(self, run, translator, tokenizer, tmp_path, option):
+        if option:
+            lines = [pharaoh_line(links) for links in alignments(translator, tokenizer, PAIRS)]
+        else:
+            lines = [score_line(score, "text") for score in score_pairs(translator, tokenizer, PAIRS)]
+        expected = "".join(f"{line}\n" for line in lines).encode()
         write_pairs(tmp_path)
         tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()
         (tmp_path / "pairs.tsv").write_bytes(tsv)
         aligned = ("--source_file", tmp_path / "source.txt", "--target_file", tmp_path / "target.txt")
-        status, expected, _ = run(*aligned)
-        assert status == 0
-        assert len(expected.splitlines()) == len(PAIRS)
-        assert run("--source_file", tmp_path / "pairs.tsv")[1] == run(stdin=tsv)[1] == expected
-        assert run(*aligned, "--output", tmp_path / "scores.txt")[:2] == (0, b"")
+        for arguments in (aligned, ("--source_file", tmp_path / "pairs.tsv"), ()):
+            assert run(*arguments, *option, stdin=tsv)[:2] == (0, expected)
+        assert run(*aligned, *option, "--output", tmp_path / "scores.txt")[:2] == (0, b"")
         assert (tmp_path / "scores.txt").read_bytes() == expected
         # Pipes are read once.
         ends = [os.pipe() for _ in range(2)]
@@ -218,7 +223,7 @@ class TestCommand:
             os.write(write, path.read_bytes())
             os.close(write)
         pipes = [f"/dev/fd/{read}" for read, _ in ends]
-        arguments = ("--source_file", pipes[0], "--target_file", pipes[1])
+        arguments = ("--source_file", pipes[0], "--target_file", pipes[1], *option)
         status, _, error = run(*arguments, "--output", tmp_path / "out.txt")
         assert status == 2
         assert f"since it is read more than once, got the pipe {pipes[0]}." in error
