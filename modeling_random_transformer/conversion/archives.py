@@ -57,7 +57,7 @@ class Member(NamedTuple):
     size: int
     is_file: bool
     is_folder: bool
-    open: Callable[[], IO[bytes] | None]
+    open: Callable[[], Any]
 
 
 def convert_archive(archive: str | Path, output: str | Path, *, model: str | None = None) -> ConversionReport:
@@ -86,7 +86,9 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
             needed = [p for p in members if p == chosen or (p.parent == chosen.parent and pattern.fullmatch(p.name))]
             check_sizes(archive, Path(scratch), {p: members[p].size for p in needed}, chosen)
             for path in needed:
-                extract(members[path], Path(scratch) / path.name)
+                extracted = Path(scratch) / path.name
+                with name_path_in_errors(extracted), members[path].open() as source, extracted.open("xb") as target:
+                    shutil.copyfileobj(source, target, 2**20)
         try:
             report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output)
         except ValueError as error:
@@ -150,14 +152,6 @@ def open_archive(path: Path) -> Iterator[dict[PurePosixPath, Member]]:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise ValueError(f"{path} must be a complete zip or tar archive, but it cannot be read.") from error
-
-
-def extract(member: Member, path: Path) -> None:
-    """Write a member to a new file."""
-    source = member.open()
-    assert source is not None  # tarfile returns None for folders, which are not extracted
-    with name_path_in_errors(path), source, path.open("xb") as target:
-        shutil.copyfileobj(source, target, 2**20)
 
 
 def check_members(archive: Path, members: Iterable[Member]) -> dict[PurePosixPath, Member]:

@@ -17,8 +17,8 @@ from .untrusted import is_state_dict, read_checkpoint
 from .weights import ConversionReport, NameTable, StateDictMapper
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-SINUSOIDS = {"sinusoidal": "interleaved", "concatenated": "concatenated"}  # layouts by the name of the positions
-POSITIONS = ("none", *SINUSOIDS)
+# Named positions, and the layout of their sinusoids.
+POSITIONS = {"none": None, "sinusoidal": "interleaved", "concatenated": "concatenated"}
 NAMES: NameTable = {
     "{stack}.layers.{i}.self_attn.in_proj_{p}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.{p}",
     "{stack}.layers.{i}.self_attn.out_proj.{p}": "model.{stack}.layers.{i}.self_attn.out_proj.{p}",
@@ -235,11 +235,10 @@ def map_outer_weights(mapper: StateDictMapper, positions: Any) -> None:
     if not isinstance(positions, str):
         shared = "positions" in mapper.remaining
         map_position_tables(mapper, *(["positions"] * 2 if shared else ["source_positions", "target_positions"]))
-    elif positions == "none":
-        mapper.derive_config("positions='none'", position_embedding="none")
-    else:
-        layout = SINUSOIDS[positions]
+    elif layout := POSITIONS[positions]:
         mapper.derive_config(f"positions={positions!r}", position_embedding="sinusoidal", sinusoid_layout=layout)
+    else:
+        mapper.derive_config("positions='none'", position_embedding="none")
 
 
 def find_options(transformer: nn.Transformer | Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:

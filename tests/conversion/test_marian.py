@@ -85,6 +85,7 @@ def test_half_precision_is_kept():
 
 
 def test_generation_config_is_copied():
+    """Without a limit, outputs are limited by the positions; MarianMTModel returns 20 tokens."""
     original = tiny_marian()
     original.generation_config.update(num_beams=4, max_length=20, renormalize_logits=True)
     model, _ = from_marian(original)
@@ -92,11 +93,6 @@ def test_generation_config_is_copied():
     assert model.generation_config.to_dict() == original.generation_config.to_dict()
     assert torch.equal(model.generate(**batch), original.generate(**batch))
     assert model.generation_config is not original.generation_config
-
-
-def test_output_is_limited_by_the_positions():
-    """If Marian's generation config has no limit, with which MarianMTModel returns 20 tokens."""
-    original = tiny_marian()
     original.generation_config.max_length = None
     model, _ = from_marian(original)
     ids = batch_for(original)["input_ids"]
@@ -250,14 +246,8 @@ def shards_elsewhere(folder: Path) -> None:
         ),
         (change_json("config.json", vocab_size=70, decoder_vocab_size=70), "with its config.json, got mismatched_keys"),
         (change_json("config.json", activation_function="sine"), "sine"),
-        (
-            change_json("config.json", encoder_layers=10**6),
-            "encoder_layers must be an integer from 1 to 1000, got 1000000",
-        ),
-        (
-            change_weights(lambda w: w.pop("model.encoder.layers.1.fc1.bias")),
-            r"missing_keys: model\.encoder\.layers\.1\.f",
-        ),
+        (change_json("config.json", encoder_layers=10**6), "encoder_layers must be .* 1 to 1000, got 1000000"),
+        (change_weights(lambda w: w.pop("model.encoder.layers.1.fc1.bias")), r"missing_keys: .*\.layers\.1\.fc1\.bias"),
         (change_weights(lambda w: w.update({"adapter.weight": torch.ones(2)})), r"unexpected_keys: adapter\.weight"),
         (change_json("vocab.json", more=61), "rows of the embedding, got "),
         (change_json("target_vocab.json", **{"▁w": 61}), "rows of the embedding, got "),

@@ -114,10 +114,9 @@ def test_vocabulary_of_another_model(opus, spm):
 
 @pytest.mark.parametrize("content", [b"", b"text"])
 def test_damaged_sentencepiece_model(content, opus, spm):
-    (opus / "target.spm").write_bytes(content)
-    check_error(opus, r"target\.spm must be a SentencePiece model, got an error: ")
-    (spm / "vocab.spm").write_bytes(content)
-    check_error(spm, r"vocab\.spm must be a SentencePiece model, got an error: ")
+    for path in (opus / "target.spm", spm / "vocab.spm"):
+        path.write_bytes(content)
+        check_error(path.parent, rf"{path.name} must be a SentencePiece model, got an error: ")
 
 
 def test_sentencepiece_is_not_installed(spm, monkeypatch):
@@ -159,44 +158,36 @@ def test_invalid_arguments(options, message, opus):
     check_error(opus, message, **{name: [path.format(opus) for path in paths] for name, paths in options.items()})
 
 
-def names_found(folder, *names, **decoder):
-    for name in names:
-        (folder / name).write_text("")
-    if decoder:
-        (folder / "decoder.yml").write_text(json.dumps(decoder))
-    found = find_files(folder / "model.npz").vocabs
-    return found and tuple(path.name for path in found)
+ENDE = ("vocab.de.yml", "vocab.en.yml")
+PATHS = ["/home/user/vocab.en.yml", "..\\vocab.de.yml"]  # of another machine: only the names count
+AMBIGUOUS = r"^vocabs must be given if a folder contains several vocabularies, got .* extract it and run `.*--vocabs`"
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "vocabs", "expected"),
     [
-        (["config.yml", "README.md"], None),
-        (["vocab.yml"], ("vocab.yml", "vocab.yml")),
-        (["a.trg.vocab.yml", "a.src.vocab.yml"], ("a.src.vocab.yml", "a.trg.vocab.yml")),
-        (["srcvocab.ende.spm", "trgvocab.ende.spm"], ("srcvocab.ende.spm", "trgvocab.ende.spm")),
-        (["vocab.spm", "._vocab.spm"], ("vocab.spm", "vocab.spm")),
+        (("config.yml", "README.md"), None, None),
+        (("vocab.yml",), None, ("vocab.yml", "vocab.yml")),
+        (("vocab.yml", "._vocab.yml"), None, ("vocab.yml", "vocab.yml")),
+        (("a.trg.vocab.yml", "a.src.vocab.yml"), None, ("a.src.vocab.yml", "a.trg.vocab.yml")),
+        (("srcvocab.ende.spm", "trgvocab.ende.spm"), None, ("srcvocab.ende.spm", "trgvocab.ende.spm")),
+        (ENDE, PATHS, ("vocab.en.yml", "vocab.de.yml")),
+        *((("vocab.en.yml",), vocabs, ("vocab.en.yml", "vocab.en.yml")) for vocabs in (PATHS, [3], "a", [])),
+        (ENDE, None, AMBIGUOUS),
+        (("src.vocab.yml", "source.vocab.yml"), None, AMBIGUOUS),
     ],
 )
-def test_vocabularies_in_a_folder(names, expected, tmp_path):
-    assert names_found(tmp_path, *names) == expected
-
-
-@pytest.mark.parametrize("names", [["vocab.de.yml", "vocab.en.yml"], ["src.vocab.yml", "source.vocab.yml"]])
-def test_ambiguous_vocabularies(names, tmp_path):
-    message = r"^vocabs must be given if a folder contains several vocabularies, got .* extract it and run `.*--vocabs`"
-    with pytest.raises(ValueError, match=message):
-        names_found(tmp_path, *names)
-
-
-def test_vocabularies_of_the_decoder_options(tmp_path):
-    """The names count, not the folders, which are those of another machine. Other values are ignored."""
-    files = ["vocab.de.yml", "vocab.en.yml"]
-    paths = ["/home/user/vocab.en.yml", "..\\vocab.de.yml"]
-    assert names_found(tmp_path, *files, vocabs=paths) == ("vocab.en.yml", "vocab.de.yml")
-    (tmp_path / "vocab.de.yml").unlink()
-    for vocabs in (paths, [3], "a", []):
-        assert names_found(tmp_path, vocabs=vocabs) == ("vocab.en.yml", "vocab.en.yml")
+def test_vocabularies_in_a_folder(names, vocabs, expected, tmp_path):
+    """Those that `decoder.yml` names, if they exist, or those with such names."""
+    for name in names:
+        (tmp_path / name).write_text("")
+    (tmp_path / "decoder.yml").write_text(json.dumps({"vocabs": vocabs}))
+    if expected == AMBIGUOUS:
+        with pytest.raises(ValueError, match=AMBIGUOUS):
+            find_files(tmp_path / "model.npz")
+    else:
+        found = find_files(tmp_path / "model.npz").vocabs
+        assert (found and tuple(path.name for path in found)) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,16 @@
 """SentencePiece models as tokenizers: the tokens of sentencepiece, the ids of this package, and unsupported options."""
 
-import io
 import random
 import sys
 import unicodedata
 
 import pytest
-import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.conversion import from_sentencepiece
+from tests.helpers.marian import train_sentencepiece
 from tests.helpers.training import run, write_corpus
 from tests.helpers.translation import SENTENCES
 
@@ -36,20 +35,8 @@ TEXTS = [
 
 def train(path, model_type="unigram", normalization="nmt_nfkc", **options):
     """Train a tiny model and return its processor."""
-    trained = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS * 5),
-        model_writer=trained,
-        vocab_size=90 + 256 * options.get("byte_fallback", False),
-        model_type=model_type,
-        normalization_rule_name=normalization,
-        hard_vocab_limit=False,
-        num_threads=1,
-        minloglevel=2,
-        **options,
-    )
-    path.write_bytes(trained.getvalue())
-    return sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+    options |= {"model_type": model_type, "normalization_rule_name": normalization}
+    return train_sentencepiece(path, CORPUS, vocab_size=90 + 256 * options.get("byte_fallback", False), **options)
 
 
 def check_tokens(processor, tokenizer, texts):
@@ -172,8 +159,7 @@ def test_sentencepiece_is_optional(tmp_path, monkeypatch):
 def test_training_with_a_sentencepiece_model(tmp_path):
     write_corpus(tmp_path)
     words = (tmp_path / "train.a").read_text().splitlines()
-    options = {"sentence_iterator": iter(words * 9), "model_prefix": str(tmp_path / "spm"), "vocab_size": 20}
-    sentencepiece.SentencePieceTrainer.train(**options, minloglevel=2, hard_vocab_limit=False)
+    train_sentencepiece(tmp_path / "spm.model", words, vocab_size=20)
     given = {"tokenizer": str(tmp_path / "spm.model"), "vocab_size": None, "max_steps": 2}
     result = run(tmp_path, "out", **given, test_source_file=None, test_target_file=None)
     saved = AutoTokenizer.from_pretrained(tmp_path / "out")

@@ -2,7 +2,9 @@
 
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 import torch
@@ -58,13 +60,19 @@ def opus_folder(path: Path, separate_vocabs: bool = False, **options) -> MarianM
     return model
 
 
-def train_pieces(file: Path, sentences: list[str]) -> list[str]:
+def train_sentencepiece(file: Path, sentences: Iterable[str], **options: Any) -> sentencepiece.SentencePieceProcessor:
+    """Train a small model and return its processor."""
     trained = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences * 10), model_writer=trained, vocab_size=PIECES, minloglevel=2
+        **{"sentence_iterator": iter([*sentences] * 10), "model_writer": trained, "minloglevel": 2, "num_threads": 1},
+        **{"vocab_size": PIECES, "hard_vocab_limit": False, **options},
     )
     file.write_bytes(trained.getvalue())
-    processor = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+
+
+def train_pieces(file: Path, sentences: list[str]) -> list[str]:
+    processor = train_sentencepiece(file, sentences)
     return [processor.id_to_piece(i) for i in range(3, len(processor))]
 
 

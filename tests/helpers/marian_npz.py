@@ -5,18 +5,16 @@ node_initializers.h), without any code of this package.
 """
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sentencepiece
 import torch
 import yaml
 from torch import Tensor
 from torch.nn.functional import silu
 
-from tests.helpers.marian import ENGLISH, PIECES, SPANISH, train_pieces
+from tests.helpers.marian import ENGLISH, PIECES, SPANISH, train_pieces, train_sentencepiece
 from tests.helpers.references import FairseqReference
 
 TOKENS = 23
@@ -159,19 +157,9 @@ def yaml_key(token: str) -> str:
 def spm_folder(folder: Path, **changes: Any) -> tuple[Weights, dict[str, Any]]:
     """Write a model with a built-in SentencePiece vocabulary, as Marian trains it: `</s>` is 0 and `<unk>` is 1."""
     folder.mkdir()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([*ENGLISH, *SPANISH] * 10),
-        model_prefix=str(folder / "trained"),
-        vocab_size=2 * PIECES,
-        minloglevel=2,
-        bos_id=-1,
-        eos_id=0,
-        unk_id=1,
-        hard_vocab_limit=False,
-    )
-    shutil.move(folder / "trained.model", folder / "vocab.spm")
-    (folder / "trained.vocab").unlink()
-    tokens = len(sentencepiece.SentencePieceProcessor(model_file=str(folder / "vocab.spm")))
+    special = {"bos_id": -1, "eos_id": 0, "unk_id": 1}
+    texts = [*ENGLISH, *SPANISH]
+    tokens = len(train_sentencepiece(folder / "vocab.spm", texts, vocab_size=2 * PIECES, **special))
     chosen = options((tokens, tokens), **changes)
     weights = random_weights(chosen)
     write_npz(folder / "model.npz", weights, chosen)

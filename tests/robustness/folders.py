@@ -67,7 +67,6 @@ def by_auto_classes(folder: Path) -> Outcome:
 
 def by_command(folder: Path) -> Outcome:
     """Run `translate`: its exit status and its output on stderr, including that of native libraries."""
-    library_logging.disable_progress_bar()
     with tempfile.TemporaryFile("w+") as errors, redirect_stderr(errors), redirect_stdout(open(os.devnull, "w")):
         os.dup2(errors.fileno(), 2)
         logging.getLogger("transformers").addHandler(logging.StreamHandler(errors))

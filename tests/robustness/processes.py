@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import logging
+
 
 @dataclass
 class Report:
@@ -36,6 +38,7 @@ def in_process(run: Callable[[], Any], seconds: int, memory: int | None = None) 
     child = os.fork()
     if child == 0:
         os.close(read)
+        logging.disable_progress_bar()
         status = 1
         try:
             if memory is not None:
