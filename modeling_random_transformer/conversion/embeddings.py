@@ -34,16 +34,18 @@ def map_embeddings(
     rows: Rows | None = None,
     unk_token_id: int = 0,
 ) -> None:
-    """Map the embeddings and the output layer. Derive `vocab_size` and the fields for shared and tied weights.
+    """Map the embeddings and the output layer. Derive `vocab_size`.
 
-    If source and target have vocabularies of different sizes, the smaller one is padded with zero rows, and with a
-    bias of -10000 in the output layer.
+    Equal weights become one parameter. If source and target have vocabularies of different sizes, the smaller one is
+    padded with zero rows, and with a bias of -10000 in the output layer.
 
     Args:
         mapper: contains the weights with these names.
         source: the encoder's embedding matrix, `[source_vocabulary, d_model]`.
-        target: the decoder's embedding matrix, `[target_vocabulary, d_model]`; `None` if it is shared.
-        output: the output layer's weight, of the same shape; `None` if it is tied to the decoder's embedding.
+        target: the decoder's embedding matrix, `[target_vocabulary, d_model]`; `None` if it is not stored, as it is
+            the encoder's.
+        output: the output layer's weight, of the same shape; `None` if it is not stored, as it is the decoder's
+            embedding.
         output_bias: its bias, `[target_vocabulary]`, if there is one.
         rows: for each id of this model, the row in the source's matrix and in the target's; the row of the unknown
             token if a side does not have the token. When `None`, ids are unchanged.
@@ -54,6 +56,7 @@ def map_embeddings(
     """
     source_table = mapper.pop(source, dims=2)
     target_table = source_table if target is None else mapper.pop(target, dims=2)
+    output_table = target_table if output is None else mapper.pop(output, dims=2)
     tokens = len(target_table)
     if rows is None and len(source_table) != tokens:
         mapper.report.notes.append(
@@ -61,19 +64,28 @@ def map_embeddings(
             "with rows of zeros. Ids outside the target vocabulary have a probability of 0."
         )
     source_rows, target_rows = rows or pad_rows(len(source_table), tokens)
-    for name, table, used in ((source, source_table, source_rows), (target or source, target_table, target_rows)):
-        check_row_count(mapper, name, table, max(used) + 1)
-    mapper.set(SHARED if target is None else SOURCE, select_rows(source_table, source_rows), source)
-    if target is not None:
-        mapper.set(TARGET, select_rows(target_table, target_rows), target)
-    if output is not None:
-        table = mapper.pop(output, dims=2)
-        check_row_count(mapper, output, table, tokens)
-        mapper.set("lm_head.weight", select_rows(table, target_rows), output)
+    check_row_count(mapper, source, source_table, max(source_rows) + 1)
+    check_row_count(mapper, target or source, target_table, max(target_rows) + 1)
+    check_row_count(mapper, output or target or source, output_table, tokens)
+    shared = equal(source_table, target_table) and list(source_rows) == list(target_rows)
+    tied = equal(target_table, output_table)
+    mapper.set(SHARED if shared else SOURCE, select_rows(source_table, source_rows), source)
+    for name, parameter, table, is_equal in (
+        (target, TARGET, target_table, shared),
+        (output, "lm_head.weight", output_table, tied),
+    ):
+        if not is_equal:
+            mapper.set(parameter, select_rows(table, target_rows), name or source)
+        elif name is not None:
+            mapper.report.unused[name] = "equal to the embedding"
     set_output_bias(mapper, output_bias, target_table, target_rows, unk_token_id)
     origin = "the tokenizer's vocabulary" if rows else f"the rows of {source}" + (f" and {target}" if target else "")
     mapper.derive_config(origin, vocab_size=len(source_rows))
-    mapper.derive_config("the embedding matrices", share_embeddings=target is None, tie_word_embeddings=output is None)
+    mapper.derive_config("the embedding matrices", share_embeddings=shared, tie_word_embeddings=tied)
+
+
+def equal(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and torch.equal(first, second)
 
 
 def pad_rows(source: int, target: int, more: int = 0) -> Rows:

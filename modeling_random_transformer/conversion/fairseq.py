@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -222,7 +221,7 @@ def convert_weights(
         buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
         mapper.ignore(buffers, "buffers of sinusoids, which are computed")
         mapper.ignore([f"{stack}.version"], "format version")
-    map_shared_embeddings(mapper, options, ids)
+    map_vocabulary(mapper, options, ids)
     if options.get("no_token_positional_embeddings"):
         mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
     else:
@@ -240,32 +239,23 @@ def convert_weights(
     return model, mapper.report
 
 
-def map_shared_embeddings(mapper: StateDictMapper, options: Mapping[str, Any], ids: Rows | None) -> None:
-    """Share and tie the embeddings according to the options.
+def map_vocabulary(mapper: StateDictMapper, options: Mapping[str, Any], ids: Rows | None) -> None:
+    """Map the embeddings and the output layer. Weights that the options share may be stored once or repeatedly.
 
     Raises:
-        ValueError: the weights or dictionaries contradict the options.
+        ValueError: the dictionaries contradict the options.
     """
-    source, target = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    shared = options.get("share_all_embeddings")
+    if shared and ids and list(ids[0]) != list(ids[1]):
+        raise ValueError("the two dictionaries must be equal if share_all_embeddings is on, but they differ.")
     old_output = "decoder.embed_out"  # which is a parameter, not a module
     output = old_output if old_output in mapper.remaining else "decoder.output_projection.weight"
-    shared = options.get("share_all_embeddings")
     tied = shared or options.get("share_decoder_input_output_embed")
-    if shared:
-        drop_equal(mapper, "share_all_embeddings", source, target)
-        if ids and list(ids[0]) != list(ids[1]):
-            raise ValueError("the two dictionaries must be equal if share_all_embeddings is on, but they differ.")
-    if tied:
-        drop_equal(mapper, "share_decoder_input_output_embed", source if shared else target, output)
-    names = (source, None if shared else target, None if tied else output)
-    map_embeddings(mapper, *names, rows=ids, unk_token_id=UNK)
-
-
-def drop_equal(mapper: StateDictMapper, option: str, first: str, second: str) -> None:
-    """Drop the second weight, if it is stored. Raise a `ValueError` unless it equals the first."""
-    if second in mapper.remaining and not torch.equal(mapper.peek(first), mapper.peek(second)):
-        raise ValueError(f"{first} and {second} must be equal if {option} is on, but they differ.")
-    mapper.ignore([second], f"equal to {first}")
+    names = [
+        None if may_miss and name not in mapper.remaining else name
+        for name, may_miss in (("decoder.embed_tokens.weight", shared), (output, tied))
+    ]
+    map_embeddings(mapper, "encoder.embed_tokens.weight", *names, rows=ids, unk_token_id=UNK)
 
 
 def note_tokenizer(made: FairseqTokenizer, report: ConversionReport) -> None:

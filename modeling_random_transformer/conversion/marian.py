@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import equal
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.activations import ACT2FN
 
@@ -84,7 +83,8 @@ def from_marian(
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config("MarianMTModel", norm_order="post", layer_norm_eps=1e-5)
-    map_shared_embeddings(mapper, config)
+    map_embeddings(mapper, *EMBEDDINGS, "lm_head.weight", "final_logits_bias")
+    mapper.ignore(["model.shared.weight"], "not used by the stacks, which refer to it or have separate embeddings")
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
     model = mapper.finish()
@@ -121,21 +121,6 @@ def known_options(config: GenerationConfig) -> GenerationConfig:
     """A copy without entries that `GenerationConfig` does not define. A file may contain entries with any name."""
     known = GenerationConfig().to_dict()
     return GenerationConfig.from_dict({name: value for name, value in config.to_dict().items() if name in known})
-
-
-def map_shared_embeddings(mapper: StateDictMapper, config: MarianConfig) -> None:
-    """Share and tie embeddings that are shared and tied both in Marian's config and in value."""
-    weights = mapper.remaining
-    encoder, decoder = EMBEDDINGS
-    shared = config.share_encoder_decoder_embeddings and equal(weights[encoder], weights[decoder])
-    tied = config.tie_word_embeddings and equal(weights["lm_head.weight"], weights[decoder])
-    if shared and equal(weights[encoder], weights["model.shared.weight"]):
-        encoder = "model.shared.weight"
-    target, output = None if shared else decoder, None if tied else "lm_head.weight"
-    map_embeddings(mapper, encoder, target, output, "final_logits_bias")
-    mapper.ignore(EMBEDDINGS, "shared")
-    mapper.ignore(["model.shared.weight"], "not used by the stacks, which have separate embeddings")
-    mapper.ignore(["lm_head.weight"], "tied to the embedding")
 
 
 def load_marian(folder: Path) -> MarianMTModel:

@@ -206,12 +206,12 @@ def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tens
 
 
 def name_weights(name: str, value: Any) -> dict[str, Tensor]:
-    """Name a weight, or one for the source and one for the target."""
+    """The weight of the source, which may be that of the target too, or of both."""
     pair = value if isinstance(value, tuple | list) else (value,)
     if len(pair) not in (1, 2):
         raise ValueError(f"{name} must be one weight or two (source, target), got {len(pair)}.")
-    names = [name] if pair[0] is pair[-1] else [f"source_{name}", f"target_{name}"]
-    return {name: weight_of(name, weight) for name, weight in zip(names, pair, strict=False)}
+    sides = ("source", "target")
+    return {f"{side}_{name}": weight_of(name, weight) for side, weight in zip(sides, pair, strict=False)}
 
 
 def weight_of(name: str, value: Any) -> Tensor:
@@ -227,14 +227,11 @@ def weight_of(name: str, value: Any) -> Tensor:
 
 def map_outer_weights(mapper: StateDictMapper, positions: Any) -> None:
     """Map embeddings, output layer and positions."""
-    source, target = (
-        ("embedding", None) if "embedding" in mapper.remaining else ("source_embedding", "target_embedding")
-    )
-    output, bias = (name if name in mapper.remaining else None for name in ("output.weight", "output.bias"))
-    map_embeddings(mapper, source, target, output, bias)
+    names = ("target_embedding", "output.weight", "output.bias", "target_positions")
+    target, output, bias, target_positions = (name if name in mapper.remaining else None for name in names)
+    map_embeddings(mapper, "source_embedding", target, output, bias)
     if not isinstance(positions, str):
-        shared = "positions" in mapper.remaining
-        map_position_tables(mapper, *(["positions"] * 2 if shared else ["source_positions", "target_positions"]))
+        map_position_tables(mapper, "source_positions", target_positions or "source_positions")
     elif layout := POSITIONS[positions]:
         mapper.derive_config(f"positions={positions!r}", position_embedding="sinusoidal", sinusoid_layout=layout)
     else:

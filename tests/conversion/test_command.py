@@ -33,7 +33,7 @@ def test_torch_by_the_command_in_the_help(tmp_path, capsys):
     torch.save(Tutorial().state_dict(), tmp_path / "model.pt")
     flags += ["--norm_first", "--activation", "gelu", "--layer_norm_eps", "0.01"]
     assert command.main(["torch", str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *flags]) == 0
-    assert "  positions -> model.encoder.embed_positions.weight [50, 16] (copied)\n" in capsys.readouterr().out
+    assert "  source_positions -> model.encoder.embed_positions.weight [50, 16] (copied)\n" in capsys.readouterr().out
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").config
     assert (config.position_embedding, config.pad_token_id, config.decoder_start_token_id) == ("learned", 1, 2)
     assert (config.norm_order, config.activation_function, config.layer_norm_eps) == ("pre", "gelu", 0.01)

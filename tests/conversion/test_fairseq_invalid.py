@@ -7,7 +7,7 @@ import torch
 
 from modeling_random_transformer.conversion import convert_fairseq, fairseq_tokenizer, from_fairseq
 from tests.helpers.conversion import check_refused
-from tests.helpers.fairseq import SOURCE_TOKENS, checkpoint, folder_with_two_dictionaries, words, write_dictionary
+from tests.helpers.fairseq import checkpoint, folder_with_two_dictionaries, words, write_dictionary
 
 FC1, TABLE = "encoder.layers.0.fc1.weight", "encoder.embed_tokens.weight"
 KEY = "decoder.layers.0.encoder_attn.k_proj.bias"
@@ -100,13 +100,6 @@ def test_weight_is_named(name, change, found, content):
 def test_missing_weight_is_named(content):
     del content["model"][KEY]
     with pytest.raises(ValueError, match=f"the fairseq checkpoint must contain the weight '{KEY}', which is missing"):
-        from_fairseq(content)
-
-
-def test_shared_embeddings_must_be_equal():
-    content = checkpoint(**SHARED)
-    content["model"]["decoder.embed_tokens.weight"] = torch.zeros(SOURCE_TOKENS, 16)
-    with pytest.raises(ValueError, match="must be equal if share_all_embeddings is on"):
         from_fairseq(content)
 
 
