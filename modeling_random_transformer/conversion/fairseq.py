@@ -251,11 +251,11 @@ def map_vocabulary(mapper: StateDictMapper, options: Mapping[str, Any], ids: Row
     old_output = "decoder.embed_out"  # which is a parameter, not a module
     output = old_output if old_output in mapper.remaining else "decoder.output_projection.weight"
     tied = shared or options.get("share_decoder_input_output_embed")
-    names = [
+    target, stored_output = (
         None if may_miss and name not in mapper.remaining else name
         for name, may_miss in (("decoder.embed_tokens.weight", shared), (output, tied))
-    ]
-    map_embeddings(mapper, "encoder.embed_tokens.weight", *names, rows=ids, unk_token_id=UNK)
+    )
+    map_embeddings(mapper, "encoder.embed_tokens.weight", target, stored_output, rows=ids, unk_token_id=UNK)
 
 
 def note_tokenizer(made: FairseqTokenizer, report: ConversionReport) -> None:
