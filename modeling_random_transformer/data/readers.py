@@ -19,8 +19,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..utils.compressed_files import file_format, open_binary
+from ..utils.compressed_files import file_format, open_binary, stream_name
 from ..utils.errors import first_line, format_names
+from ..utils.text import read_lines
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
@@ -91,8 +92,11 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
         ValueError: a line is not UTF-8 or has no such column; the message gives its number.
     """
     path = Path(path)
-    columns = Columns((key,))
-    for number, texts in _read_plain(path) if file_format(path) == "text" else read_columns(path, columns):
+    if file_format(path) == "text":
+        with open_binary(path) as lines:
+            yield from read_lines(lines, stream_name(path))
+        return
+    for number, texts in read_columns(path, Columns((key,))):
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
         if not is_utf8(texts[0]):
@@ -135,12 +139,6 @@ def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], colu
             keys = keys or columns.named(name, values)
         texts = [value for key in keys if isinstance(value := values.get(key), str)]
         yield number, texts if keys and len(texts) == len(keys) else str(row) if text is None else text
-
-
-def _read_plain(path: Path) -> Iterator[Row]:
-    with open_binary(path) as file:
-        for number, line in enumerate(decoded(file), start=1):
-            yield number, [line]
 
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:

@@ -120,5 +120,3 @@ def test_languages_require_an_optional_package(monkeypatch):
 def test_invalid_option_raises_value_error(options, message):
     with pytest.raises(ValueError, match=message):
         CleaningOptions(**options)
-    with pytest.raises(ValueError, match=message):
-        reasons([], **options)
