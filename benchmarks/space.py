@@ -27,7 +27,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options of the 
     "4 beams": ({"n_best": 1}, {"num_beams": 4, "length_penalty": 0.6}),
 }
 MAX_BATCH_TOKENS = 4096  # as on the page
-START_SECONDS = 120
+START_SECONDS = 600
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     texts = (lines * (options.sentences // len(lines) + 1))[: options.sentences]
     model, tokenizer = load_translator(options.model, argument="--model")
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer)
-    with server(options.model) as address:
+    with server(APP, str(options.model), stdout=subprocess.DEVNULL) as address:
         for name, (of_api, of_pipe) in METHODS.items():
             expected = translate_alone(pipe, texts, of_pipe)
             for count in options.clients:
@@ -104,19 +104,19 @@ def call(client: httpx.Client, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def server(model: Path) -> Iterator[str]:
-    """Start the page in a separate process; yields its address."""
+def server(app: Path, *arguments: str, **options: Any) -> Iterator[str]:
+    """Start a page in a separate process, with options of `Popen`; yields its address when it answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     environment = {**os.environ, "GRADIO_SERVER_PORT": str(port)}
-    process = subprocess.Popen([sys.executable, str(APP), str(model)], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, str(app), *arguments], env=environment, **options)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(START_SECONDS):
             time.sleep(1)
             if process.poll() is not None:
-                raise SystemExit(f"{APP.name} has stopped with exit status {process.returncode}.")
+                raise SystemExit(f"{app.name} has stopped with exit status {process.returncode}.")
             try:
                 httpx.get(f"{address}/config", trust_env=False)
                 break

@@ -132,11 +132,7 @@ class ParserFound(BaseException):
 def parser_of(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
     """The parser that `main` of a module uses; of its subparsers the one that `arguments` select."""
 
-    parse = argparse.ArgumentParser.parse_known_args
-
-    def found(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        if any(action.nargs == argparse.REMAINDER for action in parser._actions):
-            return parse(parser, *args, **kwargs)  # the remaining arguments have a parser of their own
+    def found(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> Any:
         raise ParserFound(parser)
 
     with monkeypatch.context() as patch:
@@ -167,33 +163,33 @@ def commands(page: Path) -> Iterator[tuple[int, list[str]]]:
                         yield block.line, words
 
 
-ALL_COMMANDS = [(name(page), line, words) for page in TEXTS for line, words in commands(page)]
-
-
-@pytest.mark.parametrize(("page", "line", "words"), ALL_COMMANDS, ids=lambda value: name(value)[:60])
-def test_shell_commands_exist(page: str, line: int, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`page` and `line` are for the report only."""
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, id=f"{name(page)}:{line} {words[0]}") for page in TEXTS for line, words in commands(page)],
+)
+def test_shell_commands_exist(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     program, *arguments = words
     if program in OTHER_PROGRAMS:
         return
     if program == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        assert set(arguments) <= set(targets), f"{page}:{line}"
+        assert set(arguments) <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         return
     if program == "pip":
-        assert extras(arguments) <= set(project()["optional-dependencies"]), f"{page}:{line}"
+        extras = {extra for word in arguments for found in re.findall(r"\[(.+)\]", word) for extra in found.split(",")}
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert extras <= set(project["optional-dependencies"])
         return
-    check_paths(arguments)
+    for path in (word.partition("::")[0] for word in arguments):
+        assert (ROOT / path).exists() or not path.startswith(("examples/", "tests/", "benchmarks/", "docs/"))
     module, arguments = module_and_arguments(program, arguments)
     if module in ("pytest", "tests.robustness"):
         return
     parser = parser_of(module, arguments, monkeypatch)
-    for flag in (word for word in arguments if word.startswith("--")):
-        assert flag in parser._option_string_actions, f"{page}:{line}: {flag}"
-        action = parser._option_string_actions[flag]
-        value = arguments[arguments.index(flag) + 1 :][:1]
-        if action.choices and value:
-            assert value[0] in map(str, action.choices), f"{page}:{line}: {flag} {value[0]}"
+    for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        if flag.startswith("--"):
+            assert flag in parser._option_string_actions
+            choices = parser._option_string_actions[flag].choices
+            assert not choices or value in map(str, choices)
 
 
 def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[str]]:
@@ -209,22 +205,6 @@ def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[
         if word.endswith(".py"):
             return Path(word).stem, arguments[i + 1 :]
     raise AssertionError(f"no module or script in {program} {arguments}")
-
-
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def extras(words: list[str]) -> set[str]:
-    """The extras in `.[train,test]`."""
-    return {extra for word in words for found in re.findall(r"\[(.+)\]", word) for extra in found.split(",")}
-
-
-def check_paths(words: list[str]) -> None:
-    for word in words:
-        path = word.partition("::")[0]
-        if path.startswith(("examples/", "tests/", "benchmarks/", "docs/")):
-            assert (ROOT / path).exists(), word
 
 
 def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,21 +269,9 @@ def test_readme_is_short() -> None:
 
 
 def test_navigation_lists_every_page() -> None:
-    class Loader(yaml.SafeLoader):
-        """Ignores the tags for Python objects."""
-
-    Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
-
-    def listed(entry: Any) -> Iterator[str]:
-        if isinstance(entry, str):
-            yield entry
-        else:
-            for child in entry.values() if isinstance(entry, dict) else entry:
-                yield from listed(child)
-
+    listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")]
-    assert sorted(listed(settings["nav"])) == sorted(pages)
+    assert sorted(listed) == sorted(pages)
 
 
 def test_api_reference_is_complete() -> None:

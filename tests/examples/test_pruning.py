@@ -6,8 +6,10 @@ import prune_heads
 import pytest
 import torch
 
+from modeling_random_transformer.inspection import intervene
 from tests.helpers.translation import SENTENCES, random_translator
 from tutorials import pruning
+from tutorials.exercises.head_roles import path_of
 from tutorials.pruning import KINDS, Head
 
 PAIRS = list(zip(SENTENCES[:3], SENTENCES[3:], strict=True)) * 2
@@ -32,16 +34,8 @@ def test_pruned_heads_have_no_output_and_are_restored(model, tokenizer):
     heads = [Head("encoder self-attention", 1, 0), Head("encoder-decoder attention", 2, 1)]
     with pruning.prune(model, heads):
         pruned = logits(model, tokenizer)
-    mask = torch.ones(len(PAIRS), 2)
-    with torch.no_grad():
-        handles = []
-        for kind, layer, module in pruning.attentions(model):
-            masked = mask.clone()
-            masked[:, [head.index for head in heads if (head.kind, head.layer) == (kind, layer)]] = 0
-            handles.append(module.out_proj.register_forward_pre_hook(pruning.masking(masked)))
+    with intervene(model, {f"{path_of(head)}.output": 0 for head in heads}):
         torch.testing.assert_close(logits(model, tokenizer), pruned)
-        for handle in handles:
-            handle.remove()
     assert not torch.allclose(pruned, complete)
     torch.testing.assert_close(logits(model, tokenizer), complete, rtol=0, atol=0)
 

@@ -1,11 +1,9 @@
 """The live page: in a browser, as an HTTP API with concurrent clients, and its parts."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,11 +27,12 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 from transformers import pipeline
 
+from benchmarks.space import server
 from modeling_random_transformer.inspection import intervene
 from modeling_random_transformer.inspection.explorer import token_texts
 from tests.helpers.browser import chromium, errors, requests
 from tests.helpers.models import EOS, save_translator
-from tests.helpers.processes import WAIT_LIMIT, free_port, wait_until
+from tests.helpers.processes import WAIT_LIMIT, free_port
 from tests.helpers.translation import multilingual_translator
 
 ROOT = Path(__file__).parents[2]
@@ -552,33 +551,19 @@ def test_front_matter_and_requirements():
     assert all(f"{name.removesuffix('+cpu')}\n" in pins for name in required)
 
 
-def answer_of_app(folder):
-    """What app.py prints until it answers a request, and its answer."""
-    port, printed = free_port(), folder / "printed.txt"
-    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
-
-    def answer():
-        assert server.poll() is None, printed.read_text()
-        with suppress(httpx.TransportError):  # while it is starting
-            return call(f"http://127.0.0.1:{port}/", "translate", text="the cat")
-
-    output = {"stdout": printed.open("w"), "stderr": subprocess.STDOUT}
-    with subprocess.Popen([sys.executable, "app.py"], cwd=folder, env=environment, **output) as server:
-        try:
-            found = wait_until(answer)
-        finally:
-            server.terminate()
-    return printed.read_text().splitlines(), found
-
-
 @pytest.mark.slow
-def test_uploaded_files_are_sufficient(folder, tmp_path):
+def test_uploaded_files_are_sufficient(folder, tmp_path, monkeypatch):
     """The files of the upload commands, without the repository."""
     shutil.copytree(SPACE, tmp_path, dirs_exist_ok=True)
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("modeling_random_transformer", "examples/tutorials"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     shutil.copytree(folder, tmp_path / "model")
-    lines, (_, (answer,)) = answer_of_app(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    printed = tmp_path / "printed.txt"
+    output = {"stdout": printed.open("w"), "stderr": subprocess.STDOUT}
+    with server(tmp_path / "app.py", cwd=tmp_path, **output) as address:
+        _, (answer,) = call(f"{address}/", "translate", text="the cat")
     assert len(answer["translations"]) == 3
+    lines = printed.read_text().splitlines()
     assert all(line.startswith("* ") for line in lines), lines  # only messages of gradio: no warnings

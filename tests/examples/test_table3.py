@@ -25,7 +25,7 @@ OPTIONS = {
 RESULT = Result("base", seed=1, steps=9, parameters=1000, seconds=5.0, perplexity=8.0, bleu=20.0)
 
 
-def flags(folder, rows, **changes):
+def flags(folder, rows, /, **changes):
     options = arguments(folder, "out", **OPTIONS | changes)
     options["validation_source_file"] = options.pop("test_source_file")
     options["validation_target_file"] = options.pop("test_target_file")
