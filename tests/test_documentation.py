@@ -16,6 +16,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def test_shell_commands_exist(words: list[str], monkeypatch: pytest.MonkeyPatch)
     if module in ("pytest", "tests.robustness"):
         return
     parser = parser_of(module, arguments, monkeypatch)
-    for flag, value in zip(arguments, [*arguments[1:], ""], strict=True):
+    for flag, value in pairwise([*arguments, ""]):
         if flag.startswith("--"):
             assert flag in parser._option_string_actions
             choices = parser._option_string_actions[flag].choices

@@ -79,7 +79,7 @@ FILES = [
     ("language_model", ["\udcf1\n"], "must be UTF-8 text, but line 1 is not"),
     ("parse_sentences", ["(S (NN x))\n(S x)\n"], "each line must be a bracketed tree, got '(S x)' in line 2 of a"),
     ("prune_heads", ["one\n", "uno\n"], "--source_file and --target_file must have at least 4 pairs, got 1."),
-    ("quickstart", [LINES, LINES[:-3]], "every line must contain a sentence and its translation, got "),
+    ("quickstart", [LINES, LINES[:-3]], "a and b must have the same number of lines"),
     ("quickstart", [LINES, LINES[:-3] + "\n"], "empty source or target (line 30)"),
     ("quickstart", [LINES[:10], LINES[:10]], "at least 20 different sentences, got 5"),
 ]

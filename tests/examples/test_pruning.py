@@ -30,6 +30,7 @@ def logits(model, tokenizer):
 
 
 def test_pruned_heads_have_no_output_and_are_restored(model, tokenizer):
+    model.double()
     complete = logits(model, tokenizer)
     heads = [Head("encoder self-attention", 1, 0), Head("encoder-decoder attention", 2, 1)]
     with pruning.prune(model, heads):
