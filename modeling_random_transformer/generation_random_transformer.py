@@ -6,9 +6,10 @@ functions on a KV cache that grows in place and reorders beams by index.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -520,17 +521,19 @@ def changed_computation(model: Any) -> str | None:
 
 
 def code_and_weights(model: Any) -> list[Any]:
-    """What changes if a method is replaced, in a class or in one module, or a weight is trained or converted."""
+    """What changes if code is replaced, in a file, a class or one module, or a weight is trained or converted."""
     modules = [module for _, module in named_parts(model)]
     bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
     classes = [cls for cls in bases if not cls.__module__.startswith("transformers.")]  # which have many methods
-    values = [getattr(value, "__func__", value) for holder in (*classes, *modules) for value in vars(holder).values()]
-    functions = [value for value in values if isinstance(value, FunctionType)]
+    names = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("_random_transformer"))
+    holders = (*map(sys.modules.__getitem__, names), *classes, *modules)
+    values = [getattr(value, "__func__", value) for holder in holders for value in vars(holder).values()]
+    functions = [value for value in values if callable(value) and not isinstance(value, nn.Module)]
+    codes = [getattr(function, "__code__", None) for function in functions]  # which IPython's autoreload replaces
     weights = [weight for module in modules for weight in module.parameters(recurse=False)]
     modes = [module.training for module in modules]  # of a dropout without children
     versions = [(weight.dtype, 0 if weight.is_inference() else weight._version) for weight in weights]
     registered = [registry.get("sdpa") for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]
-    codes = [function.__code__ for function in functions]  # which IPython's autoreload replaces
     return [*map(type, modules), *modes, *functions, *codes, *versions, *registered]
 
 

@@ -4,6 +4,7 @@ import copy
 import gc
 import logging
 import weakref
+from functools import partial
 from pathlib import Path
 from types import MethodType
 
@@ -188,7 +189,9 @@ LAYER = "model.decoder.layers.1"
 CUSTOMIZED = {
     "layer class": subclass(LAYER, OtherLayer),
     "feed_forward of a layer": on_instance(LAYER, "feed_forward"),
+    "callable object": lambda model, _: setattr(model.get_submodule(LAYER), "feed_forward", partial(torch.mul, 2)),
     "feed_forward of the class": on_class(RandomTransformerDecoderLayer, "feed_forward"),
+    "function of the file": on_class(modeling, "fast_dropout"),
     "forward of a class of PyTorch": on_class(nn.Linear, "forward"),
     "code of feed_forward": new_code,
     "registered attention": registered,
