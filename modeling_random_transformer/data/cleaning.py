@@ -179,9 +179,8 @@ def clean_files(
             "output must be a .tsv or .jsonl file, or output and output_target text files, "
             f"got {' and '.join(map(str, texts.values()))}."
         )
-    inputs = drop_none(source=corpus.source, target=corpus.target) if isinstance(corpus, ParallelText) else {}
     for name, path in paths.items():
-        check_output(name, path, **{other: Path(given) for other, given in inputs.items()})
+        check_output(name, path, **(corpus.files if isinstance(corpus, ParallelText) else {}))
     if len({Path(path).resolve() for path in paths.values()}) < len(paths):
         raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
     report = CleaningReport(str(corpus))

@@ -84,10 +84,9 @@ class ParallelText:
     languages: LanguageTags = NO_LANGUAGES
 
     def __post_init__(self) -> None:
-        files = drop_none(source=self.source, target=self.target)
-        for name, path in files.items():
+        for name, path in self.files.items():
             check_readable(name, path)
-        has_both_sides = file_format(self.source) != "text" or all(map(is_standard_stream, files.values()))
+        has_both_sides = file_format(self.source) != "text" or all(map(is_standard_stream, self.files.values()))
         if has_both_sides != (self.target is None):
             raise ValueError(
                 "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
@@ -97,10 +96,15 @@ class ParallelText:
     def __str__(self) -> str:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """The paths, by the names of the arguments."""
+        return {name: Path(path) for name, path in drop_none(source=self.source, target=self.target).items()}
+
     def require_files(self) -> None:
         """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
-        for path in (self.source, self.target):
-            if path is not None and (is_standard_stream(path) or not Path(path).is_file()):
+        for path in self.files.values():
+            if is_standard_stream(path) or not path.is_file():
                 raise ValueError(f"the corpus must be in files, since it is read more than once, got the pipe {path}.")
 
     def lines(self) -> Iterator[Line]:
@@ -126,8 +130,8 @@ class ParallelText:
     @cached_property
     def _digests(self) -> str:
         self.require_files()
-        files = " ".join(file_digest(Path(path)) for path in (self.source, self.target) if path is not None)
-        return files if self.target else " ".join([files, self.source_key, self.target_key, *self.languages.codes])
+        keys = [] if self.target else [self.source_key, self.target_key, *self.languages.codes]
+        return " ".join([*map(file_digest, self.files.values()), *keys])
 
 
 @dataclass(frozen=True)
