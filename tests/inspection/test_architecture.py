@@ -16,26 +16,27 @@ from tests.helpers.browser import chromium, errors
 
 FIGURE = Path(__file__).parents[2] / "docs" / "images" / "architecture.svg"
 TRANSLATOR = "RandomTransformerForConditionalGeneration"
-BASE = [
-    "63,082,496 parameters (in the boxes on the right)",
-    "input_ids",
-    "decoder_input_ids",
-    "[batch, target_len, 37,000]",
-]
-BASE += ["37,000 × 512, times √512", "512 → 8 × 64", "8 × 64 → 512", "softmax(Q·Kᵀ / √64)·V in 8 heads", "2,048 → 512"]
-BASE += ["6 × layers.0 … 5", "Cross-attention", "18,944,000, tied", "post-norm: LayerNorm(x + sublayer(x))"]
 # By model: class, preset and overrides; texts in the figure; texts that are not in it.
 CASES = {
-    "base": (TRANSLATOR, "base", {}, BASE, []),
-    "pre-norm": (
+    "base": (
         TRANSLATOR,
-        "tiny",
-        {"norm_order": "pre", "position_embedding": "learned", "vocab_size": 1472},
-        ["LayerNorm layer_norm", "learned, 1,024 × 128"],
+        "base",
+        {},
+        [
+            *("63,082,496 parameters (in the boxes on the right)", "input_ids", "decoder_input_ids"),
+            *("[batch, target_len, 37,000]", "37,000 × 512, times √512", "512 → 8 × 64", "8 × 64 → 512"),
+            *("softmax(Q·Kᵀ / √64)·V in 8 heads", "2,048 → 512", "6 × layers.0 … 5", "Cross-attention"),
+            *("18,944,000, tied", "post-norm: LayerNorm(x + sublayer(x))"),
+        ],
+        [],
+    ),
+    "pre-norm, large": (
+        TRANSLATOR,
+        "12-1",
+        {"norm_order": "pre", "position_embedding": "learned", "d_model": 16384, "num_heads": 128, "d_k": 5},
+        ["LayerNorm layer_norm", "learned, 1,024 × 16,384", "1 × layers.0", "16,384 → 128 × 5"],
         ["sinusoidal"],
     ),
-    "blog": (TRANSLATOR, "blog", {}, ["10 × 4, not scaled", "4 → 2 × 3", "softmax(Q·Kᵀ / √3)·V in 2 heads"], []),
-    "large": (TRANSLATOR, "12-1", {"d_model": 16384, "num_heads": 128, "vocab_size": 250_000}, ["1 × layers.0"], []),
     "separate": (
         TRANSLATOR,
         "tiny",
@@ -106,7 +107,7 @@ def test_figure_shows_the_modules(case):
 
 @pytest.mark.parametrize("class_name", MODEL_CLASSES.values())
 def test_every_class_can_be_drawn(class_name):
-    assert class_name in texts(draw(build(class_name, "blog")))
+    assert {class_name, "10 × 4, not scaled"} <= set(texts(draw(build(class_name, "blog"))))
 
 
 def test_figure_of_the_documentation():

@@ -63,35 +63,22 @@ def dequantize(quantized):
 # Data
 
 
-def test_attention_maps_equal_the_models(data, model, tokenizer, outputs):
-    model.set_attn_implementation("eager")
-    inputs = tokenizer(SENTENCE, return_tensors="pt")
-    ids = outputs.sequences[:1, :-1]
-    with torch.no_grad():
-        expected_outputs = model(**inputs, decoder_input_ids=ids, output_attentions=True)
-    model.set_attn_implementation("sdpa")
-    for name, weights in (
-        ("encoder", expected_outputs.encoder_attentions),
-        ("decoder", expected_outputs.decoder_attentions),
-        ("cross", expected_outputs.cross_attentions),
-    ):
-        expected = torch.stack([layer[0] for layer in weights])
-        torch.testing.assert_close(dequantize(data["maps"][name]), expected, rtol=0, atol=1e-5)
-
-
-def test_rows_of_the_cross_attention_are_the_predicted_tokens(model, tokenizer, monkeypatch, tmp_path):
+def test_attention_maps_and_their_labels(model, tokenizer, monkeypatch, tmp_path):
     """The row with the label of a token is the one whose logits predict it."""
     drawn = {}
     monkeypatch.setattr(report, "draw_heat_map", lambda weights, **options: drawn.update(options, weights=weights))
-    inputs = tokenizer(SENTENCE, return_tensors="pt")
-    ids = model.generate(**inputs, do_sample=False, max_new_tokens=7)
-    model.set_attn_implementation("eager")
     monkeypatch.setattr(model.generation_config, "max_new_tokens", 7)
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    ids = model.generate(**inputs, do_sample=False)
+    model.set_attn_implementation("eager")
     report.draw_attention(model, tokenizer, SENTENCE, tmp_path / "attention.png")
     data = explorer.explore(model, tokenizer, SENTENCE, num_beams=1, max_new_tokens=7)
     with torch.no_grad():
         outputs = model(**inputs, decoder_input_ids=ids[:, :-1], output_attentions=True)
     model.set_attn_implementation("sdpa")
+    for name in ("encoder", "decoder", "cross"):
+        expected = torch.cat(outputs[f"{name}_attentions"])
+        torch.testing.assert_close(dequantize(data["maps"][name]), expected, rtol=0, atol=1e-5)
     predicted = token_texts(tokenizer, outputs.logits[0].argmax(dim=-1))
     assert predicted != token_texts(tokenizer, ids[0, :-1])  # the tokens of the decoder's input are others
     source = token_texts(tokenizer, inputs["input_ids"][0])
