@@ -1,6 +1,5 @@
 """Estimates of a training run from a few steps on its first pairs: time, memory and floating-point operations."""
 
-import copy
 import math
 import sys
 import tempfile
@@ -135,11 +134,9 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
 
 def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTrainingArguments:
     """The arguments of a run of a few steps without evaluation, checkpoints, logs and upload."""
-    args = copy.copy(args)
+    args = args.without_evaluation()
     args.output_dir, args.max_steps = folder, WARM_UP_STEPS + STEPS
-    args.eval_strategy, args.save_strategy = IntervalStrategy.NO, SaveStrategy.NO
-    args.logging_strategy, args.report_to = IntervalStrategy.NO, []
-    args.load_best_model_at_end, args.early_stopping_patience = False, None
+    args.save_strategy, args.logging_strategy, args.report_to = SaveStrategy.NO, IntervalStrategy.NO, []
     args.push_to_hub, args.resume_from_checkpoint = False, None
     return args
 

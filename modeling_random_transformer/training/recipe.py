@@ -1,5 +1,6 @@
 """The paper's training recipe (section 5) as defaults of `Seq2SeqTrainingArguments`."""
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from accelerate.utils import parse_flag_from_env
 from packaging import version
 from transformers import Seq2SeqTrainingArguments
 from transformers.hf_argparser import HfArg
+from transformers.trainer_utils import IntervalStrategy
 
 
 def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
@@ -93,6 +95,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def order_seed(self) -> int:
         """The seed of the order of the training pairs and of their random segmentations."""
         return self.seed if self.data_seed is None else self.data_seed
+
+    def without_evaluation(self) -> "TranslationTrainingArguments":
+        """A copy for a trainer that does not evaluate during training."""
+        args = copy.copy(self)
+        args.eval_strategy, args.load_best_model_at_end, args.early_stopping_patience = IntervalStrategy.NO, False, None
+        return args
 
     def peak_rate(self, d_model: int) -> float:
         """The learning rate at the end of warm-up: `learning_rate`, or the paper's if it is unset."""

@@ -4,7 +4,6 @@ The stages: prepare the data → build the model → train → average checkpoin
 The record in the output folder (`jobs.Job`) contains the progress, so that the same call resumes an interrupted run.
 """
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerState, set_seed
-from transformers.trainer_utils import IntervalStrategy
 
 from ..data.validation import ValidationReport
 from ..inference.loading import limit_sources
@@ -90,15 +88,12 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
 
 def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> TranslationTrainer:
     """The initial model in a trainer."""
-    args = run.args
+    args = run.args.without_evaluation() if evaluation_only else run.args
     model = build_model(run.model, args, data.tokenizer)
     if (code := getattr(data.tokenizer, "tgt_lang", None)) is not None:  # the default of the saved model
         model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
     limit_sources(model, data.tokenizer)  # saved with the model
-    if evaluation_only:
-        args = copy.copy(args)
-        args.eval_strategy, args.load_best_model_at_end, args.early_stopping_patience = IntervalStrategy.NO, False, None
     metrics = None
     if run.evaluation_sets:
         from ..inference.evaluation import translation_metrics
