@@ -28,21 +28,16 @@ def pairs(count: int) -> Dataset:
     ])  # fmt: skip
 
 
-def new_trainer(
-    folder: Path, kind: type[TranslationTrainer] = TranslationTrainer, n_gpu: int = 0, eval_dataset=None, **options
-) -> TranslationTrainer:
+def new_trainer(folder: Path, eval_dataset: Any = None, **options: Any) -> TranslationTrainer:
     """A trainer of a small model; `seen` is the last input of its metrics."""
     set_seed(0)
     model = RandomTransformerForConditionalGeneration(tiny_config(vocab_size=VOCAB_SIZE))
     model.generation_config.update(max_length=12)
     defaults = {"max_steps": 2, "warmup_steps": 2, "average_last": 1, "max_tokens_per_batch": 90, "save_total_limit": 9}
     defaults |= {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "learning_rate": 1e-3}
-    args = TranslationTrainingArguments(str(folder), **defaults | options)
-    if n_gpu:
-        args._n_gpu = n_gpu
-    trainer = kind(
+    trainer = TranslationTrainer(
         model,
-        args,
+        TranslationTrainingArguments(str(folder), **defaults | options),
         train_dataset=pairs(30),
         eval_dataset=eval_dataset,
         processing_class=RandomTransformerTokenizer.train(["a b c d"], vocab_size=VOCAB_SIZE),

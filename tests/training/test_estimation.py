@@ -9,16 +9,12 @@ from modeling_random_transformer.training.estimation import GIB, DryRun
 from tests.helpers.training import flags
 
 
-def estimate(**values) -> DryRun:
-    sizes = {"steps": 100_000, "step_seconds": 0.4, "step_tokens": 48_000.0, "flops": 1e18, "memory": 2 * GIB}
-    batches = {"batch_tokens": 50_000, "max_tokens_per_batch": 6250}
-    return DryRun(**sizes, **batches, parameters=65, device="cuda", num_devices=8, **values)
-
-
 def test_units_of_the_estimate():
-    assert estimate().tokens_per_second == 120_000
-    assert estimate().hours == pytest.approx(100_000 * 0.4 / 3600)
-    assert [estimate().accumulation(devices) for devices in (1, 3, 16)] == [(8, 6250), (3, 5555), (1, 3125)]
+    sizes = {"steps": 100_000, "step_seconds": 0.4, "step_tokens": 48_000.0, "batch_tokens": 50_000, "num_devices": 8}
+    run = DryRun(**sizes, max_tokens_per_batch=6250, flops=1e18, memory=2 * GIB, parameters=65, device="cuda")
+    assert run.tokens_per_second == 120_000
+    assert run.hours == pytest.approx(100_000 * 0.4 / 3600)
+    assert [run.accumulation(devices) for devices in (1, 3, 16)] == [(8, 6250), (3, 5555), (1, 3125)]
 
 
 def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, capsys):
