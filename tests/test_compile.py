@@ -8,9 +8,9 @@ from torch._dynamo.utils import counters
 from transformers import CompileConfig
 
 from modeling_random_transformer.data import TokenBudgetSampler
-from tests.helpers import trainer_worker
+from tests.helpers import trainer as trainer_module
 from tests.helpers.models import exact_model, padded_batch, random_ids
-from tests.helpers.trainer_worker import new_trainer
+from tests.helpers.trainer import new_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_translation_trainer(tmp_path, monkeypatch):
 
     The logits keep their dtype until the loss.
     """
-    monkeypatch.setattr(trainer_worker, "pairs", pairs)
+    monkeypatch.setattr(trainer_module, "pairs", pairs)
     options = {"torch_compile": True, "torch_compile_backend": "aot_eager", "bf16": True, "max_steps": 25}
     trainer = new_trainer(tmp_path, max_tokens_per_batch=310, **options)
     compute_loss, dtypes, sizes = trainer.compute_loss_func, set(), set()

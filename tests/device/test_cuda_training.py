@@ -10,7 +10,7 @@ from modeling_random_transformer.data.streaming import TokenBudgetStream
 from tests.device.simulated_device import synchronizations
 from tests.helpers.corpora import write_pairs
 from tests.helpers.models import padded_batch, random_ids, tiny_model
-from tests.helpers.trainer_worker import new_trainer, pairs
+from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.training import run, write_corpus
 
 RUNS = {

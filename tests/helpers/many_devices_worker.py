@@ -12,7 +12,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, gather_object
 
 from modeling_random_transformer.training.trainer import TranslationTrainer
-from tests.helpers.trainer_worker import predictions
+from tests.helpers.trainer import predictions
 from tests.helpers.training import UNSCORED, run
 
 # Without dropout, whose random numbers differ between data-parallel processes.

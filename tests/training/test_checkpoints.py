@@ -20,7 +20,7 @@ from modeling_random_transformer.training.checkpoints import (
 )
 from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers.interruption import killed_after, stop
-from tests.helpers.trainer_worker import new_trainer, pairs
+from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.training import STEPS, run, stop_run
 
 

@@ -9,7 +9,7 @@ from transformers import Trainer, TrainerCallback
 
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.ema import EMA, read_averages
-from tests.helpers.trainer_worker import new_trainer, pairs
+from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.training import UNSCORED, run, validation
 
 

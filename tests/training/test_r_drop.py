@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from modeling_random_transformer.training import r_drop
 from modeling_random_transformer.training.r_drop import RDropLoss
 from tests.helpers.models import assert_near
-from tests.helpers.trainer_worker import new_trainer
+from tests.helpers.trainer import new_trainer
 from tests.helpers.training import loss_and_gradient
 
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
 from modeling_random_transformer.inference import longest_target
 from modeling_random_transformer.training import TranslationTrainer
-from tests.helpers.trainer_worker import new_trainer, pairs
+from tests.helpers.trainer import new_trainer, pairs
 
 
 def test_predictions_are_in_the_order_of_the_data_set(tmp_path):

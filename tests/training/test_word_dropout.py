@@ -5,7 +5,7 @@ import torch
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.training.word_dropout import WordDropout
-from tests.helpers.trainer_worker import VOCAB_SIZE, new_trainer, pairs
+from tests.helpers.trainer import VOCAB_SIZE, new_trainer, pairs
 
 TOKENIZER = RandomTransformerTokenizer.train(["a b"], vocab_size=VOCAB_SIZE, extra_special_tokens=["<tag>"])
 CPU = torch.device("cpu")
