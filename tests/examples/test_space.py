@@ -365,10 +365,6 @@ class User:
         box.clear()
         box.send_keys(text, Keys.ENTER)
 
-    def slide(self, label, keys):
-        slider = next(each for each in self.visible("input[type=range]") if label in each.get_attribute("aria-label"))
-        slider.send_keys(*keys)
-
     def caption(self, start):
         return next((each.text for each in self.visible(".prose p, p") if each.text.startswith(start)), None)
 
@@ -385,9 +381,6 @@ class User:
         with suppress(TimeoutException):
             WebDriverWait(self.driver, WAIT_LIMIT).until(lambda driver: not driver.execute_script(AUDIT))
         return self.driver.execute_script(AUDIT)
-
-    def is_hacked(self):
-        return self.driver.execute_script("return window.hacked !== undefined")
 
 
 @pytest.fixture
@@ -442,7 +435,8 @@ def test_stepping_through_a_translation(user, translator):
     assert user.cells(0, 0)[1] == f"{100 * views.probabilities(inside.steps[1], 1.0)[0]:.1f}%"
     user.button("Previous token").click()
     user.wait(lambda: user.caption("First token at temperature 1.0"))
-    user.slide("Temperature", [Keys.END])
+    sliders = user.visible("input[type=range]")
+    next(each for each in sliders if "Temperature" in each.get_attribute("aria-label")).send_keys(Keys.END)
     user.wait(lambda: user.caption("First token at temperature 3.0"))
     assert user.cells(0, 0)[1] == f"{100 * views.probabilities(inside.steps[0], 3.0)[0]:.1f}%"
     weights = inside.attention[-1].mean(0)[0]
@@ -496,13 +490,11 @@ def test_errors_are_shown_in_one_line(user):
 def test_texts_are_not_executed(user, translator, monkeypatch):
     """The model returns the text itself."""
     monkeypatch.setattr(translator, "run", lambda texts, _: [{"generated_text": text, "score": -1.0} for text in texts])
-    user.submit(HOSTILE)
-    user.wait(lambda: user.visible(".scroll table"))
-    assert user.cells(0, 0)[1] == HOSTILE
-    user.open_tab("Intervene")
-    user.submit(HOSTILE)
-    user.wait(lambda: user.visible(".scroll table"))
-    assert user.cells(0, 0)[1] == HOSTILE
+    for name in ("Translate", "Intervene"):
+        user.open_tab(name)
+        user.submit(HOSTILE)
+        user.wait(lambda: user.visible(".scroll table"))
+        assert user.cells(0, 0)[1] == HOSTILE
     user.open_tab("Inside")
     user.submit(HOSTILE)
     user.wait(lambda: len(user.visible(".scroll table")) == 2)
@@ -511,7 +503,7 @@ def test_texts_are_not_executed(user, translator, monkeypatch):
     assert shown.replace("␣", " ") == f"{HOSTILE}</s>"
     user.open_tab("Model card")
     assert "Card of tiny" in user.driver.find_element(By.TAG_NAME, "body").text
-    assert not user.is_hacked()
+    assert user.driver.execute_script("return window.hacked === undefined")
 
 
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "dark"), (PHONE, "light")], ids=["desktop", "phone"])

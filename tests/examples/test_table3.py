@@ -162,16 +162,6 @@ def test_table_shows_the_number_of_seeds_that_diverged():
     assert row.startswith("| base | – | 1,000 | 1, 1 diverged | 8.00 | – |")
 
 
-def test_plot_shows_ranges_only_of_several_seeds():
-    results = [RESULT, replace(RESULT, row="A-1"), replace(RESULT, row="A-4", bleu=18.5)]
-    assert legend(results) == ["here", "paper"]
-    assert legend([*results, replace(RESULT, row="A-4", seed=2)]) == ["here", "range of seeds", "paper"]
-
-
-def legend(results):
-    return [text.get_text() for text in Table3(results).figure().axes[0].get_legend().get_texts()]
-
-
 def test_without_the_base_model_there_is_no_plot(tmp_path):
     (tmp_path / "table3.png").write_bytes(b"of other rows")
     write_report(Table3([replace(RESULT, row="A-1")]), "settings", tmp_path)
