@@ -126,7 +126,12 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
 
 class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
-    """Base of the models without a head, which have one or two stacks: shared embeddings and parallel plans."""
+    """Base of the models without a head, which have one or two stacks: the embedding that these share."""
+
+    def __init__(self, config: RandomTransformerConfig):
+        super().__init__(config)
+        if config.share_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
 
     @property
     def stacks(self) -> list["RandomTransformerStack"]:
@@ -547,8 +552,6 @@ class RandomTransformerModel(RandomTransformerBaseModel):
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=True)  # checkpoints of heads on one stack have False
         super().__init__(config)
-        if config.share_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
         self.encoder = RandomTransformerEncoder(config)
         self.decoder = RandomTransformerDecoder(config)
         self.post_init()
@@ -874,8 +877,6 @@ class RandomTransformerEncoderModel(RandomTransformerBaseModel):
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=False, use_cache=False)
         super().__init__(config)
-        if config.share_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
         self.encoder = RandomTransformerEncoder(config)
         self.post_init()
 
@@ -1045,8 +1046,6 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
         # num_hidden_layers, which caches read, is an alias of encoder_layers.
         config = config.copy_with(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
         super().__init__(config)
-        if config.share_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
         self.decoder = RandomTransformerDecoder(config)
         self.post_init()
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationConfig
 from transformers.cache_utils import DynamicLayer
 from transformers.generation import MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor
 
@@ -254,10 +253,3 @@ def test_block_top_k_equals_topk(shape, k, scores, monkeypatch):
     values = SCORES[scores](shape)
     for ours, theirs in zip(block_top_k(values, k), values.topk(k), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
-
-
-def test_generation_config_is_unchanged():
-    model = tiny_model()
-    before = model.generation_config.to_dict()
-    generate(model, generation_config=GenerationConfig(min_new_tokens=2, max_new_tokens=4))
-    assert model.generation_config.to_dict() == before

@@ -148,16 +148,6 @@ def test_returned_cache_has_one_row_per_beam(model, cache, mode):
         torch.testing.assert_close(layer.values, other.values)
 
 
-def test_returned_cache_of_several_rows_continues_generation(model):
-    options = {"eos_token_id": [], "max_new_tokens": 4}
-    first = generate(model, do_sample=True, num_return_sequences=3, return_dict_in_generate=True, **options)
-    seen = {"decoder_attention_mask": torch.ones_like(first.sequences)}  # marks all of them as tokens
-    options |= {"decoder_input_ids": first.sequences, **seen}
-    options |= {"batch": {name: rows.repeat_interleave(3, 0) for name, rows in BATCH.items()}}
-    cached = generate(model, past_key_values=first.past_key_values, **options)
-    assert torch.equal(cached, generate(model, use_cache=False, **options))
-
-
 @pytest.mark.parametrize("kind", ["dynamic", "static", "self-attention only"])
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_cache_from_the_caller(model, kind, num_beams):

@@ -13,10 +13,6 @@ from filelock import FileLock
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "conformance"
 
 
-class ArchiveError(RuntimeError):
-    """The source archive of the installed transformers could not be downloaded."""
-
-
 def published_tests() -> Path:
     """The folder with the tests of the installed transformers. The first of several processes downloads them."""
     home = CACHE / transformers.__version__
@@ -43,7 +39,7 @@ def _download(version: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", *options, f"transformers=={version}"]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        raise ArchiveError(
+        raise RuntimeError(
             f"transformers' common tests are in the source archive of transformers {version}, and that could not be "
             "fetched. Check that the package index can be reached and run the tests again.\n"
             f"{' '.join(command)}\n{result.stderr.strip()[-2000:]}"
@@ -58,7 +54,7 @@ def _unpack_tests(archive: Path, folder: Path) -> None:
             if member.name.startswith("tests/") and member.isfile():
                 tar.extract(member, folder, filter="data")
     if not (folder / "tests" / "test_modeling_common.py").is_file():
-        raise ArchiveError(f"{archive.name} does not contain tests/test_modeling_common.py: the tests have moved.")
+        raise RuntimeError(f"{archive.name} does not contain tests/test_modeling_common.py: the tests have moved.")
 
 
 def _add_unpublished_files(tests: Path) -> None:
