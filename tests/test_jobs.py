@@ -30,6 +30,8 @@ def test_finished_stage_is_skipped_and_keeps_its_facts(output):
     again = begin(output)
     assert again.is_finished
     assert again.facts == {"chunks": 1, "lines": 1}
+    [stage] = json.loads((output.parent / "job.json").read_text()).values()
+    assert list(stage) == ["inputs", "files", "facts", "is_finished"]
 
 
 @pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_text("other")])
@@ -96,9 +98,3 @@ def test_damaged_record_is_an_error(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ValueError, match=r"job\.json must be the record of a job, but it is damaged: delete it"):
         Job(path)
-
-
-def test_record_is_readable(output):
-    begin(output).finish([output])
-    [stage] = json.loads((output.parent / "job.json").read_text()).values()
-    assert list(stage) == ["inputs", "files", "facts", "is_finished"]

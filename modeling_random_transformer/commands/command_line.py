@@ -34,9 +34,9 @@ class Parser(HfArgumentParser):
         options: dataclasses, such as `DataArguments`, for `parse_args_into_dataclasses`.
     """
 
-    def __init__(self, program: str | None = None, description: str | None = None, options: Any = (), **settings: Any):
-        settings = {"prog": program, "description": description} | settings
-        super().__init__(options, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+    def __init__(self, program: str, description: str | None = None, options: Any = ()):
+        settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(options, prog=program, description=description, **settings)
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         text, default = settings.get("help"), settings.get("default")

@@ -129,9 +129,10 @@ class TestPrefixes:
     def test_the_computed_limit_counts_the_tokens_after_the_prefix(self, model, tokenizer):
         long = " ".join(["las niñas no ven la casa vieja"] * 8)
         options = {"min_length": 60, "progress": False}
-        [forced, free] = translate(["the boy", "the boy"], model, tokenizer, prefixes=[long, ""], **options)
-        assert forced.startswith(long)
-        assert [free] == translate(["the boy"], model, tokenizer, **options)
+        prefixes = [long, "", "el", ""]  # texts of one length have different limits, so they are in different batches
+        found = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, **options)
+        assert found[0].startswith(long)
+        assert found == [translate(["the boy"], model, tokenizer, prefixes=[each], **options)[0] for each in prefixes]
         found = translate_n_best(["the boy"] * 2, model, tokenizer, n_best=4, prefixes=[long, "el"], progress=False)
         for candidates in found:
             assert len(candidates) == len(set(candidates)) == 4
@@ -178,14 +179,6 @@ class TestPrefixes:
         prefixes.write_text("a\n" * count)
         with pytest.raises(ValueError, match=f"prefix_file must be one per text, got {found}"):
             translate_file(source, tmp_path / "out", model, tokenizer, prefix_file=prefixes)
-
-    def test_texts_of_one_length_with_and_without_a_prefix(self, model, tokenizer):
-        """They have different limits, so they belong to different batches."""
-        prefixes = ["", "el", ""]
-        found = translate(["the boy"] * 3, model, tokenizer, prefixes=prefixes, progress=False)
-        alone = [translate(["the boy"], model, tokenizer, prefixes=[prefix], progress=False)[0] for prefix in prefixes]
-        assert found == alone
-        assert all(found)
 
 
 class TestFiles:

@@ -1,5 +1,7 @@
 """The parts of an output, which the processes of one launcher write."""
 
+from types import SimpleNamespace
+
 import pytest
 from filelock import FileLock
 
@@ -11,17 +13,14 @@ ITEMS = [str(index) for index in range(35)]
 @pytest.fixture
 def output(tmp_path, monkeypatch):
     """An output that three processes write, which run after each other: each waits for none of the others."""
-    monkeypatch.setattr(files, "process_state", lambda rank: State(rank))
+    monkeypatch.setattr(files, "process_state", process_state)
     monkeypatch.setattr(files, "call_on_main_process", lambda function: function())
     monkeypatch.setattr(files.Parts, "finish", lambda _: None)
     return tmp_path / "output.txt"
 
 
-class State:
-    num_processes = 3
-
-    def __init__(self, rank):
-        self.process_index, self.is_main_process = rank, rank == 0
+def process_state(rank):
+    return SimpleNamespace(num_processes=3, process_index=rank, is_main_process=rank == 0)
 
 
 def parts_of(output, rank, items=ITEMS):
