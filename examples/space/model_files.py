@@ -12,7 +12,7 @@ import gradio as gr
 import pandas as pd
 from huggingface_hub import ModelCard
 
-from modeling_random_transformer.inference.loading import name_file_in_errors
+from modeling_random_transformer.utils.errors import reraise_as_value_error
 
 LOSSES = {"loss": "training", "eval_loss": "validation"}
 PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py
@@ -39,7 +39,7 @@ def losses(folder: Path) -> list[tuple[int, float, str]]:
     checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     for path in (folder / "trainer_state.json", *reversed(checkpoints)):
         if path.is_file():
-            with name_file_in_errors(path.name):
+            with reraise_as_value_error(path.name):
                 log = json.loads(path.read_bytes())["log_history"]
                 return [
                     (int(entry["step"]), float(entry[key]), name)
@@ -61,7 +61,7 @@ def show_card(folder: Path) -> None:
 
 def card_text(path: Path) -> str:
     """A model card without its metadata."""
-    with name_file_in_errors(path.name):
+    with reraise_as_value_error(path.name):
         return ModelCard.load(path).text
 
 

@@ -23,7 +23,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils import read_json
-from ..utils.errors import first_line, format_names, format_value
+from ..utils.errors import first_line, format_names, format_value, reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer, vocabulary
 from .ensemble import EnsembleForSeq2SeqLM
 
@@ -106,7 +106,7 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     if (folder / GENERATION).is_file():
         check_generation_config(folder)
     file = next((name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
-    with name_file_in_errors(file):
+    with reraise_as_value_error(file):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         model, found = AutoModelForSeq2SeqLM.from_pretrained(
             folder,
@@ -132,7 +132,7 @@ def check_generation_config(folder: Path) -> None:
     Raises:
         ValueError: the file is damaged.
     """
-    with name_file_in_errors(GENERATION):
+    with reraise_as_value_error(GENERATION):
         for name, value in GenerationConfig.from_pretrained(folder).to_dict().items():
             ids = value if isinstance(value, list) else [value]
             if name.endswith("token_id") and value is not None and {type(token) for token in ids} != {int}:
@@ -148,7 +148,7 @@ def check_config(folder: Path) -> Any:
     if not (folder / CONFIG).is_file() and (folder / ADAPTER).is_file():
         return None
     model_type = read_json(folder / CONFIG).get("model_type")
-    with name_file_in_errors(CONFIG):
+    with reraise_as_value_error(CONFIG):
         if model_type not in CONFIG_MAPPING:
             raise ValueError(f"model_type must be an architecture of transformers, got {format_value(model_type)}.")
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -167,7 +167,7 @@ def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
 
 def load_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer, which must have a padding token and the vocabulary of the model."""
-    with name_file_in_errors(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
+    with reraise_as_value_error(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be given.")
@@ -190,32 +190,6 @@ def check_finite(model: nn.Module) -> None:
             allowed |= weight.isneginf()
         if not allowed.all():
             raise FloatingPointError(f"the model's weights must be finite, but {name} contains NaN or infinity.")
-
-
-@contextmanager
-def name_file_in_errors(file: str) -> Iterator[None]:
-    """Convert any exception of a library to a one-line `ValueError` that names the file and the cause.
-
-    The exceptions have no common base class: TypeError, KeyError, plain Exception, panics of tokenizers.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ValueError(f"{file}: {describe_error(error)}") from error
-
-
-def describe_error(error: BaseException) -> str:
-    """The message of an exception in one line, without advice; with the class if the message is unclear."""
-    lines = str(error).strip().splitlines() or [""]
-    text = f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
-    if isinstance(error, ImportError):  # a tokenizer's optional dependency; advice follows on the same line
-        return f"{text.partition('. ')[0]}."
-    text = text if len(text) <= 300 else f"{text[:300]}…"
-    return (
-        text if isinstance(error, ValueError | OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"
-    )
 
 
 @contextmanager

@@ -30,9 +30,11 @@ def format_value(value: Any) -> str:
     return printable(REPR.repr(value), 2 * MAX_NAME)
 
 
-def first_line(error: Exception) -> str:
-    """The first line of the error's message; some libraries append advice and tables."""
-    return printable(str(error).strip().partition("\n")[0], 500)
+def first_line(error: BaseException) -> str:
+    """The first line of the error's message, and the second after a colon; some libraries append advice and tables."""
+    lines = str(error).strip().splitlines() or [""]
+    shown = lines[: 2 if lines[0].endswith(":") else 1]
+    return printable(" ".join(line.strip() for line in shown), 500)
 
 
 def format_names(names: Iterable[str], shown: int = 5) -> str:
@@ -44,10 +46,18 @@ def format_names(names: Iterable[str], shown: int = 5) -> str:
 
 @contextmanager
 def reraise_as_value_error(message: str) -> Iterator[None]:
-    """Convert exceptions from reading a saved folder to a `ValueError` with this message, followed by the cause."""
+    """Convert any exception of a library to a one-line `ValueError` with this message, followed by the cause.
+
+    The exceptions have no common base class: TypeError, KeyError, plain Exception, panics of tokenizers.
+    """
     try:
         yield
-    except UNREADABLE as error:
-        raise ValueError(f"{message}: {first_line(error)}") from error
-    except ImportError as error:  # a tokenizer's optional dependency; advice follows on the same line
-        raise ValueError(f"{message}: {first_line(error).partition('. ')[0]}.") from error
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        cause = first_line(error)
+        if isinstance(error, ImportError):  # a tokenizer's optional dependency; advice follows on the same line
+            cause = f"{cause.partition('. ')[0]}."
+        elif not cause or not isinstance(error, UNREADABLE):
+            cause = f"{type(error).__name__}: {cause}"
+        raise ValueError(f"{message}: {cause}") from error

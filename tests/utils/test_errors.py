@@ -16,6 +16,8 @@ installation page of its repo and follow the ones that match your environment.
     [
         (OSError("no file\nand much advice"), "no file"),
         (SafetensorError("header too large"), "header too large"),
+        (ValueError("a field is invalid:\n  it must be b\nand a table"), "a field is invalid: it must be b"),
+        (KeyError("name"), "KeyError: 'name'"),
         (
             ImportError(NO_SENTENCEPIECE),
             "MarianTokenizer requires the SentencePiece library but it was not found in your environment.",
