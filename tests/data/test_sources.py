@@ -109,7 +109,7 @@ def test_tables_written_by_pandas_are_read_back(name, separator, header, tmp_pat
     "rows",
     [
         [('"Go away.', "«Vete."), ('Now!"', "¡Ya!»"), ("x", "y")],  # a quotation of two sentences
-        [('"Go away!"', '"¡Vete!"'), ('He said "no".', 'Dijo "no".'), ('"', "x"), ('"x', 'y"')],
+        [('"Go away!"', '"¡Vete!"'), ('He said "no".', 'Dijo "no".'), ('"', "x"), ('"x', 'y"'), ("x", '"y')],
     ],
 )
 def test_quotes_of_texts_are_kept(rows, tmp_path):
@@ -191,6 +191,7 @@ def test_standard_input_is_read_once(monkeypatch):
         ("a.jsonl", b'{"text": "one"}\n[]\n', [],
          "must have a text for the key 'text' on each line, but line 2 has none"),
         ("a.txt", b"one\ncaf\xe9\n", [], "must be UTF-8 text, but line 2 is not"),
+        ("a.tsv", b"1\tcaf\xe9\n", ["2"], "must be UTF-8 text, but line 1 is not"),
     ],
 )  # fmt: skip
 def test_monolingual_text(name, content, key, expected, tmp_path):
