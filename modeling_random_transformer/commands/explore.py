@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import transformers
-
 from ..inference.loading import load_translator
 from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
@@ -78,8 +76,6 @@ class Arguments:
 def run(argv: Sequence[str] | None) -> None:
     """Write the page or the figure, and print its size."""
     arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     folder = arguments.architecture or arguments.model or Path()
     if arguments.architecture:
         content = draw(model_without_weights(folder)).encode()

@@ -69,16 +69,8 @@ class AttentionHooks:
             for name, states in values.items():
                 self.observers.record(f"{self.path}.head.{head}.{name}", states[:, head])
 
-    def pass_concatenated(self, _: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        """Pass the concatenated outputs of the heads."""
-        return (self.pass_states("concatenated", args[0]),), {}
-
-    def pass_projected(self, _: Any, outputs: Tensor) -> Tensor:
-        """Pass the projection of the concatenated outputs."""
-        return self.pass_states("output", outputs)
-
     def pass_states(self, name: str, states: Tensor) -> Tensor:
-        """Pass a value of all heads."""
+        """Pass a value of all heads: the concatenation of their outputs, or its projection."""
         ungrouped = states.reshape(self.batch, self.query_len, -1)
         new = self.observers.pass_value(f"{self.path}.{name}", ungrouped)
         return states if new is ungrouped else new.reshape(states.shape)

@@ -169,8 +169,10 @@ class HookManager:
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
         self.add_forward_pre_hook(attention, hooks.save_query_shape)
-        self.add_forward_pre_hook(attention.out_proj, hooks.pass_concatenated)
-        self.add_forward_hook(attention.out_proj, hooks.pass_projected)
+        self.add_forward_pre_hook(
+            attention.out_proj, lambda _, args, kwargs: ((hooks.pass_states("concatenated", args[0]),), kwargs)
+        )
+        self.add_forward_hook(attention.out_proj, lambda _, outputs: hooks.pass_states("output", outputs))
 
     def pass_output_layer(self, _: Any, logits: Tensor) -> Tensor:
         """Pass logits, probabilities and the most probable token (paper 3.4).

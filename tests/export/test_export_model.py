@@ -128,7 +128,6 @@ def error_of(arguments, capsys):
     ("options", "message"),
     [
         (["--engine", "tensorrt"], "argument --engine: invalid choice: 'tensorrt'"),
-        (["--engine", "onnx", "--dtype", "int4"], "argument --dtype: invalid choice: 'int4'"),
         (["--engine", "onnx", "--dtype", "bfloat16"], "dtype must be one of 'float32', 'int8' for onnx"),
         ([], "the following arguments are required: --engine"),
         (["--engine", "onnx", "--check", "nowhere"], "--check: must be a file that exists, got 'nowhere'"),
