@@ -10,19 +10,6 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer.commands import convert as command
 
 
-class Tutorial(nn.Module):
-    """A model with the module names of PyTorch's translation tutorial."""
-
-    def __init__(self):
-        super().__init__()
-        self.transformer = nn.Transformer(d_model=16, nhead=8, num_encoder_layers=1, num_decoder_layers=1)
-        self.generator = nn.Linear(16, 23)
-        self.src_tok_emb, self.tgt_tok_emb = nn.Module(), nn.Module()
-        self.src_tok_emb.embedding, self.tgt_tok_emb.embedding = nn.Embedding(31, 16), nn.Embedding(23, 16)
-        self.positional_encoding = nn.Module()
-        self.positional_encoding.register_buffer("pos_embedding", torch.randn(50, 1, 16))
-
-
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_torch_by_the_command_in_the_help(tmp_path, capsys):
     with pytest.raises(SystemExit):
@@ -30,7 +17,11 @@ def test_torch_by_the_command_in_the_help(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.startswith("usage: random-transformer convert torch ")
     _, _, _, *flags = shown.split("random-transformer convert torch ")[2].split("\n\n")[0].replace("\\", "").split()
-    torch.save(Tutorial().state_dict(), tmp_path / "model.pt")
+    transformer = nn.Transformer(d_model=16, nhead=8, num_encoder_layers=1, num_decoder_layers=1)
+    weights = {f"transformer.{name}": weight for name, weight in transformer.state_dict().items()}
+    shapes = {"src_tok_emb.embedding.weight": (31, 16), "tgt_tok_emb.embedding.weight": (23, 16)}
+    shapes |= {"generator.weight": (23, 16), "generator.bias": (23,), "positional_encoding.pos_embedding": (50, 1, 16)}
+    torch.save(weights | {name: torch.randn(shape) for name, shape in shapes.items()}, tmp_path / "model.pt")
     flags += ["--norm_first", "--activation", "gelu", "--layer_norm_eps", "0.01"]
     assert command.main(["torch", str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *flags]) == 0
     assert "  source_positions -> model.encoder.embed_positions.weight [50, 16] (copied)\n" in capsys.readouterr().out

@@ -97,29 +97,14 @@ def test_path(tmp_path):
     check_error(tmp_path, r"must contain one .npz file of Marian .*, got a\.npz, b\.npz")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            None,
-            r"model\.npz must contain the model's options as special:model\.yml, or model\.npz\.yml must exist",
-        ),
-        (b"[1, 2", r"special:model\.yml of .* must contain options in YAML, got an error: while parsing"),
-    ],
-)
-def test_options_in_the_file(text, message, tmp_path):
-    weights = random_weights(options())
-    if text is not None:
-        weights["special:model.yml"] = np.frombuffer(text + b"\0", np.int8)
-    check_error(write_npz(tmp_path / "model.npz", weights, None), message)
-
-
-@pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
-def test_truncated(part, tmp_path):
-    path = save_npz(tmp_path / "model.npz")
-    content = path.read_bytes()
-    path.write_bytes(content[: int(part * len(content))])
-    check_error(path, "must be a complete .npz file, but it cannot be read")
+def test_options_in_the_file(tmp_path):
+    weights, path = random_weights(options()), tmp_path / "model.npz"
+    message = r"model\.npz must contain the model's options as special:model\.yml, or model\.npz\.yml must exist"
+    check_error(write_npz(path, weights, None), message)
+    weights["special:model.yml"] = np.frombuffer(b"[1, 2\0", np.int8)
+    check_error(
+        write_npz(path, weights, None), r"special:model\.yml of .* must contain options in YAML, got an error: "
+    )
 
 
 def npy_header(shape, descr="<f4"):

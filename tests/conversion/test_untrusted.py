@@ -17,6 +17,7 @@ from modeling_random_transformer.conversion.untrusted import parse_yaml, read_ch
 from modeling_random_transformer.utils.errors import format_names, format_value, printable
 from tests.helpers.conversion import Call, check_refused
 from tests.helpers.fairseq import checkpoint
+from tests.helpers.marian_npz import save_npz
 
 SHARED, ENDLESS = ["x"], []
 for _ in range(30):
@@ -98,14 +99,19 @@ def test_calls_in_a_checkpoint_are_named_and_not_executed(call, name, zipped, tm
     check_refused(message, tmp_path, convert_fairseq, tmp_path / "c.pt", tmp_path / "out")
 
 
-@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("kind", ["zip", "legacy", "npz"])
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
-def test_truncated_checkpoint_is_named(part, zipped, tmp_path):
-    path = tmp_path / "cut.pt"
-    torch.save(checkpoint(), path, _use_new_zipfile_serialization=zipped)
+def test_truncated_file_is_named(part, kind, tmp_path):
+    convert, path = (convert_marian_npz, tmp_path / "a.npz") if kind == "npz" else (convert_fairseq, tmp_path / "a.pt")
+    if kind == "npz":
+        save_npz(path)
+    else:
+        torch.save(checkpoint(), path, _use_new_zipfile_serialization=kind == "zip")
     content = path.read_bytes()
     path.write_bytes(content[: int(part * len(content))])
-    check_refused(r"cut\.pt", tmp_path, convert_fairseq, path, tmp_path / "out")
+    check_refused(
+        rf"{path.name} must be a complete|{path.name} was not read", tmp_path, convert, path, tmp_path / "out"
+    )
 
 
 def expanded(path):

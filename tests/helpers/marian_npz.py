@@ -19,24 +19,19 @@ from tests.helpers.references import FairseqReference
 
 TOKENS = 23
 OPTIONS = {
-    "bert-train-type-embeddings": True,
-    "dec-cell": "gru",
+    "dec-cell": "gru",  # has no effect on a transformer
     "dec-depth": 1,
     "dim-emb": 16,
-    "dim-rnn": 1024,
     "enc-depth": 2,
     "input-types": [],
-    "layer-normalization": False,
     "right-left": False,
     "tied-embeddings": False,
     "tied-embeddings-all": True,
     "tied-embeddings-src": False,
     "transformer-decoder-autoreg": "self-attention",
-    "transformer-dim-aan": 2048,
     "transformer-dim-ffn": 24,
     "transformer-ffn-activation": "swish",
     "transformer-ffn-depth": 2,
-    "transformer-guided-alignment-layer": "last",
     "transformer-heads": 2,
     "transformer-no-projection": False,
     "transformer-postprocess": "dan",
