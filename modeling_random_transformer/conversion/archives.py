@@ -140,8 +140,6 @@ def open_archive(path: Path) -> Iterator[dict[PurePosixPath, Member]]:
         ValueError: this is not a complete zip or tar archive; or a member is a link, is encrypted or has a path outside
             of the archive, or the members are too many or too large.
     """
-    if not path.is_file():
-        raise ValueError(f"archive must be an existing file, got {str(path)!r}.")
     try:
         with path.open("rb") as file:
             start = file.read(8)

@@ -211,8 +211,7 @@ def convert_weights(
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
     mapper = StateDictMapper(origin, content["model"])
-    # Only pre-norm models have final norms, except old ones.
-    mapper.derive_sizes("fc1", "layer_norm" if options["encoder_normalize_before"] == "pre" else None)
+    mapper.derive_sizes("fc1", "layer_norm")
     mapper.derive_options(OPTIONS, options)
     mapper.derive_config("fairseq", layer_norm_eps=1e-5)
     special = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "decoder_start_token_id": EOS}

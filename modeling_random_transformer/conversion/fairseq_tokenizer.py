@@ -60,7 +60,8 @@ def fairseq_tokenizer(
         target_codes: merges of the target; `None` for the source's merges.
 
     Raises:
-        ValueError: a file is missing or has an invalid line, which the message names; or only the target has codes.
+        ValueError: a file has an invalid line, which the message names; or only the target has codes.
+        OSError: a file cannot be read.
     """
     if codes is None and target_codes is not None:
         raise ValueError(f"target_codes must be given together with source codes, got only {target_codes}.")
@@ -150,14 +151,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, and their numbers from 1.
 
     Raises:
-        ValueError: the file is missing or not UTF-8.
+        ValueError: the file is not UTF-8.
     """
-    try:
-        with path.open("rb") as file:
-            lines = list(read_lines(file, str(path)))
-    except OSError as error:
-        raise ValueError(f"{path} must be a UTF-8 text file, but it cannot be read.") from error
-    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip(" "))
+    with path.open("rb") as file:
+        yield from ((i, line) for i, line in enumerate(read_lines(file, str(path)), start=1) if line.strip(" "))
 
 
 def piece_of(token: str) -> str:

@@ -192,7 +192,7 @@ def read_named_weights(
 
 def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tensor]:
     """The weights of embeddings, positions and output layer, by argument name."""
-    if positions is None or (isinstance(positions, str) and positions not in POSITIONS):
+    if isinstance(positions, str) and positions not in POSITIONS:
         raise ValueError(f"positions must be a table or one of {format_names(POSITIONS)}, got {positions!r}.")
     weights = name_weights("embedding", embedding)
     if not isinstance(positions, str):

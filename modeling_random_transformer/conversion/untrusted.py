@@ -69,12 +69,10 @@ def read_checkpoint(path: str | Path) -> Any:
     """Read a `.pt` or `.safetensors` file. From a pickle, only tensors, plain containers and options are loaded.
 
     Raises:
-        ValueError: the file is missing or damaged, contains other objects, or its tensors have more values than it
-            can contain.
+        ValueError: the file is damaged, contains other objects, or its tensors have more values than it can contain.
+        OSError: the file is missing.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"checkpoint must be an existing file, got {str(path)!r}.")
     name, kind = f"checkpoint {path}", "file of weights"
     check_zip(path, name, kind)
     with errors_of_reading(name, kind):

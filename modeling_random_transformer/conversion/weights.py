@@ -161,12 +161,12 @@ class StateDictMapper:
             if option.kind is TRAINING and value:
                 self.report.notes.append(f"{option.name}={value} affects training only and was dropped.")
 
-    def derive_sizes(self, linear: str, norm: str | None) -> None:
+    def derive_sizes(self, linear: str, norm: str) -> None:
         """Set the numbers of layers, the widths, and whether there are final norms.
 
         Args:
             linear: the name of a layer's first linear module.
-            norm: the name of the final norm in each stack; `None` if the model has none.
+            norm: the name of the final norm in each stack.
 
         Raises:
             ValueError: there are no layers, or only one stack has a final norm.
@@ -177,10 +177,10 @@ class StateDictMapper:
         d_ff, d_model = self.peek(name, dims=2).shape
         self.derive_config(f"the shape of {name}", d_ff=d_ff, d_model=d_model)
         norms = " and ".join(f"{stack}.{norm}" for stack in STACKS)
-        present = {norm is not None and f"{stack}.{norm}.weight" in self.remaining for stack in STACKS}
+        present = {f"{stack}.{norm}.weight" in self.remaining for stack in STACKS}
         if len(present) > 1:
-            raise ValueError(f"{norms} must be both present or both absent, got one of them.")
-        self.derive_config(norms if norm else "norm_order", final_layer_norm=present.pop())
+            raise ValueError(f"{norms} of {self.origin} must be both present or both absent, got one of them.")
+        self.derive_config(norms, final_layer_norm=present.pop())
 
     def rename(self, names: NameTable) -> None:
         """Map all remaining weights that match a pattern of the table. The first matching pattern applies.

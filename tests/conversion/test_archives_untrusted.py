@@ -162,6 +162,12 @@ def test_archive_without_a_model(entries, message, tmp_path):
     check_error(write(tmp_path / "a.zip", *entries), message, tmp_path)
 
 
+def test_name_of_another_model(tmp_path):
+    archive = write(tmp_path / "a.zip", ("model.npz", b"x"))
+    message = r"model must be one of model\.npz, got 'other\.npz'"
+    check_refused(message, tmp_path, convert_archive, archive, tmp_path / "out", model="other.npz")
+
+
 def test_output_is_checked_first(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "file").write_text("x")

@@ -158,6 +158,13 @@ def test_tokenizer_is_copied(originals, separate_vocabs, tmp_path):
     assert [answer["generated_text"] for answer in pipe(ENGLISH, **options)] == expected
 
 
+def test_folder_without_a_tokenizer(folder, tmp_path):
+    (folder / "vocab.json").unlink()
+    report = convert_marian(folder, tmp_path / "out")
+    assert any("no tokenizer was copied" in note for note in report.notes)
+    assert not list((tmp_path / "out").glob("*.spm"))
+
+
 def test_unknown_settings_are_not_copied(folder, tmp_path):
     """They may refer to code or to other files."""
     settings = {
