@@ -130,6 +130,9 @@ def test_rounding_is_no_difference(dtype, spread):
     assert tiny_model(spread=spread).to(dtype).fallback_reason() is None
 
 
+LAYER = "model.decoder.layers.1"
+
+
 class OtherLayer(RandomTransformerDecoderLayer):
     def feed_forward(self, states):
         return super().feed_forward(states) * 3
@@ -139,23 +142,17 @@ def negated(function):
     return lambda *args, **kwargs: -function(*args, **kwargs)
 
 
-def subclass(path, cls):
-    def change(model, _):
-        model.get_submodule(path).__class__ = cls
-
-    return change
+def other_class(model, _):
+    model.get_submodule(LAYER).__class__ = OtherLayer
 
 
-def on_instance(path, name):
-    def change(model, _):
-        module = model.get_submodule(path)
-        setattr(module, name, negated(getattr(module, name)))
-
-    return change
+def method_of_a_layer(model, _):
+    layer = model.get_submodule(LAYER)
+    layer.feed_forward = negated(layer.feed_forward)
 
 
-def on_class(cls, name):
-    return lambda _, monkeypatch: monkeypatch.setattr(cls, name, negated(getattr(cls, name)))
+def negated_in(holder, name):
+    return lambda _, monkeypatch: monkeypatch.setattr(holder, name, negated(getattr(holder, name)))
 
 
 def new_code(_, monkeypatch):
@@ -185,14 +182,13 @@ def masks(_, monkeypatch):
     monkeypatch.setitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "sdpa", first_token_hidden)
 
 
-LAYER = "model.decoder.layers.1"
 CUSTOMIZED = {
-    "layer class": subclass(LAYER, OtherLayer),
-    "feed_forward of a layer": on_instance(LAYER, "feed_forward"),
+    "layer class": other_class,
+    "feed_forward of a layer": method_of_a_layer,
     "callable object": lambda model, _: setattr(model.get_submodule(LAYER), "feed_forward", partial(torch.mul, 2)),
-    "feed_forward of the class": on_class(RandomTransformerDecoderLayer, "feed_forward"),
-    "function of the file": on_class(modeling, "fast_dropout"),
-    "forward of a class of PyTorch": on_class(nn.Linear, "forward"),
+    "feed_forward of the class": negated_in(RandomTransformerDecoderLayer, "feed_forward"),
+    "function of the file": negated_in(modeling, "fast_dropout"),
+    "forward of a class of PyTorch": negated_in(nn.Linear, "forward"),
     "code of feed_forward": new_code,
     "registered attention": registered,
     "registered mask": masks,
@@ -246,11 +242,11 @@ def test_steps_are_compared_again_after_changes(steps, monkeypatch):
     ("path", "kind"),
     [
         ("model", "forward"),
-        ("model.decoder", "pre-hook"),
+        ("model.decoder", "pre_hook"),
         ("model.decoder.layers.1", "hook"),
         ("model.decoder.layers.0.encoder_attn", "forward"),
         ("model.decoder.layers.0.self_attn.q_proj", "hook"),
-        ("model.decoder.layers.0.self_attn.q_proj", "pre-hook"),
+        ("model.decoder.layers.0.self_attn.q_proj", "pre_hook"),
     ],
 )
 def test_hook_or_replaced_forward_sees_every_step(kind, path, steps):
@@ -262,10 +258,8 @@ def test_hook_or_replaced_forward_sees_every_step(kind, path, steps):
     if kind == "forward":
         forward = module.forward
         module.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
-    elif kind == "hook":
-        handle = module.register_forward_hook(lambda *_: calls.append(1))
     else:
-        handle = module.register_forward_pre_hook(lambda *_: calls.append(1))
+        handle = getattr(module, f"register_forward_{kind}")(lambda *_: calls.append(1))
     assert_same(generate(model), expected)
     assert len(calls) == 8
     assert not steps
