@@ -42,20 +42,15 @@ def interrupt(*_args, **_options):
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """The folder of a corpus and a teacher."""
+def folder(tmp_path_factory):
+    """The folder of a corpus and a teacher, which is the current one."""
     folder = tmp_path_factory.mktemp("distillation")
     write_corpus(folder)
     run(folder, "teacher", **NO_TEST)
     PartialState._reset_state()
-    return folder
-
-
-@pytest.fixture
-def folder(corpus, monkeypatch):
-    """The same, as the current folder."""
-    monkeypatch.chdir(corpus)
-    return corpus
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
 
 
 def student_arguments(folder, output="student", **options):
@@ -80,11 +75,10 @@ def distilled(folder, output="student", **options):
 
 
 @pytest.fixture(scope="module")
-def result(corpus):
+def result(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "ROUNDS", 1)
-        patch.chdir(corpus)
-        result = distilled(corpus, **TEST)
+        result = distilled(folder, **TEST)
     PartialState._reset_state()
     return result
 
@@ -123,7 +117,12 @@ def test_student_and_its_comparison_with_the_teacher(folder, result):
     assert [rows["student", "float32"].bleu, rows["student", "float32"].chrf] == pytest.approx(scores)
 
 
-def test_record_and_model_card(folder, result):
+def test_record_and_model_card_of_a_distillation_that_is_not_repeated(folder, result, monkeypatch):
+    for module, name in ((distillation, "compare"), (distillation, "new_folder"), (TrainingSet, "worst")):
+        monkeypatch.setattr(module, name, None)
+    monkeypatch.setattr(files, "translate_chunk", None)
+    again = distilled(folder, **TEST)
+    assert (again.rows, again.corpus) == (result.rows, result.corpus)
     record = json.loads((result.run.folder / "distillation" / "job.json").read_text())
     assert [*record] == ["translation", "training set", "int8", "comparison"]
     assert all(stage["is_finished"] for stage in record.values())
@@ -133,14 +132,6 @@ def test_record_and_model_card(folder, result):
     assert "`teacher` (1 beams)" in card
     assert str(folder) not in card
     assert "| student | int8 |" in card
-
-
-def test_finished_distillation_is_not_repeated(folder, result, monkeypatch):
-    for module, name in ((distillation, "compare"), (distillation, "new_folder"), (TrainingSet, "worst")):
-        monkeypatch.setattr(module, name, None)
-    monkeypatch.setattr(files, "translate_chunk", None)
-    again = distilled(folder, **TEST)
-    assert (again.rows, again.corpus) == (result.rows, result.corpus)
 
 
 def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_path):
