@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import transformers
+
 from ..inference.loading import load_translator
 from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
@@ -76,6 +78,7 @@ class Arguments:
 def run(argv: Sequence[str] | None) -> None:
     """Write the page or the figure, and print its size."""
     arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
+    transformers.logging.set_verbosity_error()  # warns about translations above max_position_embeddings
     folder = arguments.architecture or arguments.model or Path()
     if arguments.architecture:
         content = draw(model_without_weights(folder)).encode()
