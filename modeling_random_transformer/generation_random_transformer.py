@@ -505,7 +505,7 @@ def named_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
 def changed_computation(model: Any) -> str | None:
     """A message if a `FastStep` and the modules compute different logits; `None` if they agree.
 
-    They are compared once per model, and again after a change of the weights, their dtype or the modules' methods.
+    They are compared once per model, and again after a change of the weights, their dtype or the code.
     """
     code = code_and_weights(model)
     known, reason = COMPARISONS.get(model, (None, None))
