@@ -90,12 +90,6 @@ class TestGeneration:
         pipe = seq2seq(model, tokenizer)
         assert texts_of(pipe(TEXTS, batch_size=5, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
 
-    def test_encoder_without_a_configuration(self, tokenizer):
-        vocabularies = {"src_vocab_size": len(tokenizer), "tgt_vocab_size": len(tokenizer), "langs": ["en", "es"]}
-        model = foreign_model("FSMT", **vocabularies, max_position_embeddings=8)
-        pipe = seq2seq(model, tokenizer)
-        assert texts_of(pipe(TEXTS, **SHORT)) == one_by_one(model, tokenizer, TEXTS, **SHORT)
-
     @pytest.mark.parametrize(
         "options",
         [
@@ -280,11 +274,6 @@ class TestLongTexts:
     LONG = "the boy reads " * 30
     MIXED = [TEXTS[0], LONG, TEXTS[1], LONG]
 
-    def limited(self, own_pipe, tokenizer):
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.model_max_length = 40
-        return seq2seq(own_pipe.model, tokenizer)
-
     @pytest.mark.parametrize("kind", ["Marian", "BART", "learned"])
     def test_learned_positions_limit_sources(self, tokenizer, kind):
         overrides = {"position_embedding": "learned", "max_position_embeddings": POSITIONS}
@@ -304,7 +293,9 @@ class TestLongTexts:
         assert texts_of(answers) == [first, expected, second, expected]
 
     def test_max_source_tokens_overrides_model_max_length(self, own_pipe, tokenizer):
-        pipe = self.limited(own_pipe, tokenizer)
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.model_max_length = 40
+        pipe = seq2seq(own_pipe.model, tokenizer)
         limit = r"at most 40 tokens \(tokenizer.model_max_length, which max_source_tokens overrides\)"
         with pytest.raises(ValueError, match=rf"{limit}.* set max_source_tokens or, in Python, truncation=True"):
             pipe(self.LONG)
@@ -322,10 +313,12 @@ class TestLongTexts:
         with pytest.raises(ValueError, match="must be greater than the number of special tokens, 1, got 1"):
             own_pipe(self.LONG, max_source_tokens=1, **SHORT)
 
-    def test_computed_positions_are_unlimited(self, tokenizer):
-        """max_position_embeddings of M2M100 and NLLB is only the initial size of the table."""
-        model = foreign_model("M2M100", vocab_size=len(tokenizer), max_position_embeddings=16)
-        pipe = seq2seq(model, tokenizer)
+    @pytest.mark.parametrize("kind", ["FSMT", "M2M100"])
+    def test_computed_positions_are_unlimited(self, tokenizer, kind):
+        """`max_position_embeddings` is only the initial size of the table. FSMT's encoder has no configuration."""
+        names = ("src_vocab_size", "tgt_vocab_size") if kind == "FSMT" else ("vocab_size",)
+        options = dict.fromkeys(names, len(tokenizer)) | ({"langs": ["en", "es"]} if kind == "FSMT" else {})
+        pipe = seq2seq(foreign_model(kind, **options, max_position_embeddings=16), tokenizer)
         assert texts_of([pipe(self.LONG, **SHORT)]) == reference(pipe.model, tokenizer, self.LONG, **SHORT)
 
     def test_positions_that_count_from_the_padding_index(self, tokenizer):

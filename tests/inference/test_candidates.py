@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 
 import pytest
@@ -225,8 +226,12 @@ def test_the_command_writes_n_best_lists_with_prefixes(translator_folder, tmp_pa
     (tmp_path / "prefixes.txt").write_text("el\n\n\n")
     (tmp_path / "prefixes.gz").write_bytes(gzip.compress(b"el\n\n\n"))
     arguments = ["--model", translator_folder, "--device", "cpu", "--n_best", "2", "--input", tmp_path / "in.txt"]
-    outputs = []
-    for prefixes, output in (("prefixes.txt", "-"), ("prefixes.txt", tmp_path / "out.txt"), ("prefixes.gz", "-")):
+    outputs, out = [], tmp_path / "out.txt"
+    read, write = os.pipe()  # which cannot be read twice
+    os.write(write, b"el\n\n\n")
+    os.close(write)
+    pipe = f"/dev/fd/{read}"
+    for prefixes, output in (("prefixes.txt", "-"), ("prefixes.txt", out), ("prefixes.gz", "-"), (pipe, out)):
         options = [*arguments, "--prefix_file", tmp_path / prefixes, "--output", output]
         assert command.main(list(map(str, options))) == 0
         outputs.append(capsysbinary.readouterr().out if output == "-" else output.read_bytes())
@@ -234,4 +239,5 @@ def test_the_command_writes_n_best_lists_with_prefixes(translator_folder, tmp_pa
     assert [line.split(" ||| ")[0] for line in lines] == list("001122")
     assert all(line.startswith("0 ||| el") for line in lines[:2])
     assert all(re.fullmatch(r"\d \|\|\| .*? \|\|\| -?\d+\.\d{6}", line) for line in lines)
-    assert outputs == outputs[:1] * 3
+    assert outputs == outputs[:1] * 4
+    os.close(read)
