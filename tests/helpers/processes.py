@@ -7,12 +7,12 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch.distributed import TCPStore
 
@@ -47,15 +47,6 @@ def start_imported(
     process = fork_server().Process(target=_run_script, args=strings)
     process.start()
     return process
-
-
-def wait_until(condition: Callable[[], Any]) -> Any:
-    """The first true result of a condition, such as an answer of a server that is starting."""
-    deadline = time.monotonic() + WAIT_LIMIT
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "the condition was not fulfilled in time"
-        time.sleep(0.05)
-    return result
 
 
 def free_port() -> int:
