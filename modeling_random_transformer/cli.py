@@ -8,22 +8,17 @@ from collections.abc import Sequence
 from .commands.command_line import print_error, raise_on_sigterm
 
 PROGRAM = "random-transformer"
+# What each verb does; `back-translate` is the module `commands/back_translate.py`.
 VERBS = {
-    "clean": ("clean", "drop duplicates, copies and other unsuitable pairs from parallel text"),
-    "train": ("train", "train a translation model from scratch, or fine-tune one"),
-    "translate": ("translate", "translate sentences, a file or standard input"),
-    "score": ("score", "compute the log-probability of given translations"),
-    "back-translate": (
-        "back_translate",
-        "make a synthetic corpus from monolingual text and a reverse model",
-    ),
-    "distill": ("distill", "train a small model on the translations of a teacher"),
-    "convert": ("convert", "convert a checkpoint of Marian, fairseq or torch.nn.Transformer"),
-    "export": ("export", "export a model to CTranslate2 or ONNX"),
-    "explore": (
-        "explore",
-        "write a page of attention and predictions, or a figure of the architecture",
-    ),
+    "clean": "drop duplicates, copies and other unsuitable pairs from parallel text",
+    "train": "train a translation model from scratch, or fine-tune one",
+    "translate": "translate sentences, a file or standard input",
+    "score": "compute the log-probability of given translations",
+    "back-translate": "make a synthetic corpus from monolingual text and a reverse model",
+    "distill": "train a small model on the translations of a teacher",
+    "convert": "convert a checkpoint of Marian, fairseq or torch.nn.Transformer",
+    "export": "export a model to CTranslate2 or ONNX",
+    "explore": "write a page of attention and predictions, or a figure of the architecture",
 }
 
 
@@ -52,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
         return 2
     try:
-        return importlib.import_module(f".commands.{VERBS[verb][0]}", __package__).main(arguments)
+        return importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__).main(arguments)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -60,5 +55,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 def usage() -> str:
     """The help text, with one line per verb."""
     width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:{width}}  {description}" for verb, (_, description) in VERBS.items())
+    verbs = "\n".join(f"  {verb:{width}}  {description}" for verb, description in VERBS.items())
     return f"usage: {PROGRAM} VERB [arguments]\n\n{verbs}\n\n`{PROGRAM} VERB --help` lists the arguments of a verb."
