@@ -525,7 +525,7 @@ def code_and_weights(model: Any) -> list[Any]:
     modules = [module for _, module in named_parts(model)]
     bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
     classes = [cls for cls in bases if not cls.__module__.startswith("transformers.")]  # which have many methods
-    names = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("_random_transformer"))
+    names = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("random_transformer"))
     holders = (*map(sys.modules.__getitem__, names), *classes, *modules)
     values = [getattr(value, "__func__", value) for holder in holders for value in vars(holder).values()]
     functions = [value for value in values if callable(value) and not isinstance(value, nn.Module)]
