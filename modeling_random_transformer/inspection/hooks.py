@@ -104,8 +104,11 @@ class HookManager:
                 tokens = self.observers.pass_value(f"{name}.embedding.ids", tokens)
             rows = self.observers.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
             scaled = self.observers.pass_value(f"{name}.embedding.scaled", rows * stack.embed_scale)
-            with attribute(stack, "embed_scale", 1.0):
+            scale, stack.embed_scale = stack.embed_scale, 1.0  # the rows are scaled already
+            try:
                 summed = type(stack).embed(stack, scaled, *positions, **options)
+            finally:
+                stack.embed_scale = scale
             return self.observers.pass_value(f"{name}.embedding.sum", summed)
 
         stack.embed = MethodType(embed, stack)  # deep copies of the stack bind the function to themselves
@@ -190,14 +193,3 @@ class HookManager:
             lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
             logits = lowest.scatter(-1, choice[..., None], 0.0)
         return logits
-
-
-@contextmanager
-def attribute(instance: object, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute within the `with` block."""
-    previous = getattr(instance, name)
-    setattr(instance, name, value)
-    try:
-        yield
-    finally:
-        setattr(instance, name, previous)
