@@ -82,22 +82,16 @@ def number_tokens(pieces: list[str]) -> dict[str, int]:
 
 
 def opus_model(vocab_size: int, **options) -> MarianMTModel:
-    torch.manual_seed(0)
     pad = vocab_size - 1
-    for stack in ("encoder", "decoder"):
-        options |= {f"{stack}_layers": 2, f"{stack}_attention_heads": 2, f"{stack}_ffn_dim": 24}
-    options |= {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0}
-    options |= {"d_model": 16, "activation_function": "swish", "scale_embedding": True}
-    model = MarianMTModel(MarianConfig(vocab_size=vocab_size, **options)).eval()
-    for name, weight in model.named_parameters():
-        if weight.requires_grad and weight.dim() == 2:  # large, so that outputs depend on the source
-            torch.nn.init.normal_(weight, std=2.4 if "encoder_attn" in name else 0.3)
-    model.final_logits_bias.normal_()
-    with torch.no_grad():  # as in OPUS-MT
-        model.final_logits_bias[0, pad] = 0
+    options |= {"pad_token_id": pad, "decoder_start_token_id": pad, "max_position_embeddings": 1024}
+    model = tiny_marian(vocab_size=vocab_size, decoder_layers=2, **options)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "encoder_attn" in name and weight.dim() == 2:
+                weight *= 8  # so that outputs depend on the source
+        model.final_logits_bias[0, pad] = 0  # as in OPUS-MT
         for stack in (model.model.encoder, model.model.decoder):
             stack.embed_tokens.weight[pad] = 0
-    model.generation_config.bad_words_ids = [[pad]]
     return model
 
 
