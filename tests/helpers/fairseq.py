@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 SOURCE_TOKENS, TARGET_TOKENS = 37, 29
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "arch": "transformer_iwslt_de_en",
     "encoder_embed_dim": 16,
     "decoder_embed_dim": 16,
@@ -30,40 +30,38 @@ def options(**changes: Any) -> dict[str, Any]:
     return {**OPTIONS, **changes}
 
 
-def weights(layers: tuple[int, int] = (2, 1), seed: int = 0, width: int = 16, inner: int = 24, **changes: Any) -> dict:
+def weights(layers: tuple[int, int], seed: int, **changes: Any) -> dict[str, Tensor]:
     """A random state dict for these options."""
     generator = torch.Generator().manual_seed(seed)
-    chosen = options(**changes)
+    chosen, width, inner = options(**changes), OPTIONS["encoder_embed_dim"], OPTIONS["encoder_ffn_embed_dim"]
     found: dict[str, Tensor] = {"encoder.version": torch.tensor([3.0]), "decoder.version": torch.tensor([3.0])}
 
     def matrix(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator) * 0.3
 
+    def linear(name: str, rows: int, columns: int) -> None:
+        found[f"{name}.weight"], found[f"{name}.bias"] = matrix(rows, columns), matrix(rows)
+
     def norm(name: str) -> None:
         found[f"{name}.weight"], found[f"{name}.bias"] = 1 + matrix(width), matrix(width)
 
-    def layer(name: str, attentions: tuple[str, ...]) -> None:
-        for attention in attentions:
-            for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
-                found[f"{name}.{attention}.{part}.weight"] = matrix(width, width)
-                found[f"{name}.{attention}.{part}.bias"] = matrix(width)
-            norm(f"{name}.{attention}_layer_norm")
-        found[f"{name}.fc1.weight"], found[f"{name}.fc1.bias"] = matrix(inner, width), matrix(inner)
-        found[f"{name}.fc2.weight"], found[f"{name}.fc2.bias"] = matrix(width, inner), matrix(width)
-        norm(f"{name}.final_layer_norm")
-
-    for stack, count, tokens, attentions in (
-        ("encoder", layers[0], SOURCE_TOKENS, ("self_attn",)),
-        ("decoder", layers[1], TARGET_TOKENS, ("self_attn", "encoder_attn")),
+    for stack, count, tokens, side, attentions in (
+        ("encoder", layers[0], SOURCE_TOKENS, "source", ("self_attn",)),
+        ("decoder", layers[1], TARGET_TOKENS, "target", ("self_attn", "encoder_attn")),
     ):
         found[f"{stack}.embed_tokens.weight"] = matrix(tokens, width)
         if chosen.get(f"{stack}_learned_pos"):
-            limit = chosen["max_source_positions" if stack == "encoder" else "max_target_positions"]
-            found[f"{stack}.embed_positions.weight"] = matrix(limit + 2, width)
+            found[f"{stack}.embed_positions.weight"] = matrix(chosen[f"max_{side}_positions"] + 2, width)
         else:
             found[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
-        for i in range(count):
-            layer(f"{stack}.layers.{i}", attentions)
+        for layer in (f"{stack}.layers.{i}" for i in range(count)):
+            for attention in attentions:
+                for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
+                    linear(f"{layer}.{attention}.{part}", width, width)
+                norm(f"{layer}.{attention}_layer_norm")
+            linear(f"{layer}.fc1", inner, width)
+            linear(f"{layer}.fc2", width, inner)
+            norm(f"{layer}.final_layer_norm")
         if chosen["encoder_normalize_before"]:
             norm(f"{stack}.layer_norm")
     if chosen["share_all_embeddings"]:
