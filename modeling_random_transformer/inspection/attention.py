@@ -1,5 +1,6 @@
 """Eager attention that passes its values to observers."""
 
+from collections.abc import Callable
 from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,10 +12,9 @@ from transformers.masking_utils import eager_mask
 
 from ..modeling_random_transformer import eager_attention_forward, ungroup_weights
 from ..ops_random_transformer import masked_softmax
-from .observers import Observers
-from .paths import HEAD_VALUES
 
 TRACED = "random_transformer_traced"  # name of the instrumented attention in transformers' registry
+HEAD_VALUES = ("query", "key", "value", "scores", "scaled_scores", "mask", "weights", "output")
 
 
 class AttentionHooks:
@@ -22,8 +22,8 @@ class AttentionHooks:
 
     active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()  # of the instrumented modules
 
-    def __init__(self, path: str, observers: Observers):
-        self.path, self.observers = path, observers
+    def __init__(self, path: str, pass_value: Callable[[str, Tensor], Tensor]):
+        self.path, self.pass_value = path, pass_value
         self.batch = self.query_len = 0
 
     def save_query_shape(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -35,44 +35,31 @@ class AttentionHooks:
         self, module: nn.Module, *projected: Tensor, mask: Tensor | None, scaling: float, dropout: float
     ) -> tuple[Tensor, Tensor]:
         """Every step of `eager_attention_forward` (paper 3.2.1), bitwise equal. Rows are grouped by source."""
-        query, key, value = (
-            self.replace(name, states, by_query=name == "query")
-            for name, states in zip(("query", "key", "value"), projected, strict=True)
-        )
-        scores = self.replace("scores", torch.matmul(query, key.transpose(-1, -2)))
-        scaled = self.replace("scaled_scores", scores * scaling)
-        mask = self.replace("mask", (scaled.new_zeros(()) if mask is None else mask).expand(scaled.shape))
-        weights = self.replace("weights", masked_softmax(scaled, mask).to(projected[0].dtype))
+        query, key, value = map(self.pass_heads, ("query", "key", "value"), projected)
+        scores = self.pass_heads("scores", torch.matmul(query, key.transpose(-1, -2)))
+        scaled = self.pass_heads("scaled_scores", scores * scaling)
+        mask = self.pass_heads("mask", (scaled.new_zeros(()) if mask is None else mask).expand(scaled.shape))
+        weights = self.pass_heads("weights", masked_softmax(scaled, mask).to(query.dtype))
         outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
-        outputs = self.replace("output", outputs)
-        values = (query, key, value, scores, scaled, mask, weights, outputs)
-        self.record_heads(dict(zip(HEAD_VALUES, values, strict=True)))
-        return outputs.transpose(1, 2), weights
+        return self.pass_heads("output", outputs).transpose(1, 2), weights
 
-    def replace(self, name: str, states: Tensor, by_query: bool = True) -> Tensor:
-        """Replace a value of the heads, `[sources, heads, …]`, if an intervention requires it."""
-        heads = (self.ungroup(states) if by_query else states).unbind(1)
-        new = [self.observers.replace(f"{self.path}.head.{i}.{name}", head) for i, head in enumerate(heads)]
+    def pass_heads(self, name: str, states: Tensor) -> Tensor:
+        """Pass a value of the heads, `[sources, heads, …]`, head by head.
+
+        All but keys and values are `[sources, heads, batch / sources · query_len, …]`, and are passed by row.
+        """
+        by_query = name not in ("key", "value")
+        heads = (ungroup_weights(states, self.batch, self.query_len) if by_query else states).unbind(1)
+        new = [self.pass_value(f"{self.path}.head.{i}.{name}", head) for i, head in enumerate(heads)]
         if all(map(is_, new, heads)):
             return states
         stacked = torch.stack(new, dim=1)
         return stacked.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3) if by_query else stacked
 
-    def ungroup(self, states: Tensor) -> Tensor:
-        """`[sources, heads, batch / sources · query_len, …]` → `[batch, heads, query_len, …]`."""
-        return ungroup_weights(states, self.batch, self.query_len)
-
-    def record_heads(self, values: dict[str, Tensor]) -> None:
-        """Record the values of the heads, `[sources, heads, …]`, head by head."""
-        values = {name: each if name in ("key", "value") else self.ungroup(each) for name, each in values.items()}
-        for head in range(values["query"].shape[1]):
-            for name, states in values.items():
-                self.observers.record(f"{self.path}.head.{head}.{name}", states[:, head])
-
     def pass_states(self, name: str, states: Tensor) -> Tensor:
         """Pass a value of all heads: the concatenation of their outputs, or its projection."""
         ungrouped = states.reshape(self.batch, self.query_len, -1)
-        new = self.observers.pass_value(f"{self.path}.{name}", ungrouped)
+        new = self.pass_value(f"{self.path}.{name}", ungrouped)
         return states if new is ungrouped else new.reshape(states.shape)
 
 

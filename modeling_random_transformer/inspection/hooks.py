@@ -10,29 +10,53 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .attention import TRACED, AttentionHooks
-from .observers import Observer, Observers
+from .attention import HEAD_VALUES, TRACED, AttentionHooks
 from .paths import find_stacks
 
 
+class Observer:
+    """Base of what records or replaces values by their paths, and counts passes.
+
+    Attributes:
+        step: index of the current decoder pass, from 0. The encoder belongs to the decoder pass that follows it.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._started: set[str] = set()
+
+    def start(self, stack: str) -> None:
+        """Start a pass of a stack. A repeated pass, or an encoder pass after its decoder, starts a new step."""
+        if stack in self._started or "decoder" in self._started:
+            self.step += 1
+            self._started.clear()
+        self._started.add(stack)
+
+    def replace(self, path: str, value: Tensor) -> Tensor:  # noqa: ARG002
+        """The new value at a path, the same object if it is not replaced at this step."""
+        return value
+
+    def record(self, path: str, value: Tensor) -> None:
+        """Record the value at a path if it is selected at this step."""
+
+
 @contextmanager
-def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[None]:
+def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[list[str]]:
     """Pass the model's values to a recorder or an intervention within the `with` block.
 
-    Blocks can be nested. All share one set of hooks, and the recorder receives the replaced values.
+    Blocks can be nested. All share one set of hooks, and recorders receive the replaced values.
+
+    Yields:
+        The paths of all values of one pass.
 
     Raises:
-        ValueError: the model is not a Random Transformer, is compiled, or already has a recorder.
+        ValueError: the model is not a Random Transformer, is compiled, or is a part of a traced model.
     """
     with ExitStack() as on_exit:
-        hooks = HookManager.active.get(model)
-        if hooks is None:
-            hooks = install_hooks(model, on_exit)
-        elif observer.only_one and any(other.only_one for other in hooks.observers):
-            raise ValueError("model must not be traced already.")
+        hooks = HookManager.active.get(model) or install_hooks(model, on_exit)
         hooks.observers.append(observer)
         on_exit.callback(hooks.observers.remove, observer)
-        yield
+        yield hooks.paths
 
 
 def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
@@ -51,6 +75,7 @@ def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
         hooks.hook_stack(name, stack)
     if isinstance(getattr(model, "lm_head", None), nn.Module):
         hooks.add_forward_hook(model.lm_head, hooks.pass_output_layer)
+        hooks.paths += ["logits", "probabilities", "choice"]
     return hooks
 
 
@@ -61,7 +86,19 @@ class HookManager:
 
     def __init__(self, on_exit: ExitStack):
         self.on_exit = on_exit
-        self.observers = Observers()
+        self.observers: list[Observer] = []
+        self.paths: list[str] = []  # of all values of one pass
+
+    def pass_value(self, path: str, value: Tensor) -> Tensor:
+        """The value after all interventions, which is recorded; the same object if there are none."""
+        for observer in self.observers:
+            value = observer.replace(path, value)
+        for observer in self.observers:
+            observer.record(path, value)
+        return value
+
+    def add_paths(self, prefix: str, *names: str) -> None:
+        self.paths += [f"{prefix}.{name}" for name in names]
 
     def add_forward_hook(self, module: nn.Module, hook: Callable[[Any, Any], Any]) -> None:
         """Replace the output of each call of the module, but not of its copies, by `hook(inputs, outputs)`."""
@@ -82,7 +119,8 @@ class HookManager:
 
     def hook_output(self, module: nn.Module, path: str) -> None:
         """Pass what the module returns."""
-        self.add_forward_hook(module, lambda _, outputs: self.observers.pass_value(path, outputs))
+        self.paths.append(path)
+        self.add_forward_hook(module, lambda _, outputs: self.pass_value(path, outputs))
 
     def hook_stack(self, name: str, stack: Any) -> None:
         """Pass the values of an encoder or a decoder."""
@@ -99,18 +137,20 @@ class HookManager:
         def embed(self_: Any, tokens: Tensor, *positions: Any, **options: Any) -> Tensor:
             if self_ is not stack:  # a copy
                 return type(self_).embed(self_, tokens, *positions, **options)
-            self.observers.start(name)
+            for observer in self.observers:
+                observer.start(name)
             if not tokens.is_floating_point():
-                tokens = self.observers.pass_value(f"{name}.embedding.ids", tokens)
-            rows = self.observers.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
-            scaled = self.observers.pass_value(f"{name}.embedding.scaled", rows * stack.embed_scale)
+                tokens = self.pass_value(f"{name}.embedding.ids", tokens)
+            rows = self.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
+            scaled = self.pass_value(f"{name}.embedding.scaled", rows * stack.embed_scale)
             scale, stack.embed_scale = stack.embed_scale, 1.0  # the rows are scaled already
             try:
                 summed = type(stack).embed(stack, scaled, *positions, **options)
             finally:
                 stack.embed_scale = scale
-            return self.observers.pass_value(f"{name}.embedding.sum", summed)
+            return self.pass_value(f"{name}.embedding.sum", summed)
 
+        self.add_paths(f"{name}.embedding", "ids", "token", "scaled", "sum")
         stack.embed = MethodType(embed, stack)  # deep copies of the stack bind the function to themselves
         self.on_exit.callback(delattr, stack, "embed")
         if stack.embed_positions is not None:
@@ -144,10 +184,11 @@ class HookManager:
         def hook(_module: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> None:
             (states,) = args
             copied = states.clone()
-            new = self.observers.pass_value(path, copied)
+            new = self.pass_value(path, copied)
             if new is not copied:
                 states.copy_(new)  # in place, since pre-norm uses the sum again in the next residual connection
 
+        self.paths.append(path)
         self.add_forward_pre_hook(norm, hook)
 
     def hook_norm(self, path: str, norm: nn.LayerNorm) -> None:
@@ -157,18 +198,22 @@ class HookManager:
             (states,) = inputs
             states = states.to(torch.promote_types(states.dtype, torch.float32))
             computed = states.mean(-1), states.var(-1, correction=0)
-            mean = self.observers.pass_value(f"{path}.mean", computed[0])
-            variance = self.observers.pass_value(f"{path}.variance", computed[1])
+            mean = self.pass_value(f"{path}.mean", computed[0])
+            variance = self.pass_value(f"{path}.variance", computed[1])
             if mean is not computed[0] or variance is not computed[1]:
                 deviation = (states - mean[..., None]) / (variance[..., None] + norm.eps).sqrt()
                 outputs = (deviation * norm.weight + norm.bias).to(outputs.dtype)
-            return self.observers.pass_value(f"{path}.layer_norm", outputs)
+            return self.pass_value(f"{path}.layer_norm", outputs)
 
+        self.add_paths(path, "mean", "variance", "layer_norm")
         self.add_forward_hook(norm, hook)
 
     def hook_attention(self, path: str, attention: Any) -> None:
         """Pass the values of each head, and the concatenation and projection of all heads (paper 3.2.2)."""
-        hooks = AttentionHooks(path, self.observers)
+        for head in range(attention.config.num_heads):
+            self.add_paths(f"{path}.head.{head}", *HEAD_VALUES)
+        self.add_paths(path, "concatenated", "output")
+        hooks = AttentionHooks(path, self.pass_value)
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
         self.add_forward_pre_hook(attention, hooks.save_query_shape)
@@ -182,13 +227,13 @@ class HookManager:
 
         New probabilities change the logits to their logarithms, and a new token makes it the only possible one.
         """
-        logits = self.observers.pass_value("logits", logits)
+        logits = self.pass_value("logits", logits)
         computed = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        probabilities = self.observers.pass_value("probabilities", computed)
+        probabilities = self.pass_value("probabilities", computed)
         if probabilities is not computed:
             logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log().to(logits.dtype)
         most_probable = probabilities.argmax(-1)
-        choice = self.observers.pass_value("choice", most_probable)
+        choice = self.pass_value("choice", most_probable)
         if choice is not most_probable:
             lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
             logits = lowest.scatter(-1, choice[..., None], 0.0)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .hooks import instrument
-from .observers import Observer
-from .paths import step_and_path, value_paths
+from .hooks import Observer, instrument
+from .paths import step_and_path
 
 Replacement = float | Tensor | Callable[[Tensor], Tensor | float]
 
@@ -41,8 +40,9 @@ def intervene(model: PreTrainedModel, replacements: Mapping[str, Replacement]) -
         ValueError: the model is not a Random Transformer or is compiled, a path matches no value, or a replacement
             does not have the shape of its value.
     """
-    intervention = Intervention(replacements, value_paths(model))
-    with instrument(model, intervention):
+    intervention = Intervention()
+    with instrument(model, intervention) as paths:
+        intervention.find_values(replacements, paths)
         yield intervention.counts
 
 
@@ -53,15 +53,23 @@ class Intervention(Observer):
         counts: number of replaced values for each key of the replacements.
     """
 
-    def __init__(self, replacements: Mapping[str, Replacement], paths: list[str]):
+    def __init__(self) -> None:
         super().__init__()
-        self.counts = dict.fromkeys(replacements, 0)
+        self.counts: dict[str, int] = {}
         # By path: the key of the replacement, its step (`None` for all), and the replacement.
         self._rules: dict[str, list[tuple[str, int | None, Replacement]]] = {}
+
+    def find_values(self, replacements: Mapping[str, Replacement], paths: list[str]) -> None:
+        """Find the values to replace by the paths of all values.
+
+        Raises:
+            ValueError: a path matches none of them, or a replacement has another type.
+        """
         for key, replacement in replacements.items():
             if not (callable(replacement) or isinstance(replacement, (int, float, Tensor))):
                 kind = type(replacement).__name__
                 raise ValueError(f"replacements[{key!r}] must be a number, a tensor or a function, got {kind}.")
+            self.counts[key] = 0
             step, pattern = step_and_path(key)
             for path in matching_paths(pattern, paths):
                 self._rules.setdefault(path, []).append((key, step, replacement))

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from transformers import PreTrainedModel
 
-HEAD_VALUES = ("query", "key", "value", "scores", "scaled_scores", "mask", "weights", "output")
-NORM_VALUES = ("mean", "variance", "layer_norm")
-
 
 def step_and_path(path: str) -> tuple[int | None, str]:
     """The number of `step.N.` at the start of a path, `None` without it, and the rest of the path.
@@ -42,29 +39,6 @@ def find_stacks(model: PreTrainedModel) -> dict[str, Any]:
     if not stacks:
         raise ValueError(f"model must be a Random Transformer, got {type(model).__name__}.")
     return {"decoder" if stack.layers[0].self_attn.is_causal else "encoder": stack for stack in stacks}
-
-
-def value_paths(model: PreTrainedModel) -> list[str]:
-    """The paths of all values of one pass, without `step.N.`."""
-    paths = []
-    for name, stack in find_stacks(model).items():
-        embedding = ("ids", "token", "scaled", *["position"] * (stack.embed_positions is not None), "sum")
-        paths += [f"{name}.embedding.{value}" for value in embedding]
-        for index, layer in enumerate(stack.layers):
-            for part in ("self_attn", "encoder_attn", "ffn"):
-                path = f"{name}.layers.{index}.{part}"
-                if part == "ffn":
-                    paths += [f"{path}.inner", f"{path}.activation"]
-                elif hasattr(layer, part):
-                    heads = range(layer.config.num_heads)
-                    paths += [f"{path}.head.{head}.{value}" for head in heads for value in HEAD_VALUES]
-                    paths += [f"{path}.concatenated"]
-                else:
-                    continue
-                paths += [f"{path}.{value}" for value in ("output", "residual", *NORM_VALUES)]
-        final = NORM_VALUES if model.config.final_layer_norm else ()
-        paths += [*(f"{name}.final.{value}" for value in final), f"{name}.output"]
-    return [*paths, *(["logits", "probabilities", "choice"] if hasattr(model, "lm_head") else [])]
 
 
 class Step(NamedTuple):

@@ -11,8 +11,7 @@ from accelerate.utils import convert_file_size_to_int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .hooks import instrument
-from .observers import Observer
+from .hooks import Observer, instrument
 from .paths import Step, describe, find_stacks, layer_and_head, step_and_path
 
 
@@ -38,7 +37,8 @@ def trace(
         max_memory: limit in bytes, or a string such as `"500MB"`. Values beyond it are skipped, with a warning.
 
     Raises:
-        ValueError: the model is not a Random Transformer, is compiled or already traced, or an index is out of range.
+        ValueError: the model is not a Random Transformer, is compiled or a part of a traced one, or an index is out of
+            range.
     """
     check_indices("layers", layers, max(len(stack.layers) for stack in find_stacks(model).values()))
     check_indices("heads", heads, model.config.num_heads)
@@ -122,8 +122,6 @@ class Recorder(Observer):
 
     `selection` has the decoder passes, layers and heads to record; `None` selects all.
     """
-
-    only_one = True
 
     def __init__(self, trace: Trace, selection: tuple[Collection[int] | None, ...], max_bytes: int):
         super().__init__()

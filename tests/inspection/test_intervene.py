@@ -8,8 +8,7 @@ import torch
 from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForMaskedLM
 from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.inspection.attention import AttentionHooks
-from modeling_random_transformer.inspection.hooks import HookManager
-from modeling_random_transformer.inspection.paths import value_paths
+from modeling_random_transformer.inspection.hooks import HookManager, Observer, instrument
 from tests.helpers.models import assert_near, exact_model, padded_batch, random_ids
 from tests.inspection.test_trace import CONFIGS
 
@@ -29,6 +28,11 @@ def run(model, replacements=None, inputs=INPUTS):
     with torch.no_grad(), trace(model) as found, intervene(model, replacements or {}):
         model(**inputs)
     return found
+
+
+def value_paths(model):
+    with instrument(model, Observer()) as paths:
+        return paths
 
 
 def changed(path):
@@ -74,7 +78,7 @@ def test_every_value_is_replaced_and_used(norm_order):
     for path in order:
         found = run(model, {path: changed(path)})
         assert torch.equal(found[path], changed(path)(expected[path])), path
-        earlier = [other for other in order[: order.index(path)] if ".head." not in other]
+        earlier = order[: order.index(path)]
         assert all(torch.equal(found[other], expected[other]) for other in earlier), path
         with torch.no_grad(), intervene(model, {path: changed(path)}):
             logits = model(**INPUTS).logits

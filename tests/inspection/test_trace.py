@@ -281,14 +281,18 @@ def test_invalid_arguments_raise(make, options, message):
         pytest.fail("the block must not be entered")
 
 
-def test_nested_trace_and_compiled_model_raise():
+def test_traces_can_be_nested():
     model = tiny_model()
-    with trace(model) as outer:
-        for nested in (model, model.model.encoder):
-            with pytest.raises(ValueError, match="traced already"), trace(nested):
-                pytest.fail("the block must not be entered")
+    with trace(model) as outer, trace(model, heads=[0]) as inner:
+        with pytest.raises(ValueError, match="traced already"), trace(model.model.encoder):
+            pytest.fail("the block must not be entered")
         model(**INPUTS)
-    assert "logits" in outer
+    assert inner
+    assert all(torch.equal(value, outer[path]) for path, value in inner.items())
+
+
+def test_compiled_model_raises():
+    model = tiny_model()
     model.model.decoder._compiled_call_impl = model.forward  # as `compile()` sets it, without an import of two seconds
     with pytest.raises(ValueError, match="model must not be compiled"), trace(model):
         pytest.fail("the block must not be entered")
