@@ -131,7 +131,8 @@ class TestDistributions:
             [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
             assert "random-transformer = modeling_random_transformer.cli:main" in archive.read(entry_points).decode()
         package = "modeling_random_transformer"
-        assert {f"{package}/py.typed", f"{package}/cli.py", f"{package}/inspection/explorer.html"} <= set(names)
+        data = ("py.typed", "inspection/explorer.html", "inspection/architecture.svg")
+        assert {f"{package}/{name}" for name in (*data, "cli.py")} <= set(names)
         assert not any(name.startswith(("tests/", "examples/")) for name in names)
 
     def test_installs_and_runs(self, wheel, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from string import Template
 from textwrap import wrap
 from typing import Any
 
@@ -19,28 +20,7 @@ from ..inference.loading import check_config
 
 WIDTH, ROW = 330, 17  # of the boxes; height of a line of text
 SIDE, GAP = 60, 90  # beside the boxes, for residual connections and frames; between two stacks
-STYLE = """
-text { font: 11px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1b1b1b; }
-.name { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 10.5px; }
-.bold { font-weight: 600; }
-.heading { font-size: 15px; font-weight: 600; }
-rect { stroke: #333333; }
-path { stroke: #333333; stroke-width: 1.3; fill: none; }
-circle { stroke: #333333; fill: #ffffff; }
-.page { fill: #ffffff; stroke: #cccccc; }
-.stack { fill: #fafafa; stroke: #bbbbbb; stroke-dasharray: 5 4; }
-.layers { fill: #f0f0f0; stroke: #999999; }
-.embedding { fill: #fbe0e0; }
-.positions { fill: #ffffff; }
-.attention { fill: #ffe3bf; }
-.feed-forward { fill: #c9e7f5; }
-.norm { fill: #f4f3c2; }
-.output { fill: #dcdff2; }
-"""
-ARROW = (
-    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-    '<polygon points="0,0.5 8,4 0,7.5" fill="#333333"/></marker></defs>'
-)
+TEMPLATE = Path(__file__).with_suffix(".svg")
 # The output layers of the task heads: name and shape of the result.
 HEADS = {
     "lm_head": ("logits", "[batch, {length}, {width:,}]"),
@@ -80,28 +60,18 @@ def draw(model: Any) -> str:
         connect(columns[0], columns[1], model.config.d_model)
     draw_head(columns[-1], model, tied)
     header = header_lines(model, tied)
-    top = min(columns[0].y - 24 - 20 * len(header), columns[-1].y - 20)
-    for index, line in enumerate(header):
+    lines = [line for text in header for line in wrap(text, 60)]
+    top = min(columns[0].y - 24 - 20 * len(lines), columns[-1].y - 20)
+    for index, line in enumerate(lines):
         columns[0].text(20, top + 30 + 20 * index, line, "" if index else "heading")
-    description = f"{'; '.join(f'{path}: {stack_text(stack)}' for path, stack in stacks.items())}. {'. '.join(header)}."
-    return document(elements, (columns[-1].left + WIDTH + 2 * SIDE, 64 - top), top, header[0], description)
-
-
-def document(elements: list[str], size: tuple[float, float], top: float, title: str, description: str) -> str:
-    """The elements as an SVG of this width and height, with a title and a description for screen readers."""
-    width, height = size
-    return "\n".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {top:g} {width:g} {height:g}" width="{width:g}" '
-            f'height="{height:g}" role="img" aria-labelledby="architecture-title architecture-description">',
-            f'<title id="architecture-title">Architecture of {escape(title)}</title>',
-            f'<desc id="architecture-description">{escape(description)}</desc>',
-            f"<style>{STYLE}</style>",
-            ARROW,
-            f'<rect class="page" x="0.5" y="{top + 0.5:g}" width="{width - 1:g}" height="{height - 1:g}" rx="8"/>',
-            *elements,
-            "</svg>\n",
-        )
+    described = [f"{path}: {stack_text(stack)}" for path, stack in stacks.items()]
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=escape(header[0]),
+        description=escape("; ".join([*described, *header])),
+        top=f"{top:g}",
+        width=f"{columns[-1].left + WIDTH + 2 * SIDE:g}",
+        height=f"{64 - top:g}",
+        elements="\n".join(elements),
     )
 
 
@@ -117,7 +87,7 @@ def header_lines(model: Any, tied: list[str]) -> list[str]:
         f"{config.num_heads} heads, d_k {config.d_k}, d_v {config.d_v}",
         order[config.norm_order],
         ", ".join(f"{name} {rate:g}" for name, rate in rates.items() if rate or name == "dropout"),
-        *wrap(f"tied weights: {', '.join(tied)}" if tied else "", 60),
+        *([f"tied weights: {', '.join(tied)}"] if tied else []),
     ]
 
 

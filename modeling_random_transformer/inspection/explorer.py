@@ -33,18 +33,16 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
     model = model.eval()
     inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
     recorder = BeamSearchRecorder()
-    outputs = model.generate(
+    sequences = model.generate(
         **inputs,
         num_beams=num_beams,
         num_return_sequences=num_beams,
         do_sample=False,
         max_new_tokens=max_new_tokens,
         logits_processor=LogitsProcessorList([recorder]),
-        return_dict_in_generate=True,
-        output_scores=True,
     )
     eos_ids = torch.tensor(model.generation_config.eos_token_id).view(-1)
-    finished = [trim_padding(ids, eos_ids) for ids in outputs.sequences]
+    finished = [trim_padding(ids, eos_ids) for ids in sequences]
     best = finished[0]
     with torch.no_grad(), trace(model) as recorded:
         model(**inputs, decoder_input_ids=best[None, :-1])
@@ -89,10 +87,8 @@ def quantize(values: Tensor, lowest: float, highest: float) -> dict[str, Any]:
 
 def attention_maps(recorded: Trace, stack: str, name: str, config: Any) -> Tensor:
     """Weights of the first source, `[layers, heads, query_len, key_len]`."""
-    layers = range(getattr(config, f"{stack}_layers"))
-    path = f"{stack}.layers.{{}}.{name}.head.{{}}.weights"
-    maps = [[recorded[path.format(layer, head)][0] for head in range(config.num_heads)] for layer in layers]
-    return torch.stack([torch.stack(heads) for heads in maps])
+    weights = recorded.select(f"{stack}.layers.*.{name}.head.*.weights")
+    return torch.stack([each[0] for each in weights.values()]).unflatten(0, (-1, config.num_heads))
 
 
 def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
@@ -126,17 +122,12 @@ def position_map(model: Any) -> dict[str, Any] | None:
 def statistics(recorded: Trace) -> list[dict[str, Any]]:
     """Root mean square of each sub-layer's output, its sum with the residual, and the layer norm of the sum."""
     rows = []
-    for path, residual in recorded.items():
-        if path.endswith(".residual"):
-            name = path.removesuffix(".residual")
-            values = {
-                "output": recorded[f"{name}.output"],
-                "residual": residual,
-                "layer_norm": recorded[f"{name}.layer_norm"],
-            }
-            squares = {key: round(value.float().square().mean().sqrt().item(), 5) for key, value in values.items()}
-            deviation = recorded[f"{name}.variance"].float().sqrt().mean().item()
-            rows.append({"name": name, "deviation": round(deviation, 5), **squares})
+    for path in recorded.select("*.residual"):
+        name = path.removesuffix(".residual")
+        values = {part: recorded[f"{name}.{part}"].float() for part in ("output", "residual", "layer_norm")}
+        squares = {part: round(value.square().mean().sqrt().item(), 5) for part, value in values.items()}
+        deviation = recorded[f"{name}.variance"].float().sqrt().mean().item()
+        rows.append({"name": name, "deviation": round(deviation, 5), **squares})
     return rows
 
 
