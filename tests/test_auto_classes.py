@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import modeling_random_transformer as package
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
@@ -65,7 +65,7 @@ class BlockPackage:
             raise ImportError(f"{name} is not installed here")
 
 sys.meta_path.insert(0, BlockPackage())
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 text, *folders, last = sys.argv[1:]
 HEADS = [name for name in AutoConfig.from_pretrained(folders[0], trust_remote_code=True).auto_map if "For" in name]
@@ -76,26 +76,29 @@ for folder, copy in zip(folders, [*folders[1:], last]):
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options)
     base = AutoModel.from_pretrained(folder, **options)
+    pipe = pipeline("seq2seq", folder, device="cpu", **options)
     inputs = tokenizer(text, return_tensors="pt")
     results.append({
-        "classes": [type(x).__name__ for x in (config, tokenizer, model, base)],
-        "modules": [type(x).__module__.split(".")[0] for x in (config, tokenizer, model, base)],
+        "classes": [type(x).__name__ for x in (config, tokenizer, model, base, pipe)],
+        "modules": [type(x).__module__.split(".")[0] for x in (config, tokenizer, model, base, pipe)],
         "ids": inputs.input_ids[0].tolist(),
         "text": tokenizer.decode(inputs.input_ids[0], skip_special_tokens=True),
         "loss": model(**inputs, labels=inputs.input_ids).loss.item(),
         "beams": model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist(),
+        "answers": pipe([text, "</s> a"], max_new_tokens=6, num_beams=2, batch_size=2),
         "fallback": model.fallback_reason(),
         "heads": [type(getattr(transformers, name).from_pretrained(folder, **options)).__name__ for name in HEADS],
     })
-    model.save_pretrained(copy)
-    tokenizer.save_pretrained(copy)
+    pipe.save_pretrained(copy)
 print(json.dumps(results))
 """
 
 
 @pytest.mark.slow
 def test_remote_code_without_the_package(folder, tmp_path):
-    """A model loaded by remote code can be saved, and loaded again both ways."""
+    """A model and a pipeline loaded by remote code can be saved, and loaded again both ways."""
+    pipe = pipeline("seq2seq", str(folder), device="cpu")
+    pipe.save_pretrained(folder)
     cache, copy = tmp_path / "modules", tmp_path / "copy"
     cache.mkdir()
     done = subprocess.run(
@@ -114,11 +117,13 @@ def test_remote_code_without_the_package(folder, tmp_path):
         "RandomTransformerTokenizer",
         "RandomTransformerForConditionalGeneration",
         "RandomTransformerModel",
+        "Seq2SeqPipeline",
     ]
     assert set(result["modules"]) == {"transformers_modules"}
     assert set(result["heads"]) == set(MODEL_CLASSES.values()) - {"RandomTransformerModel"}
     assert result["fallback"] is None
     assert result["text"] == TEXT
+    assert result["answers"] == pipe([TEXT, "</s> a"], max_new_tokens=6, num_beams=2)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
     inputs = tokenizer(TEXT, return_tensors="pt")
     assert result["ids"] == inputs.input_ids[0].tolist()

@@ -292,6 +292,11 @@ def without_a_layer(model):
     del model.model.decoder.layers[1]
 
 
+def trained(model):
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight *= 3
+
+
 LEAVES = {
     "activation": lambda model: model.set_submodule(f"{LAYER}.activation_fn", nn.Tanh()),
     "final norm": replaced("model.decoder.layer_norm"),
@@ -301,6 +306,7 @@ LEAVES = {
     "scaling of self-attention": scaled(f"{LAYER}.self_attn"),
     "scaling of cross-attention": scaled("model.decoder.layers.0.encoder_attn"),
     "number of layers": without_a_layer,
+    "values of a weight": trained,
 }
 
 

@@ -10,7 +10,7 @@ from transformers.generation import utils
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer import generation_random_transformer as generation
-from tests.helpers.models import EOS, PAD, assert_near, exact_model, padded_batch, random_ids
+from tests.helpers.models import EOS, PAD, exact_model, padded_batch
 
 BATCH = padded_batch([8, 5, 3])
 LENGTH = {"max_new_tokens": 12}
@@ -102,8 +102,9 @@ def test_the_search_equals_that_of_transformers(mode, norm_order, monkeypatch):
     model = exact_model(spread=2.0, norm_order=norm_order)
     options = MODES[mode] | {"return_dict_in_generate": True, "output_scores": True}
     ours, theirs = generate(model, **options), generate(with_copies(model), **options)
-    for name in ("sequences", "beam_indices"):
-        assert name not in ours or torch.equal(ours[name], theirs[name])
+    for name in ("sequences", "beam_indices", "sequences_scores"):
+        if name in ours:
+            torch.testing.assert_close(ours[name], theirs[name])
     for our_scores, their_scores in zip(ours.scores, theirs.scores, strict=True):
         torch.testing.assert_close(our_scores, their_scores, rtol=1e-9, atol=1e-9)
 
@@ -176,34 +177,3 @@ def test_batching_does_not_change_a_row(seed, mode):
         alone = generate(model, batch={"input_ids": BATCH["input_ids"][row : row + 1, :length]}, **MODES[mode])[0]
         assert torch.equal(together[row, : len(alone)], alone)
         assert torch.all(together[row, len(alone) :] == PAD)
-
-
-def test_beam_scores_are_sums_of_log_probabilities(model):
-    """Recomputed by one forward pass over the finished sequence."""
-    output = generate(model, num_beams=4, return_dict_in_generate=True, output_scores=True, length_penalty=1.0)
-    sequences = output.sequences
-    logits = model(**BATCH, decoder_input_ids=sequences[:, :-1]).logits
-    chosen = logits.log_softmax(-1).gather(2, sequences[:, 1:, None])[..., 0]
-    counted = sequences[:, 1:] != PAD
-    mean = (chosen * counted).sum(1) / counted.sum(1)
-    assert_near(output.sequences_scores.double(), mean, 1e-5)  # beam search adds in float32
-
-
-def test_attentions_and_hidden_states_of_beams(model):
-    model.set_attn_implementation("eager")
-    wanted = {"return_dict_in_generate": True, "output_attentions": True, "output_hidden_states": True}
-    output = generate(model, num_beams=2, max_new_tokens=5, eos_token_id=-1, **wanted)
-    model.set_attn_implementation("sdpa")
-    assert len(output.cross_attentions) == len(output.decoder_hidden_states) == 5
-    assert output.cross_attentions[0][0].shape == (6, 2, 1, 8)
-    assert output.encoder_attentions[0].shape == (3, 2, 8, 8)
-    assert output.decoder_hidden_states[0][0].shape == (6, 1, 16)
-
-
-@pytest.mark.parametrize("share_sizes", [True, False])
-def test_assisted_decoding_equals_greedy(model, share_sizes):
-    assistant = exact_model(seed=3, spread=2.0, **({} if share_sizes else {"decoder_layers": 1, "d_ff": 8}))
-    batch = {"input_ids": random_ids(1, 6)}
-    expected = generate(model, batch=batch, do_sample=False)
-    assert torch.equal(generate(model, batch=batch, do_sample=False, assistant_model=assistant), expected)
-    assert torch.equal(generate(model, batch=batch, do_sample=False, prompt_lookup_num_tokens=3), expected)

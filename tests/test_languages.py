@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from modeling_random_transformer.commands import translate as command
-from modeling_random_transformer.inference import translate, translate_file
+from modeling_random_transformer.inference import score_pairs, translate, translate_file
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import tokenizer_languages
 from tests.helpers.interruption import killed_after
@@ -84,6 +84,7 @@ def test_a_missing_or_unknown_language_raises(translator, tmp_path):
     for run in (
         pipe,
         lambda text, **options: translate([text], model, tokenizer, **options),
+        lambda text, **options: score_pairs(model, tokenizer, [(text, text)], **options),
         lambda _, **options: translate_file(tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, **options),
     ):
         with pytest.raises(ValueError, match=r"tgt_lang must be one of en, es, fr, got None\."):
@@ -95,18 +96,6 @@ def test_a_missing_or_unknown_language_raises(translator, tmp_path):
     plain = pipeline("seq2seq", model=random_translator(), tokenizer=random_tokenizer(), device="cpu")
     with pytest.raises(ValueError, match=r"tgt_lang must be None for a model without language tags, got 'de'\."):
         plain("the boy", tgt_lang="de")
-
-
-def test_a_model_with_one_target_language_needs_no_argument():
-    model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="es")
-    model.double()  # batches of different sizes are compared
-    model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("es")
-    pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **SHORT)
-    explicit = pipe(TEXTS, src_lang="en", tgt_lang="es")
-    assert pipe(TEXTS) == explicit
-    assert translate(TEXTS, model, tokenizer, num_beams=3, length_penalty=1.0, max_new_tokens=8) == [
-        answer["generated_text"] for answer in explicit
-    ]
 
 
 def test_the_command_translates_a_saved_model(translator, tmp_path, capsys):

@@ -121,13 +121,6 @@ def test_shifting_labels_requires_special_tokens(field):
 # Inputs and outputs
 
 
-def test_embeddings_instead_of_ids():
-    model = tiny_model()
-    rows = model.get_input_embeddings()
-    expected = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits
-    assert torch.equal(model(inputs_embeds=rows(SOURCE), decoder_inputs_embeds=rows(TARGET)).logits, expected)
-
-
 @pytest.mark.parametrize(
     "wrap",
     [

@@ -2,9 +2,7 @@
 
 import copy
 import itertools
-import json
 import re
-import subprocess
 import sys
 
 import pytest
@@ -225,14 +223,6 @@ class TestBatches:
         assert sum((mask == 0).sum() for mask in masks) == 0
         assert [mask.shape[1] for mask in masks][:2] == [mask.shape[1] for mask in masks][2:]
 
-    def test_max_batch_tokens_limits_batches(self, own_pipe, monkeypatch):
-        expected = one_by_one(own_pipe.model, own_pipe.tokenizer, TEXTS, num_beams=2, **SHORT)
-        masks = spy_on_generate(own_pipe.model, monkeypatch)
-        for texts in (TEXTS, iter(TEXTS)):
-            assert texts_of(own_pipe(texts, max_batch_tokens=200, num_beams=2, **SHORT)) == expected
-        assert all(2 * mask.numel() <= 200 or len(mask) == 1 for mask in masks)
-        assert len(masks) < 2 * len(TEXTS)
-
 
 class TestStreams:
     def infinite(self, read: list[str]):
@@ -390,31 +380,6 @@ class TestErrors:
             Seq2SeqPipeline(own_pipe.model)
 
 
-WITHOUT_PACKAGE = """
-import json, sys
-
-class BlockPackage:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "modeling_random_transformer":
-            raise ImportError(f"{name} is not installed here")
-
-sys.meta_path.insert(0, BlockPackage())
-from transformers import pipeline
-from transformers.pipelines import PIPELINE_REGISTRY
-
-results = {}
-for folder in sys.argv[1:]:
-    pipe = pipeline("seq2seq", folder, trust_remote_code=True, device="cpu")
-    pipe.save_pretrained(folder + " again")
-    again = pipeline("seq2seq", folder + " again", trust_remote_code=True, device="cpu")
-    texts = ["the boy reads", "</s> a"]
-    options = {"max_new_tokens": 6, "num_beams": 2, "batch_size": 2}
-    results[folder] = [type(pipe).__module__.split(".")[0], pipe(texts, **options), again(texts, **options)]
-assert "seq2seq" not in PIPELINE_REGISTRY.supported_tasks
-print(json.dumps(results))
-"""
-
-
 class TestSaving:
     @pytest.mark.usefixtures("modules_cache")
     def test_remote_code_does_not_replace_the_registered_task(self, tokenizer, tmp_path, monkeypatch):
@@ -427,23 +392,3 @@ class TestSaving:
         assert PIPELINE_REGISTRY.supported_tasks["seq2seq"]["impl"] is Seq2SeqPipeline
         own = pipeline("seq2seq", str(tmp_path / "saved"), pipeline_class=Seq2SeqPipeline, device="cpu")
         assert own(TEXTS, **SHORT) == pipe(TEXTS, **SHORT)
-
-    @pytest.mark.slow
-    def test_runs_without_the_package(self, tokenizer, tmp_path):
-        models = {"own": random_translator().double(), "Marian": foreign_model("Marian", vocab_size=len(tokenizer))}
-        expected = {}
-        for kind, model in models.items():
-            pipe = seq2seq(model, tokenizer)
-            pipe.save_pretrained(tmp_path / kind)
-            answers = pipe(["the boy reads", "</s> a"], max_new_tokens=6, num_beams=2)
-            expected[str(tmp_path / kind)] = ["transformers_modules", answers, answers]
-        done = subprocess.run(
-            [sys.executable, "-c", WITHOUT_PACKAGE, *expected],
-            cwd=tmp_path,
-            env={"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1]) == expected

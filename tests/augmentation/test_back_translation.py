@@ -13,7 +13,7 @@ from modeling_random_transformer.augmentation import add_noise, back_translate, 
 from modeling_random_transformer.inference import one_line, translate
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
-from tests.helpers.interruption import killed_after
+from tests.helpers.interruption import interrupt_at, killed_after
 from tests.helpers.translation import random_tokenizer, some_texts
 
 SHORT = {"max_new_tokens": 6, "progress": False}
@@ -99,19 +99,12 @@ def test_resumes_and_reads_standard_input_again(paths, translator, limited, monk
     expected = [path.read_bytes() for path in paths[1:]]
     for path in paths[1:]:
         path.unlink()
-    translate_chunk, calls = files.translate_chunk, []
-
-    def interrupt_second_call(*args, **options):
-        calls.append(args)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return translate_chunk(*args, **options)
 
     def from_standard_input(content, **more):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         back_translate("-", *paths[1:], translator, limited, **options, **more)
 
-    monkeypatch.setattr(files, "translate_chunk", interrupt_second_call)
+    calls = interrupt_at(2, files, "translate_chunk", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         from_standard_input(paths[0].read_bytes())
     assert not any(path.exists() for path in paths[1:])

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -21,58 +20,42 @@ TWO = ["--multi_gpu", "--num_processes", "2"]
 SETTINGS = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
 TRANSLATE = ROOT / "examples" / "translate.py"
 TEXTS = some_texts(150, seed=7)
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_reset_accelerate")]
 
 
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "out.txt"
-
-
-@pytest.fixture
-def arguments(translator_folder: Path, tmp_path: Path, output: Path) -> list[Any]:
-    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
-    files = ["--input", tmp_path / "in.txt", "--output", output]
-    return ["--model", translator_folder, *files, "--num_beams", 1, "--chunk_size", 3]
-
-
-@pytest.fixture
-def finish(arguments: list[Any], output: Path, translator: Any, tokenizer: Any) -> Callable[[], None]:
-    """Continue in one process, and check the output."""
-
-    def finish() -> None:
-        process = start_imported(TRANSLATE, *arguments)
-        process.join(1200)
-        assert process.exitcode == 0
-        assert output.read_bytes() == b"".join(encode_lines(translate(TEXTS, translator, tokenizer, num_beams=1)))
-        assert sorted(path.name for path in output.parent.iterdir()) == ["in.txt", "out.txt"]
-
-    return finish
-
-
-def wait_for_parts(output: Path, more: int, process: BaseProcess) -> None:
-    """Wait for this number of additional parts."""
-    before = count_parts(output)
-    while count_parts(output) < before + more:
+def wait_for_parts(folder: Path, count: int, process: BaseProcess) -> None:
+    found = 0
+    while found < count:
         assert process.exitcode is None
         time.sleep(0.005)
+        with contextlib.suppress(FileNotFoundError):
+            found = sum(path.suffix == ".txt" for path in folder.iterdir())
 
 
-def count_parts(output: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        return sum(path.suffix == ".txt" for path in output.with_name(f"{output.name}.parts").iterdir())
-    return 0
-
-
+@pytest.mark.slow
+@pytest.mark.usefixtures("_reset_accelerate")
 @pytest.mark.parametrize("processes", [TWO, ["--cpu", "--num_processes", "2"]], ids=["two", "--cpu"])
 def test_processes_exit_with_a_killed_launcher(
-    arguments: list[Any], output: Path, finish: Callable[[], None], processes: list[str]
+    processes: list[str], translator: Any, tokenizer: Any, translator_folder: Path, tmp_path: Path
 ) -> None:
     """One process continues."""
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(TEXTS) + "\n")
+    arguments = [
+        "--model",
+        translator_folder,
+        "--input",
+        source,
+        "--output",
+        output,
+        "--num_beams",
+        1,
+        "--chunk_size",
+        3,
+    ]
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = ["launch", *processes, *SETTINGS, TRANSLATE, *arguments]
     process = start_imported(LAUNCHER, *command, environment={**os.environ, **environment})
-    wait_for_parts(output, 3, process)
+    wait_for_parts(tmp_path / "out.txt.parts", 3, process)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.join()
@@ -80,4 +63,8 @@ def test_processes_exit_with_a_killed_launcher(
     assert children
     assert not alive
     assert not output.exists()
-    finish()
+    process = start_imported(TRANSLATE, *arguments)
+    process.join(1200)
+    assert process.exitcode == 0
+    assert output.read_bytes() == b"".join(encode_lines(translate(TEXTS, translator, tokenizer, num_beams=1)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]

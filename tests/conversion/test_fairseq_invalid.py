@@ -30,23 +30,18 @@ def test_checkpoint_of_another_format(content):
     ("changes", "message"),
     [
         ({"layernorm_embedding": True}, "layernorm_embedding must be off, got True"),
-        ({"adaptive_softmax_cutoff": "10,20"}, "adaptive_softmax_cutoff must be off"),
-        ({"encoder_add_adapters": True}, "encoder_add_adapters must be off"),
         ({"encoder": {"add_adapters": 0.1}}, "encoder_add_adapters must be off, got 0.1"),
         ({"quant_noise": {"pq": 0.1}}, "quant_noise_pq must be off, got 0.1"),
         ({"decoder_embed_dim": 32}, "decoder_embed_dim must be encoder_embed_dim=16, got 32"),
         ({"decoder_normalize_before": True}, "decoder_normalize_before must be encoder_normalize_before=False"),
-        ({"decoder_output_dim": 8}, "decoder_output_dim must be decoder_embed_dim=16"),
         ({"activation_fn": "glu"}, "activation_fn must be one of relu, .*, got 'glu'"),
-        ({"activation_fn": ["relu"]}, r"activation_fn must be one of relu, .*, got \['relu'\]"),
         ({"encoder_attention_heads": None}, "num_heads must be given as a positive integer"),
         ({"attention_dropout": torch.ones(2)}, "attention_dropout must be a plain value, got torch.Size"),
         ({"arch": "transformer_unidirectional"}, "arch must be one of transformer, "),  # has a causal encoder
         ({"arch": None, "_name": ["transformer"]}, "arch must be one of transformer, "),
-        ({"max_target_positions": 0}, f"max_target_positions {POSITIONS}0"),
         *(
             ({"max_source_positions": value}, f"max_source_positions {POSITIONS}")
-            for value in (math.inf, math.nan, 1e12, 10**12, "x", [1], True)
+            for value in (0, math.inf, math.nan, 1e12, 10**12, "x", [1], True)
         ),
     ],
     ids=str,
@@ -81,25 +76,18 @@ def added(*shape):
         (TABLE, lambda weight: weight.int(), "torch.int32"),
         (FC1, lambda weight: weight.to(torch.float8_e4m3fn), "torch.float8_e4m3fn"),
         (FC1, lambda weight: weight[:1].expand(2**33, *weight.shape[1:]), r"expanded to \[8589934592"),
+        (FC1, lambda weight: weight.fill_(torch.inf), "one with values that are infinite or not a number"),
         (TABLE, lambda weight: weight.sum(), r"2 dimensions, got \[\]"),
         (KEY, lambda weight: weight[:5], r"the shape of .*, got \[5\]"),
         (KEY, lambda _: None, "be a state dict of named tensors"),
         (3, added(2), "be a state dict of named tensors"),
         ("encoder.layers.0.fc3.weight", added(2, 2), "fc3"),  # a gated feed-forward network
-        ("encoder.layers.0.encoder_attn.k_proj.weight", added(2, 2), "encoder_attn"),
-        ("encoder.layer_norm.weight", added(2, 2), "be both present or both absent"),  # a final norm
         ("encoder.layers.1999.fc1.bias", added(24), r"weights of 2001 layers, got \d+ weights"),
     ],
 )
 def test_weight_is_named(name, change, found, content):
     content["model"][name] = change(content["model"].get(name))
     with pytest.raises(ValueError, match=rf"the fairseq checkpoint must [^\n]*{found}"):
-        from_fairseq(content)
-
-
-def test_missing_weight_is_named(content):
-    del content["model"][KEY]
-    with pytest.raises(ValueError, match=f"the fairseq checkpoint must contain the weight '{KEY}', which is missing"):
         from_fairseq(content)
 
 

@@ -259,12 +259,6 @@ def test_invalid_folder_writes_nothing(folder, change, message, tmp_path):
     check_refused(message, tmp_path, convert_marian, folder, tmp_path / "out")
 
 
-def test_existing_output_is_not_overwritten(folder):
-    with pytest.raises(ValueError, match="new or an empty folder"):
-        convert_marian(folder, folder)
-    assert (folder / "model.safetensors").is_file()
-
-
 def test_other_arguments(tmp_path):
     """For Marian's own format, the other function is suggested."""
     with pytest.raises(ValueError, match="must be a folder or a MarianMTModel, got Linear"):

@@ -189,6 +189,9 @@ def test_state_dict_requires_num_heads():
         from_torch_transformer(original.transformer.state_dict(), original.source)
     with pytest.raises(ValueError, match=r"must be an nn\.Transformer or a state dict of named tensors"):
         from_torch_transformer({3: torch.ones(2)}, original.source, num_heads=1)
+    weights = original.transformer.state_dict() | {"encoder.layers.0.self_attn.in_proj_bias": torch.ones(4)}
+    with pytest.raises(ValueError, match=r"in_proj_bias of .* must have a multiple of 3 rows, got \[4\]"):
+        from_torch_transformer(weights, original.source, num_heads=2)
 
 
 NAMES = {"embedding": ["source.weight", "target.weight"], "output_layer": "output", "positions": ["table"]}

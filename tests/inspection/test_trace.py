@@ -7,8 +7,6 @@ import torch
 from transformers import BertConfig, BertModel
 
 from modeling_random_transformer import (
-    RandomTransformerForCausalLM,
-    RandomTransformerForMaskedLM,
     RandomTransformerModel,
 )
 from modeling_random_transformer.inspection import Step, Trace, trace
@@ -305,16 +303,3 @@ def test_missing_paths_raise():
     with pytest.raises(KeyError, match="no value was recorded at 'nothing'"):
         Trace(found.config)["nothing"]
     assert repr(found) == f"<Trace of {len(found)} values>"
-
-
-@pytest.mark.parametrize(
-    ("model_class", "stack"), [(RandomTransformerForCausalLM, "decoder"), (RandomTransformerForMaskedLM, "encoder")]
-)
-def test_models_with_one_stack(model_class, stack):
-    model = model_class(tiny_model().config).eval()
-    with torch.no_grad(), trace(model) as found:
-        for _ in range(2):
-            logits = model(INPUTS["input_ids"]).logits
-    paths = [path.removeprefix("step.1.") for path in found]
-    assert {path.partition(".")[0] for path in paths} == {stack, "logits", "probabilities", "choice"}
-    assert torch.equal(found["step.1.logits"], logits)
