@@ -81,15 +81,6 @@ def test_inputs_that_may_change_continue_the_stage(output):
         begin(output, {"steps": 10}, may_change=longer)
 
 
-def test_stages_are_independent(output):
-    job = Job(output.parent / "job.json")
-    job.begin("select", {"a": 1}).finish()
-    job.begin("translate", {"b": 1})
-    again = Job(output.parent / "job.json")
-    assert again.begin("select", {"a": 1}).is_finished
-    assert not again.begin("translate", {"b": 1}).is_finished
-
-
 @pytest.mark.parametrize(
     "content", ["", "[]", "7", '{"a": 7}', '{"a": {"b": 1}}', '{"a": {"inputs": []}}', "[" * 100000]
 )

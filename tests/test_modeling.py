@@ -150,17 +150,6 @@ def test_empty_batch_has_loss_0(attention):
     assert output.logits.shape == (0, 5, 61)
 
 
-def test_attentions():
-    """Rows sum to 1, without padding and the future. transformers' common tests check the shapes."""
-    model = tiny_model(attn_implementation="eager")
-    output = model(**padded_batch([7, 4]), decoder_input_ids=TARGET, output_attentions=True)
-    for weights in output.cross_attentions:
-        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 5))
-        assert not weights[1, :, :, 4:].any()
-    for weights in output.decoder_attentions:
-        assert not weights.triu(1).any()
-
-
 @pytest.mark.parametrize("kept", [1, 3, torch.tensor([0, 2])])
 def test_logits_to_keep(kept):
     model = tiny_model()

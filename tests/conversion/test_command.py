@@ -64,12 +64,3 @@ def test_missing_checkpoint_is_one_line_error(name, tmp_path, capsys):
     assert shown.err.count("\n") == 1
     assert shown.err.startswith(f"{program}: error: ")
     assert not list(tmp_path.iterdir())
-
-
-def test_unknown_format(capsys):
-    with pytest.raises(SystemExit) as end:
-        command.main(["t5", "x"])
-    assert end.value.code == 2
-    assert capsys.readouterr().err.startswith(
-        "random-transformer convert: error: argument format: invalid choice: 't5'"
-    )
