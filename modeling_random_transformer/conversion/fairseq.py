@@ -139,8 +139,8 @@ def convert_fairseq(
     """Convert a fairseq checkpoint to a folder, with a tokenizer if there is a dictionary.
 
     If no file is given, those next to the checkpoint are used: `dict.<language>.txt`, and BPE codes such as `bpecodes`,
-    of the languages that the checkpoint stores. Two dictionaries become one vocabulary, so that one tokenizer encodes
-    sources and targets. If the target has separate codes, it is a `RandomTransformerTokenizer` with both.
+    of the languages that the checkpoint stores. Two dictionaries become one vocabulary, so that one
+    `RandomTransformerTokenizer` encodes sources and targets, also if they have separate codes.
 
     Args:
         checkpoint: a `.pt` file.

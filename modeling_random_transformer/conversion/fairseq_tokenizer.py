@@ -1,12 +1,12 @@
-"""Builds fast tokenizers from fairseq's dictionaries and BPE codes."""
+"""Builds tokenizers of this package from fairseq's dictionaries and BPE codes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..utils.errors import format_value
@@ -35,7 +35,7 @@ class FairseqTokenizer:
         segments: whether the tokenizer segments words; otherwise texts must already be segmented.
     """
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: RandomTransformerTokenizer
     source_ids: list[int]
     target_ids: list[int]
     segments: bool
@@ -71,32 +71,14 @@ def fairseq_tokenizer(
     pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
     vocabulary = {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
     backend = bpe_tokenizer(vocabulary, merges[0]) if merges else whitespace_tokenizer(vocabulary)
+    options: dict[str, Any] = {"model_max_length": model_max_length, **SPECIAL_TOKENS}
+    if merges[:1] != merges[-1:]:  # targets have merges of their own
+        options["target_merges"] = [" ".join(pair) for pair in merges[-1]]
     return FairseqTokenizer(
-        fast_tokenizer(backend, model_max_length, [] if merges[1:] in ([], merges[:1]) else merges[1]),
+        RandomTransformerTokenizer._from_backend(backend, **options),
         source_ids=[source.get(token, UNK) for token in vocabulary],
         target_ids=[target.get(token, UNK) for token in vocabulary],
         segments=bool(merges),
-    )
-
-
-def fast_tokenizer(backend: Tokenizer, model_max_length: int, target_merges: Merges) -> PreTrainedTokenizerBase:
-    """Wrap a backend as a transformers tokenizer that appends `</s>` to every text.
-
-    Args:
-        backend: splits sources, and targets without merges of their own.
-        model_max_length: length that texts are truncated to on request.
-        target_merges: the merges of targets; empty if they are those of sources.
-    """
-    if target_merges:  # the tokenizers of transformers have one list of merges
-        lines = list(map(" ".join, target_merges))
-        return RandomTransformerTokenizer._from_backend(
-            backend, model_max_length=model_max_length, target_merges=lines, **SPECIAL_TOKENS
-        )
-    eos = SPECIAL_TOKENS["eos_token"]
-    special_tokens = [(eos, backend.token_to_id(eos))]
-    backend.post_processor = processors.TemplateProcessing(single=f"$A {eos}", special_tokens=special_tokens)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_max_length=model_max_length, padding_side="right", **SPECIAL_TOKENS
     )
 
 
