@@ -12,9 +12,10 @@ from typing import Any
 
 import yaml
 
-from ..utils.errors import first_line, format_names, format_value
+from ..utils.errors import format_names, format_value
 from ..utils.text import read_lines
 from .marian import write_json
+from .sentencepiece import UNKNOWN, read_model
 from .untrusted import is_hidden, read_yaml
 from .weights import ConversionReport
 
@@ -140,12 +141,13 @@ def read_vocabularies(files: NpzFiles) -> tuple[dict[str, int], dict[str, int]] 
     """The ids of the source's and of the target's tokens; `None` if there are no vocabularies.
 
     Raises:
-        ValueError: a file is damaged or lacks a special token, or the package sentencepiece is not installed.
+        ValueError: a file is damaged or lacks a special token, or the package sentencepiece or protobuf is not
+            installed.
     """
     if files.vocabs is None:
         return None
     for path in files.spm or ():
-        load_sentencepiece(path)
+        read_model(path)
     first, second = files.vocabs
     source = read_vocabulary(first)
     return source, source if second == first else read_vocabulary(second)
@@ -207,31 +209,12 @@ def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
     """The pieces and ids of a SentencePiece model, with Marian's names of the special tokens.
 
     Raises:
-        ValueError: this is not a SentencePiece model, or it has no end of sequence.
+        ValueError: this is not a SentencePiece model.
     """
-    model = load_sentencepiece(path)
-    names = {model.unk_id(): UNK, model.eos_id(): EOS}
-    for i in range(len(model)):
-        yield names.get(i) or model.id_to_piece(i), i
-
-
-def load_sentencepiece(path: Path) -> Any:
-    """The `SentencePieceProcessor` of a file.
-
-    Raises:
-        ValueError: the package sentencepiece is not installed, or this is not a SentencePiece model.
-    """
-    try:
-        from sentencepiece import SentencePieceProcessor
-    except ImportError as error:
-        raise ValueError(f"{path} requires sentencepiece: pip install 'random-transformer[marian]'.") from error
-    content = path.read_bytes()
-    try:
-        if not content:  # which SentencePieceProcessor accepts
-            raise RuntimeError("the file is empty")
-        return SentencePieceProcessor(model_proto=content)
-    except RuntimeError as error:
-        raise ValueError(f"{path} must be a SentencePiece model, got an error: {first_line(error)}.") from error
+    model = read_model(path)
+    for i, piece in enumerate(model.pieces):
+        name = EOS if piece.piece == model.trainer_spec.eos_piece else piece.piece
+        yield UNK if piece.type == UNKNOWN else name, i
 
 
 def save_tokenizer(

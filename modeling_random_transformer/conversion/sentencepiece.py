@@ -43,7 +43,7 @@ def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTok
         ValueError: the package sentencepiece or protobuf is not installed, or the file is not a SentencePiece model
             or has an option that is not supported; the message names it.
     """
-    model = _read(Path(path))
+    model = read_model(Path(path))
     try:
         _check(model, path)
         backend = _backend(model)
@@ -65,8 +65,12 @@ def _backend(model: Any) -> Tokenizer:
     return backend
 
 
-def _read(path: Path) -> Any:
-    """The model, a `ModelProto`."""
+def read_model(path: Path) -> Any:
+    """The `ModelProto` of a file.
+
+    Raises:
+        ValueError: the package sentencepiece or protobuf is not installed, or this is not a SentencePiece model.
+    """
     try:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError as error:

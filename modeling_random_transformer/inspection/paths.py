@@ -1,6 +1,7 @@
 """Paths of the values of a model, and their descriptions: formula and section of "Attention Is All You Need"."""
 
 import re
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -57,51 +58,46 @@ class Step(NamedTuple):
     section: str
 
 
-# By the last two parts of a path. Placeholders depend on the configuration: see `placeholders`.
+# By a pattern of paths, of which the first one applies. Placeholders depend on the configuration: see `placeholders`.
 FORMULAS = {
-    "embedding.ids": ("indices of the tokens in the vocabulary", "3.4"),
-    "embedding.token": ("row of the embedding matrix for each token", "3.4"),
-    "embedding.scaled": ("token{times_scale}", "3.4"),
-    "embedding.position": ("{position}", "3.5"),
-    "embedding.sum": ("scaled{plus_position}", "3.5"),
-    "head.query": ("{x} · W_Q{b_Q}", "3.2.2"),
-    "head.key": ("{x} · W_K{b_K}", "3.2.2"),
-    "head.value": ("{x} · W_V{b_V}", "3.2.2"),
-    "cross_head.key": ("encoder.output · W_K{b_K}", "3.2.3"),
-    "cross_head.value": ("encoder.output · W_V{b_V}", "3.2.3"),
-    "head.scores": ("query · keyᵀ", "3.2.1"),
-    "head.scaled_scores": ("scores{scaling}", "3.2.1"),
-    "head.mask": ("0 for visible keys, the dtype's minimum for hidden ones", "3.2.3"),
-    "head.weights": ("softmax(scaled_scores + mask) over the keys", "3.2.1"),
-    "head.output": ("weights · value", "3.2.1"),
-    "attn.concatenated": ("the concatenated outputs of the heads", "3.2.2"),
-    "attn.output": ("concatenated · W_O{b_O}", "3.2.2"),
-    "ffn.inner": ("{x} · W_1 + b_1", "3.3"),
-    "ffn.activation": ("{activation}", "3.3"),
-    "ffn.output": ("activation · W_2 + b_2", "3.3"),
-    "sublayer.residual": ("x + output", "3.1"),
-    "sublayer.mean": ("mean of {normed}", "3.1"),
-    "sublayer.variance": ("mean of ({normed} − mean)²", "3.1"),
-    "sublayer.layer_norm": ("({normed} − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
-    "final.mean": ("mean of the last layer's output x", "3.1"),
-    "final.variance": ("mean of (x − mean)²", "3.1"),
-    "final.layer_norm": ("(x − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
-    "encoder.output": ("the encoded source", "3.1"),
-    "decoder.output": ("states of the target tokens", "3.1"),
-    "logits": ("decoder.output · {output_matrix}{b_vocab}", "3.4"),
-    "probabilities": ("softmax(logits)", "3.4"),
-    "choice": ("argmax(probabilities)", "3.4"),
+    "*.embedding.ids": ("indices of the tokens in the vocabulary", "3.4"),
+    "*.embedding.token": ("row of the embedding matrix for each token", "3.4"),
+    "*.embedding.scaled": ("token{times_scale}", "3.4"),
+    "*.embedding.position": ("{position}", "3.5"),
+    "*.embedding.sum": ("scaled{plus_position}", "3.5"),
+    "*.encoder_attn.head.*.key": ("encoder.output · W_K{b_K}", "3.2.3"),
+    "*.encoder_attn.head.*.value": ("encoder.output · W_V{b_V}", "3.2.3"),
+    "*.head.*.query": ("{x} · W_Q{b_Q}", "3.2.2"),
+    "*.head.*.key": ("{x} · W_K{b_K}", "3.2.2"),
+    "*.head.*.value": ("{x} · W_V{b_V}", "3.2.2"),
+    "*.head.*.scores": ("query · keyᵀ", "3.2.1"),
+    "*.head.*.scaled_scores": ("scores{scaling}", "3.2.1"),
+    "*.head.*.mask": ("0 for visible keys, the dtype's minimum for hidden ones", "3.2.3"),
+    "*.head.*.weights": ("softmax(scaled_scores + mask) over the keys", "3.2.1"),
+    "*.head.*.output": ("weights · value", "3.2.1"),
+    "*.concatenated": ("the concatenated outputs of the heads", "3.2.2"),
+    "*_attn.output": ("concatenated · W_O{b_O}", "3.2.2"),
+    "*.ffn.inner": ("{x} · W_1 + b_1", "3.3"),
+    "*.ffn.activation": ("{activation}", "3.3"),
+    "*.ffn.output": ("activation · W_2 + b_2", "3.3"),
+    "*.residual": ("x + output", "3.1"),
+    "*.final.mean": ("mean of the last layer's output x", "3.1"),
+    "*.final.variance": ("mean of (x − mean)²", "3.1"),
+    "*.final.layer_norm": ("(x − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
+    "*.mean": ("mean of {normed}", "3.1"),
+    "*.variance": ("mean of ({normed} − mean)²", "3.1"),
+    "*.layer_norm": ("({normed} − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
+    "*encoder.output": ("the encoded source", "3.1"),
+    "*decoder.output": ("states of the target tokens", "3.1"),
+    "*logits": ("decoder.output · {output_matrix}{b_vocab}", "3.4"),
+    "*probabilities": ("softmax(logits)", "3.4"),
+    "*choice": ("argmax(probabilities)", "3.4"),
 }
-PARENTS = {"self_attn": ("attn", "sublayer"), "encoder_attn": ("attn", "sublayer"), "ffn": ("ffn", "sublayer")}
 
 
 def describe(path: str, value: Tensor, config: Any) -> Step:
     """The description of a value, in a model of this configuration."""
-    *places, name = re.sub(r"^step\.\d+\.|\.\d+", "", path).split(".")
-    parents = PARENTS.get(places[-1], tuple(places[-1:])) if places else ("",)
-    if places[-1:] == ["head"] and "encoder_attn" in places:
-        parents = ("cross_head", "head")
-    formula, section = next(FORMULAS[key] for parent in parents if (key := f"{parent}.{name}".lstrip(".")) in FORMULAS)
+    formula, section = next(each for pattern, each in FORMULAS.items() if fnmatchcase(path, pattern))
     return Step(path, tuple(value.shape), formula.format_map(placeholders(config)), section)
 
 
