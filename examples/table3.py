@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from modeling_random_transformer.commands.command_line import run_command, run_script
-from modeling_random_transformer.commands.train import HINT, parse_arguments
+from modeling_random_transformer.commands.command_line import INTERRUPTED, run_command, run_script
+from modeling_random_transformer.commands.train import parse_arguments
 from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
 from modeling_random_transformer.training.recipe import TranslationTrainingArguments
 from tutorials.report import console
@@ -54,7 +54,7 @@ class Table3Arguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the arguments, train the rows and return the exit status."""
     results: list[Result] = []
-    status = run_command(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)), PROGRAM, HINT)
+    status = run_command(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)), PROGRAM, INTERRUPTED)
     return status or int(not results)
 
 

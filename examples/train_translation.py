@@ -9,13 +9,14 @@
 The same command resumes an interrupted run. `--help` lists all arguments.
 """
 
+import sys
+
+from modeling_random_transformer import cli
 from modeling_random_transformer.commands.command_line import run_script
 
 
 def main() -> int:
-    from modeling_random_transformer.commands.train import main as train  # takes seconds to import
-
-    return train()
+    return cli.main(["train", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

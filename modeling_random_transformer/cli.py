@@ -1,11 +1,10 @@
-"""The command `random-transformer VERB …`: imports the module of the verb and calls its `main`."""
+"""The command `random-transformer VERB …`: imports the module of the verb and calls its `run`."""
 
 import importlib
-import signal
 import sys
 from collections.abc import Sequence
 
-from .commands.command_line import print_error, raise_on_sigterm
+from .commands.command_line import INTERRUPTED, print_error, raise_on_sigterm, run_command
 
 PROGRAM = "random-transformer"
 # What each verb does; `back-translate` is the module `commands/back_translate.py`.
@@ -29,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; `None` for `sys.argv[1:]`, which also installs a SIGTERM handler.
 
     Returns:
-        The exit status of the verb; 2 for an unknown verb, 130 after Ctrl-C.
+        The exit status, see `run_command`; 2 for an unknown verb.
     """
     if argv is None:
         raise_on_sigterm()
@@ -46,10 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         print_error(PROGRAM, f"the verb must be one of {', '.join(VERBS)}, got {verb!r}.")
         return 2
-    try:
-        return importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__).main(arguments)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    program = f"{PROGRAM} {verb}"
+
+    def run() -> int | None:
+        module = importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__)  # takes seconds
+        return module.run(program, arguments)
+
+    return run_command(run, program, INTERRUPTED if verb in ("train", "distill") else "")
 
 
 def usage() -> str:

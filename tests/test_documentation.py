@@ -27,7 +27,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
 
 import modeling_random_transformer
-from modeling_random_transformer import RandomTransformerConfig
+from modeling_random_transformer import RandomTransformerConfig, cli
 from modeling_random_transformer.cli import VERBS
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import save_npz
@@ -37,7 +37,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "model_card.md", "examples/README.md"))]
 SUBPACKAGES = ("data", "training", "inference", "augmentation", "conversion", "export", "inspection")
-COMMANDS = {verb: f"modeling_random_transformer.commands.{verb.replace('-', '_')}" for verb in VERBS}
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
 OTHER_PROGRAMS = {"curl", "git", "pre-commit"}
 OTHER_FLAGS = {  # of other programs
@@ -126,7 +125,7 @@ class ParserFound(BaseException):
 
 
 def parser_of(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
-    """The parser that `main` of a module uses; of its subparsers the one that `arguments` select."""
+    """The parser of a verb, or that of `main` of a module; of its subparsers the one that `arguments` select."""
 
     def found(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> Any:
         raise ParserFound(parser)
@@ -137,7 +136,7 @@ def parser_of(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
         first = [word for word in arguments[:1] if not word.startswith("-")]
         patch.setattr(sys, "argv", [module, *(first or ["1"])])  # exercises.py parses nothing without an argument
         with pytest.raises(ParserFound) as caught:
-            importlib.import_module(module).main()
+            cli.main([module, *first]) if module in VERBS else importlib.import_module(module).main()
     parser = caught.value.parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -189,13 +188,13 @@ def test_shell_commands_exist(words: list[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[str]]:
-    """The module whose `main` a command calls, and its arguments."""
+    """The verb, or the module whose `main` a command calls, and its arguments."""
     if program == "random-transformer":
-        return COMMANDS[arguments[0]], arguments[1:]
+        return arguments[0], arguments[1:]
     assert Path(program).name in ("python", "accelerate", "torchrun"), program
     for i, word in enumerate(arguments):
         if word == "-m" and arguments[i + 1] == "modeling_random_transformer":
-            return COMMANDS[arguments[i + 2]], arguments[i + 3 :]
+            return arguments[i + 2], arguments[i + 3 :]
         if word == "-m":
             return arguments[i + 1].replace("benchmarks", "benchmarks.__main__"), arguments[i + 2 :]
         if word.endswith(".py"):
@@ -204,10 +203,10 @@ def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[
 
 
 def test_flags_in_the_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = {*COMMANDS.values(), *SCRIPTS} - {COMMANDS["convert"]}
+    modules = {*VERBS, *SCRIPTS} - {"convert"}
     known = set(OTHER_FLAGS)
     for format_ in ("marian", "marian-npz", "torch", "fairseq"):
-        known |= parser_of(COMMANDS["convert"], [format_], monkeypatch)._option_string_actions.keys()
+        known |= parser_of("convert", [format_], monkeypatch)._option_string_actions.keys()
     for module in modules:
         known |= parser_of(module, [], monkeypatch)._option_string_actions.keys()
     for benchmark in ("generate", "memory", "gpu"):

@@ -10,7 +10,7 @@ from transformers import (
     pipeline,
 )
 
-from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer import cli
 from modeling_random_transformer.inference import score_pairs, translate, translate_file
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import tokenizer_languages
@@ -103,10 +103,10 @@ def test_the_command_translates_a_saved_model(translator, tmp_path, capsys):
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     arguments = ["--model", str(tmp_path), "--num_beams", "1", "--device", "cpu", "--source_lang", "en"]
-    assert command.main([*arguments, "--target_lang", "es", *TEXTS]) == 0
+    assert cli.main(["translate", *arguments, "--target_lang", "es", *TEXTS]) == 0
     expected = translate(TEXTS, *load_translator(tmp_path), num_beams=1, src_lang="en", tgt_lang="es")
     assert capsys.readouterr().out.splitlines() == expected
-    assert command.main([*arguments, *TEXTS]) == 2
+    assert cli.main(["translate", *arguments, *TEXTS]) == 2
     assert "tgt_lang must be one of en, es, fr, got None." in capsys.readouterr().err
 
 

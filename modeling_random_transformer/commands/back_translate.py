@@ -13,21 +13,13 @@ the work over processes.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..augmentation.back_translation import BackTranslationOptions, back_translate
 from ..inference.loading import load_models
 from ..inputs_random_transformer import drop_none
-from .command_line import InferenceArguments, Parser, existing_file, run_command
-
-PROGRAM = "random-transformer back-translate"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Back-translate according to the command line. Returns the exit status, see `run_command`."""
-    return run_command(partial(run, argv), PROGRAM)
+from .command_line import InferenceArguments, Parser, existing_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +41,9 @@ class Arguments(BackTranslationOptions, InferenceArguments):
     temperature: float | None = None
 
 
-def run(argv: Sequence[str] | None) -> None:
+def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, and print the counts."""
-    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
     names = (*(field.name for field in fields(BackTranslationOptions)), "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     options |= {"max_batch_tokens": arguments.max_tokens_per_batch}

@@ -12,21 +12,13 @@ A table on stderr counts the dropped pairs by reason, each with an example. Inpu
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..data.cleaning import clean_files
 from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
-from .command_line import Parser, existing_file, run_command
-
-PROGRAM = "random-transformer clean"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Clean according to the command line. Returns the exit status, see `run_command`."""
-    return run_command(partial(run, argv), PROGRAM)
+from .command_line import Parser, existing_file
 
 
 @dataclass(frozen=True)
@@ -68,9 +60,9 @@ class Arguments(CleaningOptions):
                 raise ValueError(f"--{one}, or --{pair[0]} and --{pair[1]}, must be given, got {given or 'none'}.")
 
 
-def run(argv: Sequence[str] | None) -> None:
+def run(program: str, argv: Sequence[str]) -> None:
     """Clean, and print the report on stderr."""
-    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
     corpus: dict[str, Any] = {"source": arguments.train_file or arguments.source_file, "target": arguments.target_file}
     corpus |= {"source_key": arguments.source_key, "target_key": arguments.target_key}
     options: dict[str, Any] = {each.name: getattr(arguments, each.name) for each in fields(CleaningOptions)}

@@ -100,6 +100,8 @@ def help_texts(options: type) -> dict[str, str]:
 
 # Exit statuses
 
+INTERRUPTED = "interrupted; the same command resumes the run."
+
 
 def run_command(main: Callable[[], int | None], program: str, hint: str = "") -> int:
     """Run a command and turn its errors into an exit status, and a line on stderr.

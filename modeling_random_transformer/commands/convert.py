@@ -12,10 +12,8 @@ weight was converted. Exit status: 0 on success; 2 if the checkpoint cannot be c
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +27,28 @@ from ..conversion import (
     convert_torch_transformer,
 )
 from ..inputs_random_transformer import drop_none
-from .command_line import Parser, run_command
+from .command_line import Parser
 
-PROGRAM = "random-transformer convert"
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 POSITIONAL = {"positional": True}
 NAME, NAMES, FILES = ({"metavar": "NAME"}, {"nargs": "+", "metavar": "NAME"}, {"nargs": "+", "metavar": "FILE"})
 ID = {"type": int, "metavar": "ID"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Convert a checkpoint whose format is the first argument, or an archive. Returns the exit status."""
-    argv = sys.argv[1:] if argv is None else argv
+def run(program: str, argv: Sequence[str]) -> None:
+    """Convert a checkpoint whose format is the first argument, or an archive, and print the report."""
+    options: type
     if argv and argv[0].lower().endswith(ARCHIVE_SUFFIXES):
-        return convert_by(convert_archive, ArchiveArguments, PROGRAM, argv)
-    if not argv or argv[0] not in FORMATS:  # help, or an error
-        parser = Parser(PROGRAM, __doc__)
+        convert, options = convert_archive, ArchiveArguments
+    elif argv and argv[0] in FORMATS:
+        convert, options = FORMATS[argv[0]]
+        program, argv = f"{program} {argv[0]}", argv[1:]
+    else:  # help, or an error
+        parser = Parser(program, __doc__)
         parser.add_argument("format", choices=FORMATS, help="the format of the checkpoint")
         parser.parse_args(argv[:1])
-    return convert_by(*FORMATS[argv[0]], f"{PROGRAM} {argv[0]}", argv[1:])
-
-
-def convert_by(convert: Callable[..., Any], options: type, program: str, argv: Sequence[str]) -> int:
-    """Convert by a function, whose arguments are the fields of a dataclass. Returns the exit status."""
     description = inspect.cleandoc(options.__doc__ or "").partition("\n\nArgs:")[0]
-    return run_command(partial(run, convert, options, Parser(program, description), argv), program)
-
-
-def run(convert: Callable[..., Any], options: type, parser: Parser, argv: Sequence[str]) -> None:
-    """Convert, and print the report."""
-    arguments: Any = parser.parse(options, argv)
+    arguments: Any = Parser(program, description).parse(options, argv)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(convert(**drop_none(**vars(arguments))))

@@ -6,7 +6,6 @@
 All arguments of `random-transformer train` are those of the student.
 """
 
-import sys
 from collections.abc import Sequence
 
 from ..augmentation.comparison import table
@@ -15,21 +14,14 @@ from ..augmentation.stages import RECORD
 from ..augmentation.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.recipe import TranslationTrainingArguments
-from .command_line import run_command
-from .train import HINT, parse_arguments
+from .train import parse_arguments
 
-PROGRAM = "random-transformer distill"
 ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Distill according to the command line. Returns the exit status, see `run_command`."""
-    return run_command(lambda: run(sys.argv[1:] if argv is None else argv), PROGRAM, HINT)
-
-
-def run(argv: Sequence[str]) -> None:
+def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
-    arguments, data, model, args = parse_arguments(argv, ARGUMENTS, PROGRAM, __doc__)
+    arguments, data, model, args = parse_arguments(argv, ARGUMENTS, program, __doc__)
     result = distill(arguments, data, model, args)
     if args.process_index == 0:
         folder = result.run.folder

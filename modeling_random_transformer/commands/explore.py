@@ -15,7 +15,6 @@ Exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argu
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,9 @@ from ..inference.loading import load_translator
 from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
-from .command_line import Parser, configuration_folder, require_random_transformer_folder, run_command
+from .command_line import Parser, configuration_folder, require_random_transformer_folder
 
-PROGRAM = "random-transformer explore"
 TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page or the figure. Returns the exit status, see `run_command`."""
-    return run_command(partial(run, argv), PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -75,9 +68,9 @@ class Arguments:
         return self.output or Path("outputs", "architecture.svg" if self.architecture else "explorer.html")
 
 
-def run(argv: Sequence[str] | None) -> None:
+def run(program: str, argv: Sequence[str]) -> None:
     """Write the page or the figure, and print its size."""
-    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
     transformers.logging.set_verbosity_error()  # warns about translations above max_position_embeddings
     folder = arguments.architecture or arguments.model or Path()
     if arguments.architecture:

@@ -15,7 +15,6 @@ finite; 2 if an argument is invalid. On other failures, no output is written.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,17 +26,11 @@ from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.text import read_lines
-from .command_line import Parser, existing_file, print_error, require_random_transformer_folder, run_command
+from .command_line import Parser, existing_file, print_error, require_random_transformer_folder
 
-PROGRAM = "random-transformer export"
 MAX_SENTENCES = 200
 # The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
 LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Export a model and compare it with the engine. Returns the exit status, see `run_command`."""
-    return run_command(partial(run, argv), PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ class Arguments:
             raise ValueError(f"--npm_cache must be given with --web only, got {self.npm_cache}.")
 
 
-def run(argv: Sequence[str] | None) -> int:
+def run(program: str, argv: Sequence[str]) -> int:
     """Export the model, then print the folder's size and the comparisons.
 
     Returns:
@@ -88,7 +81,7 @@ def run(argv: Sequence[str] | None) -> int:
         ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
         FloatingPointError: the model's weights are not finite.
     """
-    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
     sentences = SENTENCES if arguments.check is None else read_sentences(arguments.check)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     output, engine = arguments.output, arguments.engine
@@ -107,7 +100,7 @@ def run(argv: Sequence[str] | None) -> int:
     found, least = min(each.identical / each.sentences for each in comparisons), LEAST_IDENTICAL[dtype]
     if found >= least:
         return 0
-    print_error(PROGRAM, f"at least {least:.0%} of the translations must be identical in {dtype}, got {found:.1%}.")
+    print_error(program, f"at least {least:.0%} of the translations must be identical in {dtype}, got {found:.1%}.")
     return 1
 
 

@@ -27,14 +27,7 @@ from ..inference.translation_files import FORMATS
 from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, stream_name
 from ..utils.text import encode_lines
-from .command_line import STANDARD, InferenceArguments, Parser, existing_file, run_command, write_output
-
-PROGRAM = "random-transformer score"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Score according to the command line. Returns the exit status, see `run_command`."""
-    return run_command(partial(run, argv), PROGRAM)
+from .command_line import STANDARD, InferenceArguments, Parser, existing_file, write_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +73,9 @@ class Arguments(InferenceArguments):
         return options if self.alignments else {**options, "token_scores": self.token_scores}
 
 
-def run(argv: Sequence[str] | None) -> None:
+def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
-    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
     files = arguments.source_file, arguments.target_file
     corpus = ParallelText(*files, arguments.source_key, arguments.target_key)
     with arguments.processes() as state:

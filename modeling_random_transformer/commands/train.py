@@ -1,7 +1,6 @@
 """The command line of training: `random-transformer train` and `examples/train_translation.py`."""
 
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,20 +11,12 @@ from ..training.arguments import DataArguments, ModelArguments, to_flags
 from ..training.estimation import dry_run
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
-from .command_line import Parser, run_command
-
-PROGRAM = "random-transformer train"
-HINT = "interrupted; the same command resumes the run."
+from .command_line import Parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train according to the command line. Returns the exit status, see `run_command`."""
-    return run_command(lambda: train(sys.argv[1:] if argv is None else argv), PROGRAM, HINT)
-
-
-def train(argv: Sequence[str]) -> None:
+def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, train and print the scores; or measure a few steps and print the estimate."""
-    data_args, model_args, args, command = parse_arguments(argv)
+    data_args, model_args, args, command = parse_arguments(argv, program=program)
     if command.dry_run:
         estimate = dry_run(data_args, model_args, args)
         if args.process_index == 0:
@@ -53,7 +44,10 @@ ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments, Comman
 
 
 def parse_arguments(
-    argv: Sequence[str], classes: Sequence[type] = ARGUMENTS, program: str = PROGRAM, description: str | None = None
+    argv: Sequence[str],
+    classes: Sequence[type] = ARGUMENTS,
+    program: str = "random-transformer train",
+    description: str | None = None,
 ) -> tuple[Any, ...]:
     """Parse flags, optionally after the path of a YAML or JSON recipe. Flags override the recipe.
 

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,7 @@ from ..inference.translation_files import FORMATS, candidate_lines, open_lines, 
 from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, check_plain_text, stream_name
 from ..utils.text import encode_lines
-from .command_line import STANDARD, InferenceArguments, Parser, existing_file, run_command, write_output
-
-PROGRAM = "random-transformer translate"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Translate according to the command line. Returns the exit status, see `run_command`."""
-    return run_command(partial(run, argv), PROGRAM)
+from .command_line import STANDARD, InferenceArguments, Parser, existing_file, write_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +94,9 @@ class Arguments(InferenceArguments):
         }
 
 
-def run(argv: Sequence[str] | None) -> None:
+def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
-    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
     with arguments.processes() as state:
         files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
         from_file_to_file = arguments.output != STANDARD and all(path.is_file() for path in files)

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
+from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer, cli
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.inference import encode_lines, translate, translation_files
@@ -45,7 +45,7 @@ def run(translator_folder, capsysbinary):
     def run(*arguments):
         model = [] if "--model" in arguments else ["--model", str(translator_folder)]
         try:
-            status = command.main([*model, "--device", "cpu", *map(str, arguments)])
+            status = cli.main(["translate", *model, "--device", "cpu", *map(str, arguments)])
         except SystemExit as exit_of_argparse:
             status = exit_of_argparse.code
         captured = capsysbinary.readouterr()
@@ -278,7 +278,7 @@ def test_stdout_that_cannot_be_written(translator_folder, tmp_path, stdout, stat
         try:
             os.dup2(write, 1)
             sys.stdout, sys.stderr = open(1, "w"), open(tmp_path / "stderr", "w")  # noqa: SIM115
-            found = command.main(["--model", str(translator_folder), "--device", "cpu", "the boy"])
+            found = cli.main(["translate", "--model", str(translator_folder), "--device", "cpu", "the boy"])
             sys.stdout.close()
             sys.stderr.close()
         finally:

@@ -7,13 +7,14 @@ import torch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_random_transformer import cli
 from modeling_random_transformer.commands import convert as command
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_torch_by_the_command_in_the_help(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        command.main(["torch", "--help"])
+        cli.main(["convert", "torch", "--help"])
     shown = capsys.readouterr().out
     assert shown.startswith("usage: random-transformer convert torch ")
     _, _, _, *flags = shown.split("random-transformer convert torch ")[2].split("\n\n")[0].replace("\\", "").split()
@@ -23,7 +24,7 @@ def test_torch_by_the_command_in_the_help(tmp_path, capsys):
     shapes |= {"generator.weight": (23, 16), "generator.bias": (23,), "positional_encoding.pos_embedding": (50, 1, 16)}
     torch.save(weights | {name: torch.randn(shape) for name, shape in shapes.items()}, tmp_path / "model.pt")
     flags += ["--norm_first", "--activation", "gelu", "--layer_norm_eps", "0.01"]
-    assert command.main(["torch", str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *flags]) == 0
+    assert cli.main(["convert", "torch", str(tmp_path / "model.pt"), "--output", str(tmp_path / "out"), *flags]) == 0
     assert "  source_positions -> model.encoder.embed_positions.weight [50, 16] (copied)\n" in capsys.readouterr().out
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").config
     assert (config.position_embedding, config.pad_token_id, config.decoder_start_token_id) == ("learned", 1, 2)
@@ -49,18 +50,17 @@ def test_arguments(line, expected, monkeypatch):
     formats = {name: (convert, options) for name, (_, options) in command.FORMATS.items()}
     monkeypatch.setattr(command, "FORMATS", formats)
     monkeypatch.setattr(command, "convert_archive", convert)
-    assert command.main(line.split()) == 0
+    assert cli.main(["convert", *line.split()]) == 0
     assert calls == [{**expected, "output": Path("o")}]
 
 
 @pytest.mark.parametrize("name", [*command.FORMATS, "a.zip"])
 def test_missing_checkpoint_is_one_line_error(name, tmp_path, capsys):
-    program = f"random-transformer convert {name}".removesuffix(" a.zip")
     extra = ["--num_heads", "2", "--embedding", "source.weight"] if name == "torch" else []
     files = [str(tmp_path / "a.zip"), str(tmp_path / "out")]
     arguments = files if name == "a.zip" else [name, files[0], "--output", files[1], *extra]
-    assert command.main(arguments) == 2
+    assert cli.main(["convert", *arguments]) == 2
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
-    assert shown.err.startswith(f"{program}: error: ")
+    assert shown.err.startswith("random-transformer convert: error: ")
     assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from benchmarks.dry_run import write_dataset
+from modeling_random_transformer import cli
 from modeling_random_transformer.commands import train as command
 from tests.helpers.corpora import PAIRS
 
@@ -38,7 +39,7 @@ def flags_of(name: str, folder: Path, **changes) -> list[str]:
 @pytest.mark.parametrize("name", HUB)
 def test_recipe_trains_and_scores(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train"])
-    assert command.main(flags_of(name, tmp_path)) == 0
+    assert cli.main(["train", *flags_of(name, tmp_path)]) == 0
     assert "test bleu" in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").is_file()
 

@@ -3,6 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
+from modeling_random_transformer import cli
 from modeling_random_transformer.commands import export as command
 from modeling_random_transformer.export import Comparison, load_engine
 from modeling_random_transformer.inference import translate
@@ -39,7 +40,7 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
     sentences.write_text("\n".join(["", *TEXTS]))
     output = tmp_path / "out"
     options = ["--engine", engine, "--dtype", dtype, "--output", str(output), "--check", str(sentences)]
-    assert command.main([str(folder), *options]) == 0
+    assert cli.main(["export", str(folder), *options]) == 0
     size, *beams = capsys.readouterr().out.splitlines()
     assert size.startswith(f"{output}: {engine}, {dtype}, ")
     assert size.endswith(f"; the model's weights {(folder / 'model.safetensors').stat().st_size / 1e6:.1f} MB")
@@ -63,7 +64,7 @@ def test_status_depends_on_the_comparison(dtype, wrong, status, folder, tmp_path
     monkeypatch.setattr(command, "load_engine", lambda *_: None)
     monkeypatch.setattr(command, "compare", lambda *_: found)
     options = ["--engine", "ctranslate2", "--dtype", dtype, "--output", str(tmp_path / "out")]
-    assert command.main([str(folder), *options]) == status
+    assert cli.main(["export", str(folder), *options]) == status
     captured = capsys.readouterr()
     assert f"{8 - wrong} of 8 translations identical" in captured.out
     least, share = ("99%", "87.5%") if dtype == "float32" else ("50%", "37.5%")
@@ -91,7 +92,7 @@ def test_limits_on_lengths(kind, limit, folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     if kind == "learned":
         sentences.write_text("the boy\n")
-        assert command.main([str(argument) for argument in (folder, *options)]) == 0
+        assert cli.main(["export", *map(str, (folder, *options))]) == 0
         assert "1 of 1 translations identical" in capsys.readouterr().out
 
 
@@ -103,7 +104,7 @@ def test_one_direction_of_a_model_of_several_languages(tmp_path, capsys):
     options = [tmp_path / "model", "--engine", "ctranslate2", "--source_lang", "en", "--output"]
     translations = []
     for code in ("es", "fr"):
-        assert command.main([str(argument) for argument in (*options, tmp_path / code, "--target_lang", code)]) == 0
+        assert cli.main(["export", *map(str, (*options, tmp_path / code, "--target_lang", code))]) == 0
         assert capsys.readouterr().out.count("8 of 8 translations identical") == 2
         translations.append(load_engine(tmp_path / code)(TEXTS, 1, 9))
         languages = {"src_lang": "en", "tgt_lang": code}
@@ -116,7 +117,7 @@ def test_one_direction_of_a_model_of_several_languages(tmp_path, capsys):
 def error_of(arguments, capsys):
     """The one line on stderr for invalid arguments."""
     try:
-        status = command.main([str(argument) for argument in arguments])
+        status = cli.main(["export", *map(str, arguments)])
     except SystemExit as end:
         status = end.code
     assert status == 2

@@ -13,8 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.commands import export as command
+from modeling_random_transformer import RandomTransformerTokenizer, cli
 from modeling_random_transformer.export import export_web_page, load_engine, web
 from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
 from modeling_random_transformer.inference.loading import load_translator
@@ -424,7 +423,7 @@ def test_missing_file_is_reported(packages, browser, tmp_path):
 def test_200_translations_in_int8(quickstart_folder, packages, browser, tmp_path):
     """The integers are the same on the page and in Python; rounding in float32 may differ."""
     options = ["--engine", "onnx", "--web", "--npm_cache", str(packages), "--output", str(tmp_path / "out")]
-    assert command.main([str(quickstart_folder), *options]) == 0
+    assert cli.main(["export", str(quickstart_folder), *options]) == 0
     sources = (quickstart_folder / "data" / "test.en").read_text().splitlines()[:200]
     model, tokenizer = load_translator(quickstart_folder)
     engine = load_engine(tmp_path / "out", "onnx")

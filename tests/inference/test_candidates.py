@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from modeling_random_transformer import Seq2SeqPipeline
-from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer import Seq2SeqPipeline, cli
 from modeling_random_transformer.inference import (
     Candidate,
     TranslationOptions,
@@ -233,7 +232,7 @@ def test_the_command_writes_n_best_lists_with_prefixes(translator_folder, tmp_pa
     pipe = f"/dev/fd/{read}"
     for prefixes, output in (("prefixes.txt", "-"), ("prefixes.txt", out), ("prefixes.gz", "-"), (pipe, out)):
         options = [*arguments, "--prefix_file", tmp_path / prefixes, "--output", output]
-        assert command.main(list(map(str, options))) == 0
+        assert cli.main(["translate", *map(str, options)]) == 0
         outputs.append(capsysbinary.readouterr().out if output == "-" else output.read_bytes())
     lines = outputs[0].decode().splitlines()
     assert [line.split(" ||| ")[0] for line in lines] == list("001122")

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from modeling_random_transformer import DynamicInt8Config, Seq2SeqPipeline
-from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer import DynamicInt8Config, Seq2SeqPipeline, cli
 from modeling_random_transformer.generation_random_transformer import FastDecodingCache
 from modeling_random_transformer.inference import score_pairs, translate, translate_file, translate_n_best
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
@@ -152,7 +151,7 @@ def test_several_models_of_the_command_and_files(tokenizer, tmp_path, capsys):
     ensemble, tokenizer = load_models(folders)
     expected = translate(TEXTS, ensemble, tokenizer, progress=False)
     models = [argument for folder in folders for argument in ("--model", str(folder))]
-    assert command.main([*models, *TEXTS, "--device", "cpu", "--max_tokens_per_batch", "200"]) == 0
+    assert cli.main(["translate", *models, *TEXTS, "--device", "cpu", "--max_tokens_per_batch", "200"]) == 0
     assert capsys.readouterr().out.splitlines() == expected
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     translate_file(tmp_path / "in.txt", tmp_path / "out.txt", ensemble, tokenizer)

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from modeling_random_transformer.commands import score as command
+from modeling_random_transformer import cli
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
 from modeling_random_transformer.inference.alignments import pharaoh_line
@@ -187,7 +187,7 @@ def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
 
     def run(*arguments, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status = command.main(["--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
+        status = cli.main(["score", "--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
         captured = capsysbinary.readouterr()
         return status, captured.out, captured.err.decode()
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import modeling_random_transformer
-from modeling_random_transformer import RandomTransformerConfig
-from modeling_random_transformer.commands import explore
+from modeling_random_transformer import RandomTransformerConfig, cli
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
 from modeling_random_transformer.inspection.architecture import draw
 from tests.helpers.browser import chromium, errors
@@ -127,7 +126,7 @@ def test_command_needs_the_configuration_only(class_name, tmp_path, capsys):
     config = RandomTransformerConfig.from_preset("tiny", architectures=class_name and [class_name])
     config.save_pretrained(tmp_path)
     output = tmp_path / "new" / "figure.svg"
-    assert explore.main(["--architecture", str(tmp_path), "--output", str(output)]) == 0
+    assert cli.main(["explore", "--architecture", str(tmp_path), "--output", str(output)]) == 0
     assert f"Wrote {output}" in capsys.readouterr().out
     assert output.read_text(encoding="utf-8") == draw(build(class_name or TRANSLATOR, "tiny"))
 
@@ -141,7 +140,7 @@ def test_command_needs_the_configuration_only(class_name, tmp_path, capsys):
 )
 def test_invalid_configurations(fields, message, tmp_path, capsys):
     (tmp_path / "config.json").write_text(f'{{"model_type": "random_transformer", {fields}}}')
-    assert explore.main(["--architecture", str(tmp_path), "--output", str(tmp_path / "figure.svg")]) == 2
+    assert cli.main(["explore", "--architecture", str(tmp_path), "--output", str(tmp_path / "figure.svg")]) == 2
     assert re.search(message, capsys.readouterr().err)
 
 

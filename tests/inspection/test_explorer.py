@@ -13,6 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_random_transformer import cli
 from modeling_random_transformer.commands import explore
 from modeling_random_transformer.inspection import explorer
 from modeling_random_transformer.inspection.explorer import token_texts
@@ -153,7 +154,7 @@ def test_padding_after_the_first_end_token_is_trimmed():
 def page(folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "new" / "explorer.html"
     arguments = [str(folder), SENTENCE, "--output", str(path), "--num_beams", "3", "--max_new_tokens", "7"]
-    assert explore.main(arguments) == 0
+    assert cli.main(["explore", *arguments]) == 0
     return path
 
 
@@ -276,7 +277,7 @@ def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
 )
 def test_invalid_arguments(arguments, message, folder, capsys):
     with pytest.raises(SystemExit) as stop:
-        sys.exit(explore.main([str(folder) if argument == "FOLDER" else argument for argument in arguments]))
+        sys.exit(cli.main(["explore", *(str(folder) if argument == "FOLDER" else argument for argument in arguments)]))
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -284,11 +285,11 @@ def test_invalid_arguments(arguments, message, folder, capsys):
 def test_damaged_and_unsupported_models(tmp_path, capsys):
     save_translator(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"cut")
-    assert explore.main([str(tmp_path), "a", "--output", str(tmp_path / "page.html")]) == 2
+    assert cli.main(["explore", str(tmp_path), "a", "--output", str(tmp_path / "page.html")]) == 2
     assert f"FOLDER must contain a model and its tokenizer, got {tmp_path}" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(SystemExit):
-        explore.main([str(tmp_path), "a"])
+        cli.main(["explore", str(tmp_path), "a"])
     assert "must contain a model of type 'random_transformer'" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
 

@@ -18,8 +18,8 @@ from modeling_random_transformer import (
     RandomTransformerConfig,
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
+    cli,
 )
-from modeling_random_transformer.commands import translate as command
 
 from .mutants import INDEX, SHARD, TRACE, Mutant, all_mutants, copy_folder
 from .processes import Report, in_process
@@ -71,7 +71,7 @@ def by_command(folder: Path) -> Outcome:
         os.dup2(errors.fileno(), 2)
         logging.getLogger("transformers").addHandler(logging.StreamHandler(errors))
         try:
-            status = command.main(["--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
+            status = cli.main(["translate", "--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
         except SystemExit as end:
             status = int(end.code or 0)
         errors.seek(0)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.commands import convert, explore, export
-from modeling_random_transformer.commands import translate as translate_command
+from modeling_random_transformer import cli
+from modeling_random_transformer.commands import explore
 from modeling_random_transformer.commands.command_line import run_script
 from modeling_random_transformer.conversion.weights import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
@@ -27,28 +27,28 @@ def folder(tmp_path):
     return path
 
 
-def run(script, folder: Path, *arguments) -> int:
+def run(verb: str, folder: Path, *arguments) -> int:
     """Run a command with its usual arguments and these."""
     first = {
-        translate_command: ["--model", folder, "--device", "cpu"],
-        explore: [folder, "the cat", "--max_new_tokens", 4],
-        export: [folder, "--engine", "ctranslate2"],
-        convert: ["fairseq", folder],
-    }[script]
-    return script.main(list(map(str, [*first, *arguments])))
+        "translate": ["--model", folder, "--device", "cpu"],
+        "explore": [folder, "the cat", "--max_new_tokens", 4],
+        "export": [folder, "--engine", "ctranslate2"],
+        "convert": ["fairseq", folder],
+    }[verb]
+    return cli.main(list(map(str, [verb, *first, *arguments])))
 
 
-@pytest.mark.parametrize("script", [translate_command, explore, export])
+@pytest.mark.parametrize("verb", ["translate", "explore", "export"])
 @pytest.mark.parametrize(
     ("name", "value"), [("model.encoder.layers.0.fc1.bias", torch.nan), ("model.shared.weight", torch.inf)]
 )
-def test_weights_that_are_not_finite(folder, tmp_path, capsys, script, name, value):
+def test_weights_that_are_not_finite(folder, tmp_path, capsys, verb, name, value):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     model.get_parameter(name).data.view(-1)[3] = value
     model.save_pretrained(folder)
     capsys.readouterr()
-    text = ["the cat"] if script is translate_command else []
-    assert run(script, folder, "--output", tmp_path / "out", *text) == 1
+    text = ["the cat"] if verb == "translate" else []
+    assert run(verb, folder, "--output", tmp_path / "out", *text) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     message = f": error: the model's weights must be finite, but {name} contains NaN or infinity.\n"
@@ -60,7 +60,7 @@ def test_minus_infinity_in_a_bias_excludes_a_token(folder, capsys):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     model.lm_head.bias.data[7] = -torch.inf
     model.save_pretrained(folder)
-    assert run(translate_command, folder, "the cat") == 0
+    assert run("translate", folder, "the cat") == 0
     assert capsys.readouterr().out.count("\n") == 1
 
 
@@ -68,11 +68,11 @@ def test_long_line(folder, tmp_path, capsys):
     """The limit is that of the model, if the tokenizer has none. The error names the line."""
     (tmp_path / "in.txt").write_text("the cat\n" + "a dog sees " * 20_000 + "\n")
     arguments = ["--num_beams", 1, "--input", tmp_path / "in.txt"]
-    assert run(translate_command, folder, *arguments) == 2
+    assert run("translate", folder, *arguments) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     place = f"random-transformer translate: error: {tmp_path / 'in.txt'}, line 2: "
     assert error.startswith(f"{place}texts must have at most 64 tokens (tokenizer.model_max_length")
-    assert run(translate_command, folder, *arguments, "--max_source_tokens", 10) == 0
+    assert run("translate", folder, *arguments, "--max_source_tokens", 10) == 0
     assert capsys.readouterr().out.count("\n") == 2
 
 
@@ -83,15 +83,15 @@ def test_signal(case, number, status, folder, tmp_path, monkeypatch):
     (tmp_path / "in.txt").write_text("the cat\n" * 3)
     torch.save(checkpoint(), tmp_path / "c.pt")
     tokenizer = type(AutoTokenizer.from_pretrained(folder))
-    script, first, more, output, owner, name, calls = {
-        "text": (translate_command, folder, ["the cat"], "out", Seq2SeqPipeline, "_forward", 1),
+    verb, first, more, output, owner, name, calls = {
+        "text": ("translate", folder, ["the cat"], "out", Seq2SeqPipeline, "_forward", 1),
         "file": (
-            *(translate_command, folder, ["--input", tmp_path / "in.txt", "--chunk_size", 1]),
+            *("translate", folder, ["--input", tmp_path / "in.txt", "--chunk_size", 1]),
             *("out.txt", Seq2SeqPipeline, "_forward", 3),
         ),
-        "convert": (convert, tmp_path / "c.pt", [], "out", StateDictMapper, "finish", 1),
-        "explore": (explore, folder, [], "page/out.html", explore, "render", 1),
-        "export": (export, folder, [], "out", tokenizer, "save_pretrained", 1),
+        "convert": ("convert", tmp_path / "c.pt", [], "out", StateDictMapper, "finish", 1),
+        "explore": ("explore", folder, [], "page/out.html", explore, "render", 1),
+        "export": ("export", folder, [], "out", tokenizer, "save_pretrained", 1),
     }[case]
     original, left = getattr(owner, name), calls
 
@@ -104,7 +104,7 @@ def test_signal(case, number, status, folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(owner, name, stop)
     before = set(tmp_path.rglob("*"))
-    assert status_of_child(lambda: run(script, first, *more, "--output", tmp_path / output)) == status
+    assert status_of_child(lambda: run(verb, first, *more, "--output", tmp_path / output)) == status
     found = {path.relative_to(tmp_path).as_posix() for path in set(tmp_path.rglob("*")) - before}
     parts = {f"out.txt.parts/{name}" for name in ("job.json", "job.lock", "00000000.txt", "00000001.txt")}
     assert found == ({"out.txt.parts"} | parts if case == "file" else set())

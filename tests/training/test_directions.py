@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
-from modeling_random_transformer.commands import train as command
+from modeling_random_transformer import cli
 from modeling_random_transformer.data import CorpusMixture, TokenBudgetStream
 from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
@@ -61,7 +61,7 @@ def test_a_run_in_several_directions(several, monkeypatch, capsys):
     assert AutoModelForSeq2SeqLM.from_pretrained(result.folder).generation_config.forced_bos_token_id is None
     monkeypatch.setattr(Trainer, "train", None)  # not to be called
     assert run(folder, "out", **options).scores == result.scores
-    assert command.main(flags(folder, **options)) == 0
+    assert cli.main(["train", *flags(folder, **options)]) == 0
     lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
     assert all(["test", name, "bleu"] in lines for name in (*directions, "mean"))
     with pytest.raises(ValueError, match=r"training set was .* a-c"):

@@ -3,6 +3,7 @@
 import pytest
 import transformers
 
+from modeling_random_transformer import cli
 from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.training import estimation
 from modeling_random_transformer.training.estimation import GIB, DryRun
@@ -20,7 +21,7 @@ def test_units_of_the_estimate():
 def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 2)
     transformers.logging.set_verbosity_warning()  # commands of other tests raise the level, which hides the progress
-    assert command.main([*flags(corpus, max_steps=5000, vocab_size=3000), "--dry_run"]) == 0
+    assert cli.main(["train", *flags(corpus, max_steps=5000, vocab_size=3000), "--dry_run"]) == 0
     output, progress = capsys.readouterr()
     assert output.startswith("measured ")
     assert "5/5" in progress
@@ -47,9 +48,9 @@ def test_invalid_arguments_and_lines(corpus, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 1)
     (corpus / "train.a").write_text("\n" + "ab\n" * 119)
     for options in ({"max_steps": -1}, {"eval_strategy": "steps"}, {}):
-        assert command.main([*flags(corpus, **options), "--dry_run"]) == 2
+        assert cli.main(["train", *flags(corpus, **options), "--dry_run"]) == 2
     first, second, third = (line for line in capsys.readouterr().err.splitlines() if "error: " in line)
     assert "max_steps must be a positive integer for a dry run, got -1." in first
     assert "eval_strategy must be 'no' without a validation set, got 'steps'." in second
     assert "with an empty source or target (line 1)" in third
-    assert command.main([*flags(corpus), "--dry_run", "--on_invalid=skip"]) == 0
+    assert cli.main(["train", *flags(corpus), "--dry_run", "--on_invalid=skip"]) == 0

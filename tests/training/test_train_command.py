@@ -2,6 +2,7 @@
 
 import pytest
 
+from modeling_random_transformer import cli
 from modeling_random_transformer.commands import train as command
 from tests.helpers.training import flags
 
@@ -21,7 +22,7 @@ def test_an_invalid_recipe_is_reported_in_one_line(text, message, corpus, capsys
     recipe = corpus / "recipe.yaml"
     recipe.write_text(text)
     try:
-        status = command.main([str(recipe), *flags(corpus, max_steps=None)])
+        status = cli.main(["train", str(recipe), *flags(corpus, max_steps=None)])
     except SystemExit as end:
         status = end.code
     assert status == 2
