@@ -136,7 +136,7 @@ class Experiment:
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(self.args.device)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         (corpus,) = self.data.corpora("validation")
-        pairs = [(line.source, line.target) for line in corpus.text.lines() if isinstance(line, ParallelLine)]
+        pairs = [(line.source, line.target) for line in corpus.lines() if isinstance(line, ParallelLine)]
         scores = list(score_pairs(model, tokenizer, pairs, progress=False))
         return math.exp(-sum(score.log_probability for score in scores) / sum(score.tokens for score in scores))
 

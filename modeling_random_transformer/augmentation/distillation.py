@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub import ModelCard
 
-from ..data.mixing import CorpusSpec
-from ..data.sources import ParallelText
+from ..data.sources import Corpus
 from ..data.validation import validate
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
@@ -119,7 +118,7 @@ def check(
     data: StudentDataArguments,
     model: ModelArguments,
     args: TranslationTrainingArguments,
-) -> CorpusSpec:
+) -> Corpus:
     """Check the arguments before the teacher translates, and return the test set.
 
     Raises:
@@ -152,9 +151,8 @@ def check(
     check_arguments(data, model, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
-        if isinstance(corpus.text, ParallelText):
-            corpus.text.require_files()
-        validate(corpus.text, data.on_invalid)
+        corpus.require_files()
+        validate(corpus, data.on_invalid)
     return test
 
 

@@ -20,9 +20,8 @@ from sacrebleu.metrics import CHRF
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
-from ..data.mixing import CorpusSpec
 from ..data.readers import TEXT_KEY, read_texts
-from ..data.sources import NO_LANGUAGES, ParallelLine, ParallelText
+from ..data.sources import NO_LANGUAGES, Corpus, ParallelLine, ParallelText
 from ..inference import score_file
 from ..inputs_random_transformer import LanguageTags, check_positive
 from ..training.manifest import fingerprint
@@ -118,7 +117,7 @@ class TrainingSet:
         self,
         folder: Path,
         arguments: DistillationArguments,
-        original: Sequence[CorpusSpec] = (),
+        original: Sequence[Corpus] = (),
         is_in_use: bool = False,
     ):
         self.folder, self.arguments, self.original = folder, arguments, original
@@ -206,9 +205,9 @@ class TrainingSet:
         return set(sorted(range(len(values)), key=values.__getitem__)[: int(share * len(values))])
 
 
-def pairs_of(corpora: Iterable[CorpusSpec]) -> Iterator[tuple[str, str]]:
+def pairs_of(corpora: Iterable[Corpus]) -> Iterator[tuple[str, str]]:
     """The valid pairs of several corpora."""
-    for line in (line for corpus in corpora for line in corpus.text.lines()):
+    for line in (line for corpus in corpora for line in corpus.lines()):
         if isinstance(line, ParallelLine):
             yield line.source, line.target
 

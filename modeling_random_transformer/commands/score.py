@@ -77,7 +77,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     files = arguments.source_file, arguments.target_file
-    corpus = ParallelText(*files, arguments.source_key, arguments.target_key)
+    corpus = ParallelText(*files, source_key=arguments.source_key, target_key=arguments.target_key)
     with arguments.processes() as state:
         from_file_to_file = STANDARD not in (arguments.source_file, arguments.output)
         if from_file_to_file:

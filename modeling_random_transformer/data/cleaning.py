@@ -15,7 +15,7 @@ from ..utils.errors import printable
 from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
 from .readers import quoted
-from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
+from .sources import Corpus, InvalidLine, Line, ParallelLine, parse_pair
 from .validation import ValidationReport
 
 EXAMPLES = 3  # for each reason
@@ -98,7 +98,7 @@ def clean_pairs(
 
 def _lines_of(pairs: Corpus | Iterable[tuple[str, str]]) -> Iterator[Line]:
     """The lines with texts as they are written."""
-    if isinstance(pairs, ParallelText | DatasetText):
+    if isinstance(pairs, Corpus):
         lines = pairs.lines()
     else:
         lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
@@ -180,7 +180,7 @@ def clean_files(
             f"got {' and '.join(map(str, texts.values()))}."
         )
     for name, path in paths.items():
-        check_output(name, path, **(corpus.files if isinstance(corpus, ParallelText) else {}))
+        check_output(name, path, **corpus.files)
     if len({Path(path).resolve() for path in paths.values()}) < len(paths):
         raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
     report = CleaningReport(str(corpus))

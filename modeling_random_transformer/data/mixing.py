@@ -7,46 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..inputs_random_transformer import LanguageTags
 from .sources import Corpus, Line, ParallelText
 
 GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 
 
-@dataclass(frozen=True)
-class CorpusSpec:
-    """One of the corpora of a set.
-
-    Args:
-        text: the parallel text.
-        weight: how often each pair is seen per epoch: 2 for twice, 0.5 for every other epoch.
-    """
-
-    text: Corpus
-    weight: float = 1.0
-
-    def __str__(self) -> str:
-        return str(self.text)
-
-    @property
-    def languages(self) -> LanguageTags:
-        """The languages of sources and targets, for a tokenizer with language tags."""
-        return self.text.languages
-
-    @property
-    def direction(self) -> str | None:
-        """The languages, such as `"en-de"`; `None` without languages."""
-        return "-".join(self.languages.codes) or None
-
-    @property
-    def name(self) -> str:
-        """A short name: the languages, or the name of the source file without its extension."""
-        return self.direction or (
-            Path(self.text.source).stem if isinstance(self.text, ParallelText) else str(self.text)
-        )
-
-
-def set_names(split: str, corpora: Sequence[CorpusSpec]) -> list[str]:
+def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
     """The names of validation or test sets: `["test"]`, `["test en-de", "test en-fr"]`, `["test news", "test talks"]`.
 
     Args:
@@ -55,7 +21,9 @@ def set_names(split: str, corpora: Sequence[CorpusSpec]) -> list[str]:
     """
     if len(corpora) == 1 and not corpora[0].direction:
         return [split]
-    names = [corpus.name for corpus in corpora]
+    # The languages, or the name of the source file without its extension.
+    short = [Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus) for corpus in corpora]
+    names = [corpus.direction or name for corpus, name in zip(corpora, short, strict=True)]
     numbered = [
         f"{name} {names[: i + 1].count(name)}" if names.count(name) > 1 else name for i, name in enumerate(names)
     ]
@@ -126,7 +94,7 @@ class CorpusMixture:
         epoch: the epoch, which determines the lines of corpora with a fractional weight.
     """
 
-    corpora: Sequence[CorpusSpec]
+    corpora: Sequence[Corpus]
     sizes: Sequence[int]
     epoch: int = 0
 
@@ -142,7 +110,7 @@ class CorpusMixture:
         """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
         corpus, first = self.corpora[index], sum(self.sizes[:index])
         whole, rest = divmod(corpus.weight, 1)
-        for position, line in enumerate(corpus.text.lines()):
+        for position, line in enumerate(corpus.lines()):
             phase = position * GOLDEN_RATIO % 1
             copies = int(whole) + int(rest * (self.epoch + 1) + phase) - int(rest * self.epoch + phase)
             for _ in range(copies):

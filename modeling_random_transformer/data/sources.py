@@ -1,7 +1,7 @@
 """Sources of parallel text: two aligned files, a TSV, CSV, JSONL or Parquet file, or a dataset of `datasets`."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -56,8 +56,67 @@ class InvalidLine:
 Line = ParallelLine | InvalidLine
 
 
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Parallel text.
+
+    Args:
+        source_key: the column of the source, in a source of text with columns.
+        target_key: the same for the target.
+        languages: languages of source and target: those of each line, and the keys of text without the default ones.
+        weight: how often each pair is seen per epoch of a training: 2 for twice, 0.5 for every other epoch.
+    """
+
+    source_key: str = "source"
+    target_key: str = "target"
+    languages: LanguageTags = NO_LANGUAGES
+    weight: float = 1.0
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of source and target."""
+        return Columns((self.source_key, self.target_key), self.languages.codes)
+
+    @property
+    def direction(self) -> str | None:
+        """The languages, such as `"en-de"`; `None` without languages."""
+        return "-".join(self.languages.codes) or None
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The paths, by the names of the arguments; none for text that is not in files."""
+        return {}
+
+    def require_files(self) -> None:
+        """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
+        for path in self.files.values():
+            if is_standard_stream(path) or not path.is_file():
+                raise ValueError(f"the corpus must be in files, since it is read more than once, got the pipe {path}.")
+
+    def lines(self) -> Iterator[Line]:
+        """Read the corpus line by line.
+
+        Raises:
+            ValueError: a file does not have the columns, the files have different numbers of lines, or a compressed
+                file is damaged or incomplete.
+        """
+        for number, texts in self.rows():
+            if isinstance(texts, str):
+                yield _invalid(number, NOT_A_PAIR, texts)
+            else:
+                yield parse_pair(number, texts[0], texts[1], self.languages)
+
+    def rows(self) -> Iterator[Row]:
+        """Read the texts of each line; raises the errors of `lines`."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """What identifies the contents."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class ParallelText:
+class ParallelText(Corpus):
     """Parallel text in two aligned files, or in one file with both sides.
 
     Text, `.tsv`, `.csv` and `.jsonl` files may be compressed (`.gz`, `.zst`). `-` is standard input, which is read
@@ -71,7 +130,7 @@ class ParallelText:
             column of one without a header; a key of a JSON object; a Parquet column; or a language of the object
             `translation`. By default, a TSV or CSV file without the header names `source` and `target` has two columns.
         target_key: the same for the target.
-        languages: languages of source and target: those of each line, and the keys of a file without the default ones.
+        languages, weight: see `Corpus`.
 
     Raises:
         ValueError: a file is missing, or `target` does not match the format of `source`.
@@ -79,9 +138,6 @@ class ParallelText:
 
     source: Path
     target: Path | None = None
-    source_key: str = "source"
-    target_key: str = "target"
-    languages: LanguageTags = NO_LANGUAGES
 
     def __post_init__(self) -> None:
         for name, path in self.files.items():
@@ -101,23 +157,10 @@ class ParallelText:
         """The paths, by the names of the arguments."""
         return {name: Path(path) for name, path in drop_none(source=self.source, target=self.target).items()}
 
-    def require_files(self) -> None:
-        """Raise a `ValueError` if a side is standard input or another pipe, which can be read only once."""
-        for path in self.files.values():
-            if is_standard_stream(path) or not path.is_file():
-                raise ValueError(f"the corpus must be in files, since it is read more than once, got the pipe {path}.")
-
-    def lines(self) -> Iterator[Line]:
-        """Read the corpus line by line.
-
-        Raises:
-            ValueError: a file does not have the columns, the files have different numbers of lines, or a compressed
-                file is damaged or incomplete.
-        """
+    def rows(self) -> Iterator[Row]:
         if self.target is None:
-            columns = Columns((self.source_key, self.target_key), self.languages.codes)
-            return _lines_of(read_columns(Path(self.source), columns), self.languages)
-        return _lines_of(_read_aligned(Path(self.source), Path(self.target)), self.languages)
+            return read_columns(Path(self.source), self.columns)
+        return _read_aligned(Path(self.source), Path(self.target))
 
     def fingerprint(self) -> str:
         """The digests of the files, which are read once per object, and the keys that select columns of them.
@@ -135,7 +178,7 @@ class ParallelText:
 
 
 @dataclass(frozen=True)
-class DatasetText:
+class DatasetText(Corpus):
     """Parallel text in a dataset of the `datasets` library.
 
     Args:
@@ -144,18 +187,15 @@ class DatasetText:
         target_key: the same for the targets.
         name: name of the corpus in reports and error messages.
         version: identifies the contents of a streaming dataset, if they are known; see `load_split`.
-        languages: see `ParallelText`.
+        languages, weight: see `Corpus`.
 
     Raises:
         ValueError: the dataset does not have these columns.
     """
 
     dataset: "Dataset | IterableDataset"
-    source_key: str = "source"
-    target_key: str = "target"
     name: str = "the dataset"
     version: str = ""
-    languages: LanguageTags = NO_LANGUAGES
 
     def __post_init__(self) -> None:
         names = self.dataset.column_names
@@ -166,19 +206,13 @@ class DatasetText:
         return self.name
 
     @property
-    def columns(self) -> Columns:
-        """The columns of source and target."""
-        return Columns((self.source_key, self.target_key), self.languages.codes)
-
-    @property
     def is_stream(self) -> bool:
         """Whether the dataset is read while it is downloaded."""
         return not hasattr(self.dataset, "__len__")
 
-    def lines(self) -> Iterator[Line]:
-        """Read the dataset row by row."""
+    def rows(self) -> Iterator[Row]:
         rows = ((number, row, None) for number, row in enumerate(self.dataset, start=1))
-        return _lines_of(texts_of(self.name, rows, self.columns), self.languages)
+        return texts_of(self.name, rows, self.columns)
 
     def fingerprint(self) -> str:
         """The fingerprint that `datasets` computes; name and version for a streaming dataset, which has none."""
@@ -211,9 +245,6 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
     return load_dataset(name, config_name, **options), version
 
 
-Corpus = ParallelText | DatasetText
-
-
 def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
         for number, pair in enumerate(zip_longest(decoded(sources), decoded(targets)), start=1):
@@ -223,14 +254,6 @@ def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
                     f"line {number}."
                 )
             yield number, [*pair]
-
-
-def _lines_of(rows: Iterable[Row], languages: LanguageTags) -> Iterator[Line]:
-    for number, texts in rows:
-        if isinstance(texts, str):
-            yield _invalid(number, NOT_A_PAIR, texts)
-        else:
-            yield parse_pair(number, texts[0], texts[1], languages)
 
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:

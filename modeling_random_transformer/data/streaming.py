@@ -68,8 +68,8 @@ class TokenBudgetStream(IterableDataset):
     def __post_init__(self) -> None:
         check_on_invalid(self.on_invalid)
         corpus = self.corpus
-        texts = [part.text for part in corpus.corpora] if isinstance(corpus, CorpusMixture) else [corpus]
-        if any(isinstance(text, DatasetText) and text.is_stream for text in texts):
+        corpora = corpus.corpora if isinstance(corpus, CorpusMixture) else [corpus]
+        if any(isinstance(each, DatasetText) and each.is_stream for each in corpora):
             self.num_workers = min(self.num_workers, 1)
         self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
         self.set_share(0, 1, 1)

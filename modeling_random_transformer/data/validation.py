@@ -1,7 +1,7 @@
 """Validation of parallel text: invalid lines are counted by reason, and the first of them are reported by number."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,7 @@ def load_pairs(
 
     check_on_invalid(on_invalid)
     # All arguments of `_rows` are the key of the cache. Another version may read the same files differently.
-    arguments = {"corpus": corpus, "version": f"{__version__} {corpus.fingerprint()}"}
+    arguments = {"corpus": replace(corpus, weight=1.0), "version": f"{__version__} {corpus.fingerprint()}"}
     features = Features({"line": Value("int64"), **dict.fromkeys(("source", "target", "invalid"), Value("string"))})
     folder = None if cache_dir is None else str(cache_dir)
     if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from transformers.hf_argparser import HfArg
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..data.mixing import CorpusSpec, set_names
+from ..data.mixing import set_names
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import LANGUAGE_CODE
@@ -90,7 +90,7 @@ class DataArguments:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
         return bool(self._file_texts(split) or (self.dataset_name and getattr(self, f"{split}_split")))
 
-    def sets(self) -> dict[str, list[CorpusSpec]]:
+    def sets(self) -> dict[str, list[Corpus]]:
         """The corpora by name of the set. Training corpora are one set, validation and test corpora one set each.
 
         The names are `"train"`, and such as `"test"`, or `"test en-de"` if there are several or languages.
@@ -104,7 +104,7 @@ class DataArguments:
             sets |= zip(set_names(split, corpora), ([corpus] for corpus in corpora), strict=True)
         return sets
 
-    def corpora(self, split: str) -> list[CorpusSpec]:
+    def corpora(self, split: str) -> list[Corpus]:
         """The corpora of the split `"train"`, `"validation"` or `"test"`; empty if it is not given.
 
         Weights that depend on `train_temperature` are set when the sizes of the corpora are known.
@@ -112,13 +112,12 @@ class DataArguments:
         Raises:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
-        texts: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
-        if not texts:
+        corpora: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
+        if not corpora:
             return []
-        weights = (self.train_weights if split == "train" else None) or [1.0] * len(texts)
-        languages = self._languages(split, len(texts))
-        texts = [replace(text, languages=tags) for text, tags in zip(texts, languages, strict=True)]
-        return list(map(CorpusSpec, texts, weights))
+        weights = (self.train_weights if split == "train" else None) or [1.0] * len(corpora)
+        options = zip(corpora, self._languages(split, len(corpora)), weights, strict=True)
+        return [replace(corpus, languages=tags, weight=weight) for corpus, tags, weight in options]
 
     def _languages(self, split: str, count: int) -> Sequence[LanguageTags]:
         """The languages of each of `count` corpora of a split; by default those of the training corpora."""
@@ -146,7 +145,7 @@ class DataArguments:
                 f"{names[0]} and {names[1]} must have the same number of files, got {len(sources)} and {len(targets)}."
             )
         files = [*zip(map(Path, sources), map(Path, targets), strict=True), *((Path(path), None) for path in single)]
-        return [ParallelText(source, target, self.source_key, self.target_key) for source, target in files]
+        return [ParallelText(*paths, source_key=self.source_key, target_key=self.target_key) for paths in files]
 
     def _dataset_texts(self, split: str) -> list[DatasetText]:
         name = getattr(self, f"{split}_split")
@@ -156,7 +155,8 @@ class DataArguments:
         requested = f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r}"
         with reraise_as_value_error(f"{requested} and {split}_split={name!r} must name a dataset"):
             dataset, version = load_split(self.dataset_name, self.dataset_config_name, **options)
-        return [DatasetText(dataset, self.source_key, self.target_key, f"{self.dataset_name} {name}", version)]
+        keys: Any = {"source_key": self.source_key, "target_key": self.target_key}
+        return [DatasetText(dataset, f"{self.dataset_name} {name}", version, **keys)]
 
 
 FILES, LANGUAGES = (

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..data.sources import DatasetText
+from ..data.sources import Corpus, DatasetText
 from ..data.tokenization import lengths_of
 from ..jobs import Job
 from ..utils.distributed import call_on_main_process
@@ -144,11 +144,11 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
 def _trainer(
     data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> "MeasuredTrainer":
-    corpora = []
+    corpora: list[Corpus] = []
     for corpus in replace(data_args, streaming=True).corpora("train"):
-        rows = [{"source": line.source, "target": line.target} for line in islice(corpus.text.lines(), PAIRS)]
-        text = DatasetText(Dataset.from_list(rows), name=str(corpus), languages=corpus.languages)
-        corpora.append(replace(corpus, text=text))
+        rows = [{"source": line.source, "target": line.target} for line in islice(corpus.lines(), PAIRS)]
+        options: Any = {"languages": corpus.languages, "weight": corpus.weight}
+        corpora.append(DatasetText(Dataset.from_list(rows), str(corpus), **options))
     check_languages({"train": corpora}, model_args)
     job = Job(Path(args.output_dir) / MANIFEST)
     data = prepare_data(Run(replace(data_args, streaming=False), model_args, args, {"train": corpora}, job), ["train"])

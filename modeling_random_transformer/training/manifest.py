@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from .. import __version__
-from ..data.mixing import CorpusSpec
+from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..jobs import Job, Stage, changes
 from ..utils.digests import file_digest
@@ -74,7 +74,7 @@ class Run:
     data: DataArguments
     model: ModelArguments
     args: TranslationTrainingArguments
-    corpora: dict[str, list[CorpusSpec]]
+    corpora: dict[str, list[Corpus]]
     job: Job
 
     @property
@@ -231,9 +231,9 @@ def selects(args: TranslationTrainingArguments) -> bool:
     return args.load_best_model_at_end or args.early_stopping_patience is not None or args.save_strategy == "best"
 
 
-def fingerprint(corpora: list[CorpusSpec]) -> Any:
+def fingerprint(corpora: list[Corpus]) -> Any:
     """A digest of one corpus and its languages, or a list of those of several."""
-    digests = [" ".join(filter(None, (corpus.text.fingerprint(), corpus.direction))) for corpus in corpora]
+    digests = [" ".join(filter(None, (corpus.fingerprint(), corpus.direction))) for corpus in corpora]
     return digests[0] if len(digests) == 1 else digests
 
 

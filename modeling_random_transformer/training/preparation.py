@@ -11,8 +11,8 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
-from ..data.mixing import CorpusMixture, CorpusSpec, temperature_weights
-from ..data.sources import ParallelText
+from ..data.mixing import CorpusMixture, temperature_weights
+from ..data.sources import Corpus
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
 from ..inputs_random_transformer import tokenizer_languages
@@ -57,7 +57,7 @@ class PreparedData:
     tokenizer: PreTrainedTokenizerBase
     sets: dict[str, TokenizedSet]
     reports: list[ValidationReport]
-    corpora: list[CorpusSpec]
+    corpora: list[Corpus]
     corpus_sizes: list[int]
     stream: Any = None
 
@@ -93,13 +93,11 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         corpora = run.corpora[name]
         if name == "train" and run.data.streaming:
             # Files are validated before training. The stream of a dataset is not read: its report has no lines.
-            files = [isinstance(corpus.text, ParallelText) for corpus in corpora]
             reports[name] = [
-                validate(corpus.text, on_invalid) if is_file else ValidationReport(str(corpus))
-                for corpus, is_file in zip(corpora, files, strict=True)
+                validate(corpus, on_invalid) if corpus.files else ValidationReport(str(corpus)) for corpus in corpora
             ]
         else:
-            loaded = [load_pairs(corpus.text, on_invalid) for corpus in corpora]
+            loaded = [load_pairs(corpus, on_invalid) for corpus in corpora]
             texts[name], reports[name] = ([pair[i] for pair in loaded] for i in (0, 1))
     lines = [report.lines for report in reports.get("train", ())]
     tokenizer = prepare_tokenizer(run, sum(lines))
@@ -147,14 +145,14 @@ def _tokenize(
 
 
 def _stream(
-    run: Run, corpora: list[CorpusSpec], lines: list[int], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
+    run: Run, corpora: list[Corpus], lines: list[int], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
 ) -> Any:
     from ..data.bpe_dropout import BPEDropout
     from ..data.streaming import TokenBudgetStream
 
     mixture = CorpusMixture(corpora, [max(1, count) for count in lines])
     return TokenBudgetStream(
-        corpora[0].text if len(corpora) == 1 and corpora[0].weight == 1 else mixture,
+        corpora[0] if len(corpora) == 1 and corpora[0].weight == 1 else mixture,
         tokenizer,
         run.args.max_tokens_per_batch,
         buffer_pairs=run.data.buffer_pairs,
@@ -206,19 +204,19 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: dict[str, str]) -
         return
     if path.is_file() and stage.changed_files():
         raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
-    sample = chain.from_iterable(vocabulary_sample(corpus.text, lines or None) for corpus in corpora)
+    sample = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
     tokenizer = RandomTransformerTokenizer.train(sample, **options)
     with save_atomically(run.folder) as temporary:
         tokenizer.save_pretrained(temporary)
     stage.finish([path])
 
 
-def distinct_languages(corpora: Iterable[CorpusSpec]) -> list[str]:
+def distinct_languages(corpora: Iterable[Corpus]) -> list[str]:
     """The codes of all languages of corpora, in the order of their first use."""
     return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))
 
 
-def check_languages(sets: Mapping[str, Sequence[CorpusSpec]], model_args: ModelArguments) -> None:
+def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments) -> None:
     """Check that the tokenizer has, or will have, the languages of all sets.
 
     Raises:

@@ -19,7 +19,6 @@ from modeling_random_transformer.augmentation import (
 )
 from modeling_random_transformer.augmentation.training_set import TrainingSet, targets_by_source, write_nearest
 from modeling_random_transformer.conversion.marian import convert_marian
-from modeling_random_transformer.data import CorpusSpec
 from modeling_random_transformer.inference import one_line, translate, translate_n_best
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
@@ -234,7 +233,7 @@ def test_interpolation_chooses_the_translations_nearest_to_the_references(transl
     options = DistillationArguments(["x"], sources, text_key="2", teacher_num_beams=3, interpolate=True)
     for count in (5, 3):
         references = [candidates[-1] for candidates in n_best[:count]]
-        original = CorpusSpec(write_pairs(tmp_path, "aligned", [*zip(texts, references, strict=False)]))
+        original = write_pairs(tmp_path, "aligned", [*zip(texts, references, strict=False)])
         corpus = TrainingSet(tmp_path / "work", options, [original])
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[3:]).encode())))
         report = corpus.make(translator, tokenizer, 256)

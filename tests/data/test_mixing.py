@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data import CorpusMixture, CorpusSpec, ParallelText, TokenBudgetSampler
+from modeling_random_transformer.data import CorpusMixture, ParallelText, TokenBudgetSampler
 from modeling_random_transformer.data.mixing import WeightedPairs, set_names, temperature_weights
 
 weights = st.sampled_from([0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 1.0, 1.5, 1.9, 2.0])
@@ -66,7 +66,7 @@ def write_corpora(folder, sizes):
 
 def test_a_mixture_spreads_the_lines_of_each_corpus_evenly(tmp_path):
     large, small = write_corpora(tmp_path, {"large": 40, "small": 10})
-    mixture = CorpusMixture([CorpusSpec(large), CorpusSpec(small, 2.0)], [40, 10])
+    mixture = CorpusMixture([large, replace(small, weight=2.0)], [40, 10])
     lines = list(mixture.lines())
     expected = [f"large{i}" for i in range(40)] + [f"small{i}" for i in range(10)] * 2
     assert sorted(line.source for line in lines) == sorted(expected)
@@ -78,14 +78,14 @@ def test_a_mixture_spreads_the_lines_of_each_corpus_evenly(tmp_path):
 @pytest.mark.parametrize("weight", [0.1, 1.75])
 def test_all_lines_of_a_mixture_occur_equally_often(tmp_path, weight):
     (corpus,) = write_corpora(tmp_path, {"a": 20})
-    mixture = CorpusMixture([CorpusSpec(corpus, weight)], [20])
+    mixture = CorpusMixture([replace(corpus, weight=weight)], [20])
     occurrences = Counter(line.source for epoch in range(100) for line in replace(mixture, epoch=epoch).lines())
     assert len(occurrences) == 20
     assert all(abs(count - 100 * weight) <= 1 for count in occurrences.values())
 
 
 def test_set_names(tmp_path):
-    specs = [CorpusSpec(text) for text in write_corpora(tmp_path, {"news": 1, "talks": 1})]
+    specs = write_corpora(tmp_path, {"news": 1, "talks": 1})
     assert set_names("test", specs[:1]) == ["test"]
     assert set_names("test", specs) == ["test news", "test talks"]
     assert set_names("test", [*specs, specs[0]]) == ["test news 1", "test talks", "test news 2"]

@@ -75,7 +75,7 @@ def test_columns_of_parquet(tmp_path):
     assert lines[1].source == "{'en': None, 'es': 'x', 'id': 2}"
     dataset = Dataset.from_list([{"translation": {"en": "dog", "es": "perro"}}, {"translation": None}])
     for each in (dataset, dataset.to_iterable_dataset()):
-        assert list(DatasetText(each, "en", "es").lines()) == [lines[0], InvalidLine(2, NOT_A_PAIR)]
+        assert list(DatasetText(each, **ENGLISH_SPANISH).lines()) == [lines[0], InvalidLine(2, NOT_A_PAIR)]
     path.write_text("text")
     with pytest.raises(ValueError, match=r"a\.parquet must be a Parquet file, got an error"):
         list(ParallelText(path).lines())

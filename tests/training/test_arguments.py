@@ -14,10 +14,10 @@ def test_aligned_files_and_a_single_file(corpus):
     source, target, single = (str(corpus / name) for name in ("train.a", "train.b", "a.tsv"))
     data = DataArguments(source_file=source, target_file=target, test_file=single)
     assert [str(corpus) for corpus in data.corpora("train")] == [f"{source} and {target}"]
-    assert [corpus.text.target for corpus in data.corpora("test")] == [None]
+    assert [corpus.target for corpus in data.corpora("test")] == [None]
     assert data.corpora("validation") == []
     both = DataArguments(source_file=source, target_file=target, train_file=single)
-    assert [corpus.text.source.name for corpus in both.corpora("train")] == ["train.a", "a.tsv"]
+    assert [corpus.source.name for corpus in both.corpora("train")] == ["train.a", "a.tsv"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_dataset_folder_is_read_again_when_its_files_change(configs, streaming, 
 
     def read(folder):
         [corpus] = DataArguments(dataset_name=str(folder), streaming=streaming).corpora("train")
-        return [line.source for line in corpus.text.lines()], corpus.text.fingerprint()
+        return [line.source for line in corpus.lines()], corpus.fingerprint()
 
     folder = write("one", ["a"])
     first = read(folder)
