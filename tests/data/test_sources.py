@@ -87,7 +87,7 @@ def test_unknown_columns_raise_value_error(tmp_path):
     for name, keys, names in (("a.tsv", ("en", "fr"), "id, en, es"), ("a.jsonl", ("source", "target"), "en, id")):
         message = rf"keys must be columns of .*{name}, {names}, or numbers in a table, got '{keys[0]}"
         with pytest.raises(ValueError, match=message):
-            read_pairs(tmp_path / name, None, *keys)
+            read_pairs(tmp_path / name, source_key=keys[0], target_key=keys[1])
 
 
 # Quotes
