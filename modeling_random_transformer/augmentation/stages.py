@@ -20,7 +20,7 @@ from ..inputs_random_transformer import (
 )
 from ..jobs import Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..utils.atomic_files import new_file
+from ..utils.atomic_files import new_files
 from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, one_line, read_lines
@@ -122,7 +122,7 @@ def select_lines(
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_tokens or limit)
     selected.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(selected) as file, tags.set(pipe.tokenizer):
+    with new_files([selected]) as [file], tags.set(pipe.tokenizer):
         for chunk in chunks(map(one_line, lines), CHUNK_SIZE):
             encoded = encode_texts(pipe.tokenizer, chunk, verbose=False)
             for text, ids in zip(chunk, encoded["input_ids"], strict=True):

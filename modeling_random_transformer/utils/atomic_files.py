@@ -73,25 +73,19 @@ def new_folder(output: str | PathLike) -> Iterator[Path]:
 
 
 @contextmanager
-def new_file(path: str | PathLike, temporary_folder: Path | None = None) -> Iterator[BinaryIO]:
-    """Yield a file to write, which gets its name, or replaces the old one, if the block succeeds.
+def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
+    """Yield files to write, which get their names, or replace the old ones, if the block succeeds.
 
-    An interruption at any time leaves either the old file or the complete new one.
+    An interruption at any time leaves of each either the old file or the complete new one; a failing write leaves all
+    old files.
 
     Args:
-        path: the file; of a symbolic link, its target is replaced.
-        temporary_folder: folder of the incomplete file, on the same file system; the folder of `path` when `None`.
+        paths: the files; of a symbolic link, its target is replaced.
+        temporary_folder: folder of the incomplete files, on the same file system; the folder of each when `None`.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: a file cannot be written.
     """
-    with new_files([path], temporary_folder) as [file]:
-        yield file
-
-
-@contextmanager
-def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
-    """`new_file` for several files, which are renamed when all are complete: a failing write leaves all old files."""
     names = [Path(os.path.realpath(path)) for path in paths]
     temporaries = [(temporary_folder or name.parent) / f"{name.name}.{secrets.token_hex(4)}.tmp" for name in names]
     try:
@@ -110,6 +104,6 @@ def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = N
 
 
 def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
-    """Write or replace a file with chunks of bytes; see `new_file`."""
-    with new_file(path, temporary_folder) as file:
+    """Write or replace a file with chunks of bytes; see `new_files`."""
+    with new_files([path], temporary_folder) as [file]:
         file.writelines(content)

@@ -116,24 +116,17 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def create_binary(path: str | PathLike, temporary_folder: Path | None = None) -> Iterator[IO[bytes]]:
-    """Write or replace a file atomically, or write to standard output.
+def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
+    """Write files, which replace earlier ones when all are complete; one may be standard output.
 
     Args:
-        path: the file.
-        temporary_folder: see `new_file`.
+        paths: the files, which are compressed if their names say so.
+        temporary_folder: see `new_files`.
 
     Raises:
         ValueError: pyarrow, which compresses with Zstandard, is not installed.
-        OSError: the file cannot be written.
+        OSError: a file cannot be written.
     """
-    with create_binaries([path], temporary_folder) as [file]:
-        yield file
-
-
-@contextmanager
-def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
-    """`create_binary` for several files, which are replaced when all are complete; one may be standard output."""
     on_disk = [path for path in paths if not is_standard_stream(path)]
     with new_files(on_disk, temporary_folder) as new, ExitStack() as stack:
         files = iter(new)
@@ -159,8 +152,8 @@ def _compressed(path: str | PathLike, file: BinaryIO) -> Iterator[IO[bytes]]:
 
 
 def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
-    """Write or replace a file with chunks of bytes, which are compressed if its name says so; see `create_binary`."""
-    with create_binary(path, temporary_folder) as file:
+    """Write or replace a file with chunks of bytes, which are compressed if its name says so; see `create_binaries`."""
+    with create_binaries([path], temporary_folder) as [file]:
         for chunk in content:
             file.write(chunk)
 

@@ -15,7 +15,7 @@ from modeling_random_transformer.data import DatasetText, InvalidLine, ParallelL
 from modeling_random_transformer.data.readers import quoted, unquoted
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
-from modeling_random_transformer.utils.compressed_files import create_binary
+from modeling_random_transformer.utils.compressed_files import create_binaries
 from tests.helpers.corpora import PAIRS, read_pairs, write_invalid_lines, write_pairs
 
 
@@ -27,7 +27,7 @@ def test_all_file_formats_yield_the_same_pairs(file_format, suffix, tmp_path):
     copies = [path.with_name(f"{path.name}{suffix}") for path in (corpus.source, corpus.target) if path is not None]
     for path in copies:
         content = path.with_name(path.name.removesuffix(suffix)).read_bytes()
-        with create_binary(path) as file:
+        with create_binaries([path]) as [file]:
             file.write(b"\xef\xbb\xbf" + content)  # a byte order mark
     lines = [ParallelLine(number, *pair) for number, pair in enumerate(PAIRS, start=1)]
     assert list(ParallelText(*copies).lines()) == lines
@@ -195,7 +195,7 @@ def test_standard_input_is_read_once(monkeypatch):
     ],
 )  # fmt: skip
 def test_monolingual_text(name, content, key, expected, tmp_path):
-    with create_binary(tmp_path / name) as file:
+    with create_binaries([tmp_path / name]) as [file]:
         file.write(content)
     if isinstance(expected, list):
         assert list(read_texts(tmp_path / name, *key)) == expected

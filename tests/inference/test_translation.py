@@ -20,7 +20,7 @@ from modeling_random_transformer.inference import (
     translate_file,
     translate_stream,
 )
-from modeling_random_transformer.utils.compressed_files import create_binary, open_binary
+from modeling_random_transformer.utils.compressed_files import create_binaries, open_binary
 from tests.helpers.interruption import killed_after
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_translator, some_texts
@@ -224,7 +224,7 @@ class TestFiles:
     def test_compressed_files_and_samples_resume(self, source, output, model, tokenizer, suffix, options):
         output, options = output.with_name(f"output.txt{suffix}"), {"chunk_size": 4, **SHORT, **options}
         compressed = source.with_name(f"source.txt{suffix}")
-        with create_binary(compressed) as file:
+        with create_binaries([compressed]) as [file]:
             file.write(source.read_bytes())
         run = functools.partial(translate_file, compressed, output, model, tokenizer, **options)
         killed_after(30, run, output.parent)

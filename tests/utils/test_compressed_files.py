@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.utils.compressed_files import create_binary, open_binary, uncompressed_suffix
+from modeling_random_transformer.utils.compressed_files import create_binaries, open_binary, uncompressed_suffix
 
 SUFFIXES = ["", ".gz", ".zst"]
 LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]
 
 
 def write(path, content):
-    with create_binary(path) as file:
+    with create_binaries([path]) as [file]:
         file.write(content)
     return path
 
@@ -56,7 +56,7 @@ def test_interrupted_write_keeps_the_old_file(tmp_path, suffix):
         yield b"new"
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), create_binary(path) as file:
+    with pytest.raises(KeyboardInterrupt), create_binaries([path]) as [file]:
         file.writelines(interrupted())
     with open_binary(path) as file:
         assert file.read() == b"old"
@@ -72,7 +72,7 @@ def test_equal_contents_give_equal_gzip_files(tmp_path):
 def test_standard_streams(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo")))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
-    with open_binary("-") as source, create_binary("-") as target:
+    with open_binary("-") as source, create_binaries(["-"]) as [target]:
         target.writelines(source)
     assert sys.stdout.buffer.getvalue() == b"one\ntwo"
 
