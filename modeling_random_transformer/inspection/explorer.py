@@ -1,6 +1,5 @@
 """The data of the explorer page: attention maps, beam search, distributions, position encodings, statistics."""
 
-import base64
 import math
 from typing import Any
 
@@ -60,9 +59,7 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
         },
         "layers": {"encoder": model.config.encoder_layers, "decoder": model.config.decoder_layers},
         "heads": model.config.num_heads,
-        "maps": {
-            name: quantize(attention_maps(recorded, *path, model.config), 0.0, 1.0) for name, path in MAPS.items()
-        },
+        "maps": {name: rounded(attention_maps(recorded, *path, model.config)) for name, path in MAPS.items()},
         "steps": [distribution(logits, tokenizer) for logits in recorded["logits"][0]],
         "chosen": best[1:].tolist(),
         "tree": recorder.tree(finished, tokenizer),
@@ -77,12 +74,9 @@ def trim_padding(ids: Tensor, eos_ids: Tensor) -> Tensor:
     return ids[: int(ends[0]) + 2] if len(ends) else ids
 
 
-def quantize(values: Tensor, lowest: float, highest: float) -> dict[str, Any]:
-    """Values between two bounds as 16-bit little-endian integers in base64."""
-    steps = ((values.float() - lowest) / (highest - lowest) * 65535).round().clamp(0, 65535)
-    integers = steps.to(torch.int32).numpy().astype("<u2")
-    data = base64.b64encode(integers.tobytes()).decode()
-    return {"shape": list(values.shape), "lowest": lowest, "highest": highest, "data": data}
+def rounded(values: Tensor) -> list[Any]:
+    """Nested lists of the values, rounded to five decimals."""
+    return values.double().round(decimals=5).tolist()
 
 
 def attention_maps(recorded: Trace, stack: str, name: str, config: Any) -> Tensor:
@@ -107,16 +101,14 @@ def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def position_map(model: Any) -> dict[str, Any] | None:
+def position_map(model: Any) -> list[list[float]] | None:
     """The encoder's position encodings, `[positions, d_model]`, or None if it has none."""
     positions, config = model.model.encoder.embed_positions, model.config
     if positions is None:
         return None
     length = min(MAX_POSITIONS, config.max_position_embeddings)
     with torch.no_grad():
-        values = positions(torch.arange(length), length)[:, :MAX_WIDTH].float()
-    bound = values.abs().max().item() or 1.0
-    return quantize(values, -bound, bound)
+        return rounded(positions(torch.arange(length), length)[:, :MAX_WIDTH])
 
 
 def statistics(recorded: Trace) -> list[dict[str, Any]]:

@@ -1,12 +1,10 @@
 """The explorer: the data of the page compared with the model, and the page in a browser."""
 
-import base64
 import html
 import json
 import math
 import sys
 
-import numpy as np
 import pytest
 import torch
 from selenium.webdriver.common.by import By
@@ -55,12 +53,6 @@ def outputs(model, tokenizer):
     return model.generate(**inputs, **options, output_scores=True)
 
 
-def dequantize(quantized):
-    integers = np.frombuffer(base64.b64decode(quantized["data"]), dtype="<u2").reshape(quantized["shape"])
-    lowest, highest = quantized["lowest"], quantized["highest"]
-    return torch.tensor(lowest + integers / 65535 * (highest - lowest)).float()
-
-
 # Data
 
 
@@ -79,7 +71,7 @@ def test_attention_maps_and_their_labels(model, tokenizer, monkeypatch, tmp_path
     model.set_attn_implementation("sdpa")
     for name in ("encoder", "decoder", "cross"):
         expected = torch.cat(outputs[f"{name}_attentions"])
-        torch.testing.assert_close(dequantize(data["maps"][name]), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(torch.tensor(data["maps"][name]), expected, rtol=0, atol=1e-5)
     predicted = token_texts(tokenizer, outputs.logits[0].argmax(dim=-1))
     assert predicted != token_texts(tokenizer, ids[0, :-1])  # the tokens of the decoder's input are others
     source = token_texts(tokenizer, inputs["input_ids"][0])
@@ -124,7 +116,7 @@ def test_tree_matches_the_beam_search(data, outputs):
 
 
 def test_positions_and_statistics(data, model):
-    positions = dequantize(data["positions"])
+    positions = torch.tensor(data["positions"])
     torch.testing.assert_close(positions, model.model.encoder.embed_positions.table[:64], rtol=0, atol=1e-4)
     names = [row["name"] for row in data["statistics"]]
     assert len(names) == 2 * 2 + 3 * 3
@@ -207,11 +199,11 @@ def test_selecting_a_head(browser, data):
         Select(browser.find_element(By.ID, "layer")).select_by_value(str(layer))
         Select(browser.find_element(By.ID, "head")).select_by_value(str(head))
         shown = torch.tensor(plotted(browser, "attention"))
-        torch.testing.assert_close(shown, dequantize(data["maps"][name])[layer, head], rtol=0, atol=1e-6)
+        torch.testing.assert_close(shown, torch.tensor(data["maps"][name][layer][head]), rtol=0, atol=1e-6)
         ticks = browser.execute_script("return document.getElementById('attention').layout.yaxis.ticktext")
         assert [html.unescape(tick) for tick in ticks] == data["labels"][name][0]
     Select(browser.find_element(By.ID, "head")).select_by_value("mean")
-    mean = dequantize(data["maps"]["decoder"])[0].mean(0)
+    mean = torch.tensor(data["maps"]["decoder"][0]).mean(0)
     torch.testing.assert_close(torch.tensor(plotted(browser, "attention")), mean, rtol=0, atol=1e-6)
 
 
