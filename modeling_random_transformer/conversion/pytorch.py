@@ -143,35 +143,8 @@ def convert_torch_transformer(
         ValueError: see `from_torch_transformer`; or the file does not match the description. In this case, nothing is
             written.
     """
-    with new_folder(output) as temporary:
-        weights = read_named_weights(Path(checkpoint), embedding, output_layer, positions, prefix, key, ignore)
-        model, report = from_torch_transformer(**weights, **options)
-        report.unused.update(dict.fromkeys(ignore, "ignored on request"))
-        model.save_pretrained(temporary)
-    return report
-
-
-def read_named_weights(
-    checkpoint: Path,
-    embedding: Sequence[str],
-    output_layer: str | None,
-    positions: Sequence[str],
-    prefix: str,
-    key: str | None,
-    ignore: Sequence[str],
-) -> dict[str, Any]:
-    """The first arguments of `from_torch_transformer`, from the arguments of `convert_torch_transformer`.
-
-    Raises:
-        ValueError: the file cannot be read, a name is missing, or a weight in the file is not named.
-    """
-    content = read_checkpoint(checkpoint)
-    weights: Any = content.get(key) if key and isinstance(content, dict) else content
-    if not is_state_dict(weights):
-        found = format_names(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"key must name the state dict in {checkpoint}, got {key!r}; the file contains {found}.")
-    mapper = StateDictMapper(str(checkpoint), weights)
-    mapper.ignore(ignore, "ignored on request")
+    weights = read_state_dict(Path(checkpoint), key)
+    mapper = StateDictMapper(str(checkpoint), {name: weights[name] for name in weights if name not in ignore})
     tables = () if positions[0] in POSITIONS else positions
     outputs = () if output_layer is None else (f"{output_layer}.weight", f"{output_layer}.bias")
     named = {name: mapper.peek(name) for name in (*embedding, *tables, *outputs[:1])}
@@ -181,13 +154,29 @@ def read_named_weights(
         raise ValueError(
             f"{checkpoint} must contain only weights under {prefix!r} and named ones, got {format_names(others)}."
         )
-    return {
-        "transformer": {name.removeprefix(prefix): weight for name, weight in inner.items()},
-        "embedding": tuple(named[name] for name in embedding),
-        "positions": tuple(named[name] for name in tables) or positions[0],
-        "output": {name[len(f"{output_layer}.") :]: mapper.peek(name) for name in outputs if name in mapper.remaining}
-        or None,
-    }
+    transformer = {name.removeprefix(prefix): weight for name, weight in inner.items()}
+    matrices: Any = tuple(named[name] for name in embedding)
+    added: Any = tuple(named[name] for name in tables) or positions[0]
+    layer = {name.rpartition(".")[2]: mapper.peek(name) for name in outputs if name in mapper.remaining}
+    with new_folder(output) as temporary:
+        model, report = from_torch_transformer(transformer, matrices, layer or None, positions=added, **options)
+        report.unused.update(dict.fromkeys(ignore, "ignored on request"))
+        model.save_pretrained(temporary)
+    return report
+
+
+def read_state_dict(checkpoint: Path, key: str | None) -> Mapping[str, Tensor]:
+    """The state dict in a file, or at a key of the file's content.
+
+    Raises:
+        ValueError: the file cannot be read, or there is no state dict.
+    """
+    content = read_checkpoint(checkpoint)
+    weights: Any = content.get(key) if key and isinstance(content, dict) else content
+    if not is_state_dict(weights):
+        found = format_names(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"key must name the state dict in {checkpoint}, got {key!r}; the file contains {found}.")
+    return weights
 
 
 def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tensor]:

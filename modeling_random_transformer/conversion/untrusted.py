@@ -27,7 +27,6 @@ MAX_DIGITS = 50  # of a number; its value may be 10 to this power
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 MAX_RATIO, SMALL = 20, 2**24  # of the sizes of a file, expanded and compressed; small files may be compressed further
 LEGACY_PICKLES = 5  # before the weights in the format of PyTorch before 1.6
-ARRAY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 class IgnoredObject:
@@ -93,16 +92,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     check_zip(path, str(path), ".npz file")
     with errors_of_reading(str(path), ".npz file"), zipfile.ZipFile(path) as archive:
-        return {name.removesuffix(".npy"): parse_array(archive.read(name)) for name in archive.namelist()}
-
-
-def parse_array(content: bytes) -> np.ndarray:
-    """The array of a `.npy` file. Unlike `np.load`, this allocates no memory for data that the file does not have."""
-    file = io.BytesIO(content)
-    shape, fortran_order, dtype = ARRAY_HEADERS[np.lib.format.read_magic(file)](file)
-    # Of a bytearray, as torch warns about arrays that are not writable.
-    values = np.frombuffer(bytearray(content), dtype, offset=file.tell())
-    return values.reshape(shape, order="F" if fortran_order else "C")
+        # `np.load` returns the bytes of files that are not arrays.
+        return {
+            name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name), allow_pickle=False)
+            for name in archive.namelist()
+        }
 
 
 @contextmanager
