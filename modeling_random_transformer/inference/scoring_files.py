@@ -10,11 +10,11 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import EMPTY, Corpus, ParallelLine, ParallelText
-from ..inputs_random_transformer import CHUNK_SIZE, drop_none, name_lines_in_errors
+from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 from ..utils.compressed_files import check_output, stream_name
 from .alignments import Aligner, pharaoh_line
 from .scoring import PairModel, PairScore, Scorer
-from .translation_files import check_format, model_digest, open_parts
+from .translation_files import check_format, model_digest, write_in_parts
 
 Pair = tuple[str, str]
 
@@ -99,12 +99,11 @@ def write_results(
         model = model_digest(process.model, process.tokenizer)
         return {"model": model, "languages": asdict(process.languages), **recorded}
 
+    def results(pairs: list[Any], first: int, update: Callable[[int], Any]) -> Iterator[str]:
+        return map(write, process(pairs, first, update))
+
     read = partial(valid_pairs, corpus)
-    with open_parts(output_file, read, describe, process.model.device, unit="pair", **job) as parts:
-        for first, pairs in parts:
-            with name_lines_in_errors(str(corpus), first):
-                results = process(pairs, first, parts.update)
-            parts.write(first, map(write, results))
+    write_in_parts(output_file, read, describe, results, str(corpus), process.model.device, unit="pair", **job)
 
 
 def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:

@@ -92,12 +92,12 @@ def translate_file(
         check_output("output_file", output_file, input_file=source, prefix_file=prefix)
         return {"model": model_digest(model, tokenizer), **plain_options(pipe, settings), "format": output_format}
 
+    def translated(texts: list[Any], first: int, update: Callable[[int], Any]) -> Iterator[str]:
+        candidates = translate_chunk(pipe, settings, texts, first, update)
+        return candidate_lines(candidates, output_format, settings.n_best, first)
+
     job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
-    with open_parts(output_file, read, describe, model.device, **job) as parts:
-        for first, texts in parts:
-            with name_lines_in_errors(str(source), first):
-                candidates = translate_chunk(pipe, settings, texts, first, parts.update)
-            parts.write(first, candidate_lines(candidates, output_format, settings.n_best, first))
+    write_in_parts(output_file, read, describe, translated, str(source), model.device, **job)
 
 
 @contextmanager
@@ -183,25 +183,29 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 # The parts of an output
 
 
-@contextmanager
-def open_parts(
+def write_in_parts(
     output: str | PathLike,
     read: Callable[[], Iterator[Any]],
     describe: Callable[[], dict[str, Any]],
+    process: Callable[[list[Any], int, Callable[[int], Any]], Iterable[str]],
+    name: str,
     device: Any,
     *,
-    chunk_size: int = CHUNK_SIZE,
-    restart: bool = False,
-    progress: bool | None = None,
+    chunk_size: int,
+    restart: bool,
+    progress: bool | None,
     unit: str = "text",
-) -> Iterator["Parts"]:
-    """Begin to write a file in chunks, or resume an earlier call; write the file when the block has succeeded.
+) -> None:
+    """Write a file in chunks, or resume an earlier call.
 
     Args:
         output: the file to write or to replace.
         read: reads the items of the input, which are values of JSON: once to check them, and again to process them.
         describe: checks the arguments and returns what determines the output beside the input; called in the first
             process only.
+        process: called with a chunk, the index of its first item and a function that counts finished items; returns the
+            lines of the output.
+        name: of the input, for the `TextError` of an item.
         device: the device of the model, which determines how the processes communicate.
         chunk_size: items of a chunk.
         restart: discard the parts of an earlier call.
@@ -215,7 +219,7 @@ def open_parts(
     """
     check_positive(chunk_size=chunk_size)
     state = process_state(device)
-    parts = Parts(Path(output), chunk_size, read)
+    parts = Parts(Path(output))
 
     def check() -> tuple[dict[str, Any], list[str]]:
         parts.check()
@@ -225,36 +229,33 @@ def open_parts(
             digests.append(digest_of(chunk))
         return {**inputs, "input": digest_of(digests)}, digests
 
-    inputs, parts.digests = call_on_main_process(check)
+    inputs, digests = call_on_main_process(check)
     with exclusive(parts.lock, f"output_file must not be in use, got {str(output)!r} with another call in progress."):
-        missing = call_on_main_process(lambda: parts.begin(inputs, restart))
-        parts.mine = missing[state.process_index :: state.num_processes]
-        share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in parts.mine)
+        missing = call_on_main_process(lambda: parts.begin(inputs, len(digests), restart))
+        mine = set(missing[state.process_index :: state.num_processes])
+        share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
+        items = read()
         with progress_bar(share, progress if state.is_main_process else False, unit) as bar:
-            parts.update = bar.update
-            yield parts
-        call_on_main_process(parts.finish)
+            for number in range(max(mine, default=-1) + 1):  # the input is read in a single pass
+                chunk = list(islice(items, chunk_size))
+                if number not in mine:
+                    continue
+                if digest_of(chunk) != digests[number]:
+                    raise ValueError(f"the input must not change while {parts.output} is written, but has changed.")
+                with name_lines_in_errors(name, number * chunk_size):
+                    lines = process(chunk, number * chunk_size, bar.update)
+                write_atomically(parts.path(number), encode_lines(lines), parts.folder)
+        call_on_main_process(lambda: parts.finish(len(digests)))
 
 
 class Parts:
-    """The folder of finished chunks, `<output>.parts`, which exists until the output is complete; see `open_parts`.
+    """The folder of finished chunks, `<output>.parts`, which exists until the output is complete."""
 
-    Iterating over it yields the unfinished chunks of this process, each with the index of its first item.
-
-    Attributes:
-        digests: of each chunk of the input.
-        mine: the numbers of the chunks that this process has to write.
-        update: counts finished items in the progress bar.
-    """
-
-    def __init__(self, output: Path, chunk_size: int, read: Callable[[], Iterator[Any]]):
+    def __init__(self, output: Path):
         # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
         self.folder = self.output.with_name(f"{self.output.name}.parts")
         self.record, self.lock = self.folder / "job.json", self.folder / "job.lock"
-        self.chunk_size, self.read = chunk_size, read
-        self.digests, self.mine = list[str](), list[int]()
-        self.update: Callable[[int], Any] = lambda _: None
 
     def path(self, number: int) -> Path:
         """The file of a finished chunk."""
@@ -270,8 +271,8 @@ class Parts:
                     f"{others[0].name}."
                 )
 
-    def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
-        """Begin the job, or continue that of an earlier call, in the first process.
+    def begin(self, inputs: dict[str, Any], count: int, restart: bool) -> list[int]:
+        """Begin the job of this number of chunks, or continue that of an earlier call, in the first process.
 
         Returns:
             The numbers of the missing chunks.
@@ -283,29 +284,11 @@ class Parts:
         if restart:
             self.remove()
         job.begin("lines", inputs, restart=restart)
-        return [number for number in range(len(self.digests)) if not self.path(number).exists()]
+        return [number for number in range(count) if not self.path(number).exists()]
 
-    def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
-        """Read the input in a single pass.
-
-        Raises:
-            ValueError: the input has changed since it was checked.
-        """
-        items, mine = self.read(), set(self.mine)
-        for number, digest in enumerate(self.digests[: max(mine, default=-1) + 1]):
-            chunk = list(islice(items, self.chunk_size))
-            if number in mine:
-                if digest_of(chunk) != digest:
-                    raise ValueError(f"the input must not change while {self.output} is written, but has changed.")
-                yield number * self.chunk_size, chunk
-
-    def write(self, first: int, lines: Iterable[str]) -> None:
-        """Write the part of a finished chunk, which begins with the item of this index."""
-        write_atomically(self.path(first // self.chunk_size), encode_lines(lines), self.folder)
-
-    def finish(self) -> None:
+    def finish(self, count: int) -> None:
         """Wait for the parts of all processes, join them to the output, and delete what the job has written."""
-        paths = [self.path(number) for number in range(len(self.digests))]
+        paths = [self.path(number) for number in range(count)]
         while not all(path.exists() for path in paths):  # a killed process also ends the others: see its launcher
             time.sleep(POLLING_INTERVAL)
         write_binary(self.output, (path.read_bytes() for path in paths), self.folder)

@@ -15,7 +15,7 @@ def output(tmp_path, monkeypatch):
     """An output that three processes write, which run after each other: each waits for none of the others."""
     monkeypatch.setattr(files, "process_state", process_state)
     monkeypatch.setattr(files, "call_on_main_process", lambda function: function())
-    monkeypatch.setattr(files.Parts, "finish", lambda _: None)
+    monkeypatch.setattr(files.Parts, "finish", lambda *_: None)
     return tmp_path / "output.txt"
 
 
@@ -23,36 +23,34 @@ def process_state(rank):
     return SimpleNamespace(num_processes=3, process_index=rank, is_main_process=rank == 0)
 
 
-def parts_of(output, rank, items=ITEMS):
-    return files.open_parts(output, lambda: iter(items), lambda: {"model": "digest"}, rank, chunk_size=3)
+def write(output, rank, process=lambda items, *_: items, readings=(ITEMS, ITEMS)):
+    texts, job = iter(readings), {"chunk_size": 3, "restart": False, "progress": False}
+    files.write_in_parts(output, lambda: iter(next(texts)), lambda: {"model": "digest"}, process, "in.txt", rank, **job)
 
 
 @pytest.mark.usefixtures("_state_on_cpu")
 class TestProcesses:
     def test_missing_chunks_are_distributed(self, output):
         written = []
+
+        def process(items, first, _):
+            assert items == ITEMS[first : first + 3]
+            written.append(first // 3)
+            return items
+
         for rank in (0, 0, 1):
-            with parts_of(output, rank) as parts:
-                for first, items in parts:
-                    assert items == ITEMS[first : first + 3]
-                    parts.write(first, items)
-                    written.append(first // 3)
+            write(output, rank, process)
         assert written == [0, 3, 6, 9, 1, 5, 10, 4, 11]
-        assert sorted(path.stem for path in parts.folder.glob("*.txt")) == [f"{n:08}" for n in sorted(written)]
+        parts = files.Parts(output).folder
+        assert sorted(path.stem for path in parts.glob("*.txt")) == [f"{n:08}" for n in sorted(written)]
 
     @pytest.mark.parametrize("changed", [ITEMS[:5], [*ITEMS[:-1], "x"]])
     def test_an_input_that_changes(self, output, changed):
-        with parts_of(output, 0) as parts:
-            parts.read, parts.mine = lambda: iter(changed), [0, 11]
-            with pytest.raises(ValueError, match=r"the input must not change while .*output.txt is written"):
-                list(parts)
+        with pytest.raises(ValueError, match=r"the input must not change while .*output.txt is written"):
+            write(output, 2, readings=(ITEMS, changed))
 
     def test_a_second_call_is_an_error(self, output):
-        with parts_of(output, 0) as parts:
-            pass
-        with (
-            FileLock(parts.lock),
-            pytest.raises(ValueError, match=r"output_file must not be in use, got .*output.txt' with another call"),
-            parts_of(output, 0),
-        ):
-            pass
+        write(output, 0)
+        message = r"output_file must not be in use, got .*output.txt' with another call"
+        with FileLock(files.Parts(output).lock), pytest.raises(ValueError, match=message):
+            write(output, 0)
