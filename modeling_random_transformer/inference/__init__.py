@@ -11,22 +11,17 @@
     score_file(ParallelText("train.en", "train.de"), "scores.txt", model, tokenizer)     # the same call resumes
     for links in alignments(model, tokenizer, pairs): ...                                # [(0, 0), (2, 1)]
 
-All of them take any model of `AutoModelForSeq2SeqLM`. `score_file` and `align_file` require the extra `train`, which
-reads the corpus, as do the metrics of `evaluation`.
+All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluation` require the extra `train`.
 """
-
-from typing import TYPE_CHECKING, Any
 
 from ..inputs_random_transformer import longest_target
 from ..utils.text import encode_lines, one_line, read_lines
 from .alignments import alignments
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
+from .scoring_files import align_file, score_file
 from .translation import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
-
-if TYPE_CHECKING:
-    from .scoring_files import align_file, score_file
 
 __all__ = [
     "Candidate",
@@ -46,12 +41,3 @@ __all__ = [
     "translate_n_best",
     "translate_stream",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the functions for corpora on first use, because the others do not require the reader of corpora."""
-    if name in ("align_file", "score_file"):
-        from . import scoring_files
-
-        return getattr(scoring_files, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
