@@ -6,7 +6,7 @@ Everything that tokenizes texts of users is based on this module. Like the pipel
 import math
 import reprlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -270,6 +270,19 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def process_chunks(items: Iterable[T], size: int, process: Callable[[list[T], int], Iterable[Any]]) -> Iterator[Any]:
+    """The results of a function of `size` items and the index of the first one, lazily and in the order of the items.
+
+    The index of a `TextError` of the function becomes that among all items.
+    """
+    first = 0
+    for chunk in chunks(items, size):
+        with renumber_errors(range(first, first + len(chunk))):
+            results = process(chunk, first)
+        yield from results
+        first += len(chunk)
 
 
 def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]:

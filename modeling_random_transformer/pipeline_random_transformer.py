@@ -31,11 +31,11 @@ from .inputs_random_transformer import (
     check_positive,
     check_text,
     check_type,
-    chunks,
     drop_none,
     encode_texts,
     language_id,
     longest_target,
+    process_chunks,
     renumber_errors,
     source_limit,
     source_positions,
@@ -190,17 +190,31 @@ class Seq2SeqPipeline(Pipeline):
         self, texts: Iterable[str], size: int, batch_size: int, params: Sequence[dict[str, Any]]
     ) -> Iterator[Any]:
         """The answers in the order of the texts, of which `size` are sorted by length together."""
-        preprocess_params, forward_params, postprocess_params = params
-        first = 0
-        for chunk in chunks(texts, size):
+
+        def process(chunk: Sequence[str], _first: int) -> list[Any]:
             answers: dict[int, Any] = {}
-            with renumber_errors(range(first, first + len(chunk))):
-                for indices, inputs in self.batches(chunk, batch_size, preprocess_params, forward_params):
-                    with renumber_errors(indices):
-                        outputs = self.forward(inputs, **forward_params)
-                    answers |= self.answers(indices, outputs, postprocess_params)
-            yield from (answers[index] for index in range(len(chunk)))
-            first += len(chunk)
+            for batch in self.answers(chunk, batch_size, params):
+                answers |= batch
+            return [answers[index] for index in range(len(chunk))]
+
+        return process_chunks(texts, size, process)
+
+    def answers(
+        self, texts: Sequence[str], batch_size: int, params: Sequence[dict[str, Any]]
+    ) -> Iterator[dict[int, Any]]:
+        """The answers of each batch, by the index of the text; see `batches`.
+
+        Args:
+            texts: several texts.
+            batch_size: see `batches`.
+            params: the arguments of `preprocess`, `forward` and `postprocess`.
+        """
+        preprocess_params, forward_params, postprocess_params = params
+        for indices, inputs in self.batches(texts, batch_size, preprocess_params, forward_params):
+            with renumber_errors(indices):
+                outputs = self.forward(inputs, **forward_params)
+            rows = ({name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(indices)))
+            yield {i: self.postprocess(row, **postprocess_params) for i, row in zip(indices, rows, strict=True)}
 
     def batches(
         self,
@@ -258,11 +272,6 @@ class Seq2SeqPipeline(Pipeline):
             for source_len, prefix_len in zip(lengths, prefix_lengths, strict=True)
         ]
         return batches_by_tokens([(n,) for n in lengths], forward_params["max_batch_tokens"] // rows, limits)
-
-    def answers(self, indices: Sequence[int], outputs: dict[str, Tensor], options: dict[str, Any]) -> dict[int, Any]:
-        """The answers to the texts of a batch, by the index of the text."""
-        rows = ({name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(indices)))
-        return {i: self.postprocess(row, **options) for i, row in zip(indices, rows, strict=True)}
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import CHUNK_SIZE, check_positive, chunks, renumber_errors
+from ..inputs_random_transformer import CHUNK_SIZE, check_positive, process_chunks, renumber_errors
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils import progress_bar
 
@@ -155,12 +155,11 @@ def translate_chunk(
     update(len(texts) - len(given))
     if options.seed is not None:
         torch.manual_seed(options.seed + first + 1)
-    params = pipe._preprocess_params | {"target_prefix": [texts[i][1] for i in given]}
+    preprocess_params = pipe._preprocess_params | {"target_prefix": [texts[i][1] for i in given]}
+    params = (preprocess_params, pipe._forward_params, pipe._postprocess_params)
     with renumber_errors(given):
-        for batch, inputs in pipe.batches([texts[i][0] for i in given], 1, params, pipe._forward_params):
-            with renumber_errors(batch):
-                outputs = pipe.forward(inputs, **pipe._forward_params)
-            for i, answer in pipe.answers(batch, outputs, pipe._postprocess_params).items():
+        for batch in pipe.answers([texts[i][0] for i in given], 1, params):
+            for i, answer in batch.items():
                 candidates[given[i]] = best_first(answer if isinstance(answer, list) else [answer])
             update(len(batch))
     return candidates
@@ -276,12 +275,7 @@ def process_stream(
     check_positive(chunk_size=chunk_size)
 
     def results() -> Iterator[Any]:
-        first = 0
         with progress_bar(total, progress, unit) as bar:
-            for chunk in chunks(items, chunk_size):
-                with renumber_errors(range(first, first + len(chunk))):
-                    found = process(chunk, first, bar.update)
-                yield from found
-                first += len(chunk)
+            yield from process_chunks(items, chunk_size, lambda chunk, first: process(chunk, first, bar.update))
 
     return results()
