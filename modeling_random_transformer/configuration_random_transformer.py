@@ -239,15 +239,12 @@ class RandomTransformerConfig(PretrainedConfig):
     @classmethod
     def _without_aliases(cls, values: dict[str, Any]) -> dict[str, Any]:
         """The same values with aliases replaced by field names."""
-        renamed = {name: value for name, value in values.items() if name not in cls.attribute_map}
-        for alias, name in cls.attribute_map.items():
-            if alias not in values:
-                continue
-            if name in values and values[name] != values[alias]:
-                raise ValueError(
-                    f"{alias} is an alias of {name} and must equal {name}={values[name]!r}, got {values[alias]!r}."
-                )
-            renamed[name] = values[alias]
+        renamed: dict[str, Any] = {}
+        for given, value in values.items():
+            name = cls.attribute_map.get(given, given)
+            if name in renamed and renamed[name] != value:
+                raise ValueError(f"{name} and its alias must have one value, got {renamed[name]!r} and {value!r}.")
+            renamed[name] = value
         return renamed
 
     def _check_combinations(self) -> None:
