@@ -1050,35 +1050,12 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
         self.post_init()
 
     @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        position_ids: Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> DecoderOutput:
+    def forward(self, input_ids: Tensor | None = None, **kwargs: Any) -> DecoderOutput:
         """Hidden states of the tokens, `[batch, length, d_model]`.
 
-        Args:
-            attention_mask: 1 for tokens, 0 for padding, on either side, `[batch, seen_len + length]`.
-            position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`.
-                Without `attention_mask` and `past_key_values`, positions that restart begin a new packed text, which
-                cannot attend to earlier texts in its row. The returned cache does not separate texts.
-
-        The other arguments are those of `RandomTransformerModel.forward`.
+        The arguments are those of `RandomTransformerForCausalLM.forward`, without the labels.
         """
-        outputs = self.decoder(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            position_ids=position_ids,
-            **kwargs,
-        )
+        outputs = self.decoder(input_ids=input_ids, **kwargs)
         if outputs.past_key_values is not None:
             outputs.past_key_values = outputs.past_key_values.self_attention_cache  # the cross-attention cache is empty
         return outputs
@@ -1114,10 +1091,14 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
         """Logits of the next token, `[batch, length, vocab_size]`.
 
         Args:
+            attention_mask: 1 for tokens, 0 for padding, on either side, `[batch, seen_len + length]`.
             labels: the input ids, `[batch, length]`, -100 for tokens to ignore. They are shifted internally.
             logits_to_keep: compute logits for this number of last positions only (0: all), or for these positions.
+            position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`.
+                Without `attention_mask` and `past_key_values`, positions that restart begin a new packed text, which
+                cannot attend to earlier texts in its row. The returned cache does not separate texts.
 
-        The other arguments are those of `RandomTransformerDecoderModel.forward`.
+        The other arguments are those of `RandomTransformerModel.forward`.
         """
         outputs = self.model(
             input_ids=input_ids,
