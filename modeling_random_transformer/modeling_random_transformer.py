@@ -50,7 +50,7 @@ from .ops_random_transformer import (
     is_transformed,
     masked_softmax,
     select_attention,
-    token_loss,
+    smoothed_cross_entropy,
 )
 from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
 
@@ -631,7 +631,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         self._tied_weights_keys = tied_output_layer(config, "decoder")
         self.model = RandomTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.loss_function = token_loss
+        self.loss_function = smoothed_cross_entropy
         self.post_init()
 
     @can_return_tuple

@@ -173,43 +173,30 @@ def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
 # The loss (paper 5.4)
 
 
-def token_loss(
-    logits: Tensor,
-    labels: Tensor,
-    vocab_size: int,  # noqa: ARG001
-    num_items_in_batch: Tensor | int | None = None,
-    ignore_index: int = -100,
-    **kwargs: Any,  # noqa: ARG001
-) -> Tensor:
-    """`smoothed_cross_entropy` without smoothing, with the arguments of transformers' loss functions.
-
-    Raises:
-        IndexError: on a CPU, for a label that is neither a token id nor `ignore_index`.
-    """
-    return smoothed_cross_entropy(logits, labels, 0.0, num_items_in_batch, ignore_index)
-
-
 def smoothed_cross_entropy(
     logits: Tensor,
     labels: Tensor,
-    smoothing: float,
-    count: Tensor | int | None = None,
+    smoothing: float = 0.0,
+    num_items_in_batch: Tensor | int | None = None,
     ignore_index: int = -100,
     overwrite: bool = False,
+    **_: Any,
 ) -> Tensor:
     """Cross-entropy in nats per token, with targets smoothed over the vocabulary.
+
+    A loss function of transformers, whose other arguments it ignores.
 
     Equals `torch.nn.functional.cross_entropy(…, label_smoothing=smoothing)` on logits in float32, without its copies
     of the logits: a few rows at a time are converted to float32, and the gradient is computed together with the loss
     in the dtype of the logits. Under `torch.compile`, `torch.export` and `torch.func`, PyTorch's function is used.
 
-    The loss and its gradient are 0 if all labels are ignored or `count` is 0.
+    The loss and its gradient are 0 if all labels are ignored or `num_items_in_batch` is 0.
 
     Args:
         logits: `[batch, target_len, vocab_size]`.
         labels: `[batch, target_len]`. Labels equal to `ignore_index` contribute neither to the loss nor to the count.
         smoothing: the probability that is spread evenly over the vocabulary, at least 0 and below 1.
-        count: tokens to average over; the number of labels that are not ignored by default.
+        num_items_in_batch: tokens to average over; the number of labels that are not ignored by default.
         ignore_index: the label of positions without a target.
         overwrite: store the gradient in the memory of the logits, for callers that no longer need them.
 
@@ -219,7 +206,8 @@ def smoothed_cross_entropy(
             `torch.func`.
     """
     logits, labels = logits.flatten(0, -2), labels.flatten().to(logits.device)
-    weight = reciprocal((labels != ignore_index).sum() if count is None else count, logits)
+    count = (labels != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
+    weight = reciprocal(count, logits)
     if is_transformed():
         options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": "sum", "label_smoothing": smoothing}
         return weight * cross_entropy(logits.to(weight.dtype), labels, **options)
