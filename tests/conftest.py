@@ -120,8 +120,8 @@ def translator() -> RandomTransformerForConditionalGeneration:
 
 
 @pytest.fixture(scope="session")
-def exact_translator() -> RandomTransformerForConditionalGeneration:
-    """The same in float64, so that comparisons do not depend on the rounding of the CPU."""
+def model() -> RandomTransformerForConditionalGeneration:
+    """`translator` in float64, so that comparisons do not depend on the rounding of the CPU."""
     return random_translator().double()
 
 

@@ -41,8 +41,9 @@ def seq2seq(model, tokenizer, **options) -> Seq2SeqPipeline:
 
 
 @pytest.fixture(scope="module", params=["own", "T5"])
-def model(request, exact_translator, tokenizer):
-    return exact_translator if request.param == "own" else foreign_model("T5", vocab_size=len(tokenizer))
+def model(request, model, tokenizer):
+    """That of all tests, and one of another architecture."""
+    return model if request.param == "own" else foreign_model("T5", vocab_size=len(tokenizer))
 
 
 @pytest.fixture

@@ -25,11 +25,6 @@ def _registered(monkeypatch):
     register_v4_tasks()
 
 
-@pytest.fixture(scope="module")
-def model(exact_translator):
-    return exact_translator
-
-
 def make(task, model, tokenizer, **options):
     return pipeline(task, model=model, tokenizer=tokenizer, device="cpu", **options)
 

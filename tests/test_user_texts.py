@@ -18,11 +18,6 @@ CONTROL = [0, 1, 2, 3]
 SHORT = {"max_new_tokens": 9, "num_beams": 2}
 
 
-@pytest.fixture(scope="module")
-def model(exact_translator):
-    return exact_translator
-
-
 def ids_as_text(tokenizer, text):
     """Independent of `encode_texts`, for a tokenizer without declared tokens."""
     ids = tokenizer(text, split_special_tokens=True)["input_ids"]

@@ -84,10 +84,6 @@ def test_invalid_arguments_raise_value_error():
     words = RandomTransformerTokenizer.from_words(["a", "S", "E"], bos_token="S", eos_token="E")
     with pytest.raises(ValueError, match="bpe_dropout must be 0 for a tokenizer without BPE merges, got a WordLevel"):
         BPEDropout(words, 0.1)
-    tokens = training_set().remove_columns("source_words")
-    for rows in (tokens, tokens.to_list()):
-        with pytest.raises(ValueError, match="must be a Dataset with the columns source_words and target_words"):
-            BPEDropoutPairs(rows, BPEDropout(TOKENIZER, 0.1), seed=0)
 
 
 # Batches

@@ -95,11 +95,11 @@ def test_two_devices(name, quantized, tmp_path):
 
 
 @pytest.mark.parametrize("search", [{"num_beams": 1}, {"num_beams": 3}, {"do_sample": True, "num_beams": 1}], ids=str)
-def test_pipeline(search, exact_translator, tokenizer):
+def test_pipeline(search, model, tokenizer):
     options = search | {"max_new_tokens": 12}
     found = []
-    for model in on_both(exact_translator):
-        pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device=model.device)
+    for each in on_both(model):
+        pipe = pipeline("seq2seq", model=each, tokenizer=tokenizer, device=each.device)
         torch.manual_seed(0)
         first, *_ = texts = some_texts(8)
         found.append([pipe(texts, batch_size=3, **options), pipe(first, target_prefix="the", **options)])
@@ -168,9 +168,9 @@ def per_token(model, inputs, options, few=9, many=41):
     return (found[1] - found[0]).total() / (many - few)
 
 
-def test_translation_does_not_wait_for_each_batch_of_inputs(exact_translator, tokenizer):
+def test_translation_does_not_wait_for_each_batch_of_inputs(model, tokenizer):
     """The steps of the search synchronize once each; everything else is bounded per batch."""
-    _, gpu = on_both(exact_translator)
+    _, gpu = on_both(model)
     with synchronizations() as found:
         translate(some_texts(4), gpu, tokenizer, num_beams=1, min_new_tokens=30, max_new_tokens=30, progress=False)
     assert found.total() <= 30 + 30, found

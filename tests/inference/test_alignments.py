@@ -16,11 +16,6 @@ from tests.helpers.translation import some_texts
 PAIRS = list(zip(some_texts(12, seed=1), some_texts(12, seed=2), strict=True))
 
 
-@pytest.fixture(scope="module")
-def model(exact_translator):
-    return exact_translator
-
-
 def test_every_target_word_has_one_link(model, tokenizer):
     for (source, target), links in zip(PAIRS, alignments(model, tokenizer, PAIRS, max_batch_tokens=99), strict=True):
         assert sorted(word for _, word in links) == list(range(len(target.split())))

@@ -28,11 +28,6 @@ LONG_PREFIX = "las niñas no ven la casa vieja " * 5
 PREFIXES = ["el", "", "las casa", "el libro en", "", "a", "two red", "", "we"]
 
 
-@pytest.fixture(scope="module")
-def model(exact_translator):
-    return exact_translator
-
-
 class TestNBest:
     def test_equals_the_sequences_of_generate(self, model, tokenizer):
         found = list(translate_n_best(TEXTS, model, tokenizer, n_best=3, chunk_size=5, **SHORT))

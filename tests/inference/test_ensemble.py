@@ -23,11 +23,6 @@ SEARCHES = {
 
 
 @pytest.fixture(scope="module")
-def model(exact_translator):
-    return exact_translator
-
-
-@pytest.fixture(scope="module")
 def other():
     """A member with other sizes and other layers."""
     return random_translator(1, d_model=32, encoder_layers=1, norm_order="post").double()

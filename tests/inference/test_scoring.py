@@ -23,11 +23,6 @@ from tests.helpers.translation import multilingual_translator, random_tokenizer,
 PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
 
 
-@pytest.fixture(scope="module")
-def model(exact_translator):
-    return exact_translator
-
-
 def losses(model, tokenizer, pairs):
     """Reference: minus the model's own loss of each pair, summed over its tokens."""
     for source, target in pairs:

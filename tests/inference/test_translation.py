@@ -32,11 +32,6 @@ SHORT = {"max_new_tokens": 6, "num_beams": 1}
 ODD_LINES = ["one\u2028two", "one\x0btwo\x0c", "one\x85two\x1e", "one\rtwo", "", "  \t ", "end"]
 
 
-@pytest.fixture(scope="module")
-def model(translator):
-    return translator
-
-
 @pytest.fixture
 def _short_limits(monkeypatch):
     """Limit translations to the source length plus 2 instead of 50, for speed."""

@@ -9,14 +9,13 @@ import pytest
 import torch
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands import explore
 from modeling_random_transformer.inspection import explorer
 from modeling_random_transformer.inspection.explorer import token_texts
 from tests.helpers.browser import chromium, errors, requests
-from tests.helpers.models import save_translator
+from tests.helpers.models import tiny_model
 from tutorials import report
 
 SENTENCE = "the <script>alert(1)</script> cat & a <b>dog</b>"
@@ -24,51 +23,34 @@ MEGABYTE = 10**6
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    save_translator(path)
-    return path
+def data(translator, tokenizer):
+    return explorer.explore(translator, tokenizer, SENTENCE, num_beams=3, max_new_tokens=7)
 
 
 @pytest.fixture(scope="module")
-def model(folder):
-    return AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder):
-    return AutoTokenizer.from_pretrained(folder)
-
-
-@pytest.fixture(scope="module")
-def data(model, tokenizer):
-    return explorer.explore(model, tokenizer, SENTENCE, num_beams=3, max_new_tokens=7)
-
-
-@pytest.fixture(scope="module")
-def outputs(model, tokenizer):
+def outputs(translator, tokenizer):
     """The same beam search without the explorer."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 7, "return_dict_in_generate": True}
-    return model.generate(**inputs, **options, output_scores=True)
+    return translator.generate(**inputs, **options, output_scores=True)
 
 
 # Data
 
 
-def test_attention_maps_and_their_labels(model, tokenizer, monkeypatch, tmp_path):
+def test_attention_maps_and_their_labels(translator, tokenizer, monkeypatch, tmp_path):
     """The row with the label of a token is the one whose logits predict it."""
     drawn = {}
     monkeypatch.setattr(report, "draw_heat_map", lambda weights, **options: drawn.update(options, weights=weights))
-    monkeypatch.setattr(model.generation_config, "max_new_tokens", 7)
+    monkeypatch.setattr(translator.generation_config, "max_new_tokens", 7)
     inputs = tokenizer(SENTENCE, return_tensors="pt")
-    ids = model.generate(**inputs, do_sample=False)
-    model.set_attn_implementation("eager")
-    report.draw_attention(model, tokenizer, SENTENCE, tmp_path / "attention.png")
-    data = explorer.explore(model, tokenizer, SENTENCE, num_beams=1, max_new_tokens=7)
+    ids = translator.generate(**inputs, do_sample=False)
+    translator.set_attn_implementation("eager")
+    report.draw_attention(translator, tokenizer, SENTENCE, tmp_path / "attention.png")
+    data = explorer.explore(translator, tokenizer, SENTENCE, num_beams=1, max_new_tokens=7)
     with torch.no_grad():
-        outputs = model(**inputs, decoder_input_ids=ids[:, :-1], output_attentions=True)
-    model.set_attn_implementation("sdpa")
+        outputs = translator(**inputs, decoder_input_ids=ids[:, :-1], output_attentions=True)
+    translator.set_attn_implementation("sdpa")
     for name in ("encoder", "decoder", "cross"):
         expected = torch.cat(outputs[f"{name}_attentions"])
         torch.testing.assert_close(torch.tensor(data["maps"][name]), expected, rtol=0, atol=1e-5)
@@ -83,11 +65,11 @@ def test_attention_maps_and_their_labels(model, tokenizer, monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_distributions_at_temperatures(data, model, tokenizer, outputs, temperature):
+def test_distributions_at_temperatures(data, translator, tokenizer, outputs, temperature):
     """As the page computes them. The histogram of improbable tokens is exact at temperature 1."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     with torch.no_grad():
-        logits = model(**inputs, decoder_input_ids=outputs.sequences[:1, :-1]).logits[0]
+        logits = translator(**inputs, decoder_input_ids=outputs.sequences[:1, :-1]).logits[0]
     for step, row in zip(data["steps"], logits, strict=True):
         top = [math.exp(logit / temperature) for logit in step["logits"]]
         others = sum(count * math.exp(logit / temperature) for logit, count in step["others"])
@@ -115,9 +97,9 @@ def test_tree_matches_the_beam_search(data, outputs):
     assert len(set(leaves)) == len(leaves)
 
 
-def test_positions_and_statistics(data, model):
+def test_positions_and_statistics(data, translator):
     positions = torch.tensor(data["positions"])
-    torch.testing.assert_close(positions, model.model.encoder.embed_positions.table[:64], rtol=0, atol=1e-4)
+    torch.testing.assert_close(positions, translator.model.encoder.embed_positions.table[:64], rtol=0, atol=1e-4)
     names = [row["name"] for row in data["statistics"]]
     assert len(names) == 2 * 2 + 3 * 3
     assert names[0] == "encoder.layers.0.self_attn"
@@ -125,8 +107,8 @@ def test_positions_and_statistics(data, model):
 
 
 @pytest.mark.parametrize("overrides", [{"position_embedding": "none"}, {"norm_order": "pre", "d_k": 5, "d_v": 3}])
-def test_other_configurations(overrides, tmp_path, tokenizer):
-    model = save_translator(tmp_path, **overrides)
+def test_other_configurations(overrides, tokenizer):
+    model = tiny_model(vocab_size=len(tokenizer), **overrides)
     data = explorer.explore(model, tokenizer, "the cat", num_beams=1, max_new_tokens=3)
     assert (data["positions"] is None) == (overrides.get("position_embedding") == "none")
     assert len(data["tree"]) == len(data["target"])
@@ -143,9 +125,9 @@ def test_padding_after_the_first_end_token_is_trimmed():
 
 
 @pytest.fixture(scope="module")
-def page(folder, tmp_path_factory):
+def page(translator_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "new" / "explorer.html"
-    arguments = [str(folder), SENTENCE, "--output", str(path), "--num_beams", "3", "--max_new_tokens", "7"]
+    arguments = [str(translator_folder), SENTENCE, "--output", str(path), "--num_beams", "3", "--max_new_tokens", "7"]
     assert cli.main(["explore", *arguments]) == 0
     return path
 
@@ -245,11 +227,11 @@ def test_stepping_through_the_translation(browser, data):
 
 
 @pytest.mark.slow
-def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
+def test_page_size_of_a_long_sentence(tokenizer):
     """60 tokens, 6 layers, 8 heads and a vocabulary of 37,000."""
-    model = save_translator(tmp_path, encoder_layers=6, decoder_layers=6, num_heads=8, d_model=64, d_k=8)
-    model.resize_token_embeddings(37000)
-    sentence = " ".join(["the cat sees a red car"] * 10)
+    sizes = {"encoder_layers": 6, "decoder_layers": 6, "num_heads": 8, "d_model": 64, "d_k": 8}
+    model = tiny_model(spread=2.0, vocab_size=37000, **sizes)
+    sentence = " ".join(["the boy reads a red book"] * 10)
     data = explorer.explore(model, tokenizer, sentence, num_beams=4, max_new_tokens=60)
     assert len(data["source"]) > 55
     assert len(data["target"]) > 55
@@ -267,18 +249,16 @@ def test_page_size_of_a_long_sentence(tmp_path, tokenizer):
         (["--architecture", "nowhere"], "--architecture: nowhere/config.json must be a JSON file, but it is missing"),
     ],
 )
-def test_invalid_arguments(arguments, message, folder, capsys):
+def test_invalid_arguments(arguments, message, translator_folder, capsys):
     with pytest.raises(SystemExit) as stop:
-        sys.exit(cli.main(["explore", *(str(folder) if argument == "FOLDER" else argument for argument in arguments)]))
+        folder = str(translator_folder)
+        sys.exit(cli.main(["explore", *(folder if argument == "FOLDER" else argument for argument in arguments)]))
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_damaged_and_unsupported_models(tmp_path, capsys):
-    save_translator(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"cut")
-    assert cli.main(["explore", str(tmp_path), "a", "--output", str(tmp_path / "page.html")]) == 2
-    assert f"FOLDER must contain a model and its tokenizer, got {tmp_path}" in capsys.readouterr().err
+def test_unsupported_model(tmp_path, capsys):
+    (tmp_path / "tokenizer_config.json").write_text("{}")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(SystemExit):
         cli.main(["explore", str(tmp_path), "a"])
