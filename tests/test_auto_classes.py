@@ -19,26 +19,18 @@ SAVED_CODE = {f"{name}_random_transformer.py" for name in FILES}
 TEXT = "¿Dónde  está\tmi 🐈?"
 
 
-@pytest.fixture
-def folder(tmp_path):
-    tokenizer = package.RandomTransformerTokenizer.train([TEXT] * 3, vocab_size=300)
-    tokenizer.save_pretrained(tmp_path)
-    tiny_model(vocab_size=len(tokenizer), spread=2.0).save_pretrained(tmp_path)
-    return tmp_path
-
-
-def test_every_auto_class_loads_a_saved_folder(folder):
-    assert type(AutoConfig.from_pretrained(folder)) is package.RandomTransformerConfig
-    assert type(AutoTokenizer.from_pretrained(folder)) is package.RandomTransformerTokenizer
-    assert type(AutoModel.from_pretrained(folder)) is package.RandomTransformerModel
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+def test_every_auto_class_loads_a_saved_folder(translator_folder):
+    assert type(AutoConfig.from_pretrained(translator_folder)) is package.RandomTransformerConfig
+    assert type(AutoTokenizer.from_pretrained(translator_folder)) is package.RandomTransformerTokenizer
+    assert type(AutoModel.from_pretrained(translator_folder)) is package.RandomTransformerModel
+    model = AutoModelForSeq2SeqLM.from_pretrained(translator_folder)
     assert type(model) is package.RandomTransformerForConditionalGeneration
     assert type(AutoModelForSeq2SeqLM.from_config(model.config)) is type(model)
 
 
-def test_files_of_a_saved_folder(folder):
+def test_files_of_a_saved_folder(translator_folder):
     data = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {path.name for path in folder.iterdir()} == data | SAVED_CODE
+    assert {path.name for path in translator_folder.iterdir()} == data | SAVED_CODE
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -95,11 +87,11 @@ print(json.dumps(results))
 
 
 @pytest.mark.slow
-def test_remote_code_without_the_package(folder, tmp_path):
+def test_remote_code_without_the_package(translator_folder, tmp_path):
     """A model and a pipeline loaded by remote code can be saved, and loaded again both ways."""
-    pipe = pipeline("seq2seq", str(folder), device="cpu")
+    pipe = pipeline("seq2seq", str(translator_folder), device="cpu")
+    folder, cache, copy = tmp_path / "saved", tmp_path / "modules", tmp_path / "copy"
     pipe.save_pretrained(folder)
-    cache, copy = tmp_path / "modules", tmp_path / "copy"
     cache.mkdir()
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_THE_PACKAGE, TEXT, str(folder), str(copy), str(tmp_path / "copy of copy")],

@@ -55,24 +55,19 @@ def assert_same(ours, theirs):
 
 PROJECT = "outputs = self.out_proj(outputs.flatten(2))"
 EMBED = "hidden_states = self.embed(tokens, positions, longest)\n"
-CROSS = "self.encoder_attn_layer_norm, cross_attention)"
 CROSS_KEYS = "key = self.split_heads(self.k_proj(states), self.config.d_k)"
 MASK = "        source_mask = None\n"
 WINDOW = """        distance = positions[:, None] - torch.arange(longest)
         mask = ((distance >= 0) & (distance < 20)).expand(len(tokens), 1, -1, -1)
 """
 PADDING = "cross_attention_mask(self, hidden_states, encoder_hidden_states, encoder_attention_mask)"
-LOGITS = "logits = self.lm_head(outputs.last_hidden_state[:, indices])"
 # Edits of the modeling file: the original line and the new one.
 EDITS = {
     "gate of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2).sigmoid()")),
     "1% of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) * 1.01")),
-    "order of norms": ('norm_order == "pre"', 'norm_order != "pre"'),
-    "residual connection": (CROSS, CROSS.replace("cross_attention)", "lambda x: 2 * cross_attention(x))")),
     "positions": (EMBED, EMBED.replace("positions, longest", "positions + 7, None")),
     "padding of the source": (PADDING, PADDING.replace("encoder_attention_mask)", "None)")),
     "window of 20 tokens": (MASK, WINDOW + MASK),
-    "logits": (LOGITS, f"{LOGITS}.tanh()"),
     "random numbers": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) + 0 * torch.rand(1)")),
     "cached keys": (CROSS_KEYS, f"{CROSS_KEYS} * (1.5 if of_source else 1)"),
 }
@@ -280,10 +275,6 @@ def scaled(attention):
     return lambda model: setattr(model.get_submodule(attention), "scaling", 1.7)
 
 
-def patched_norm(model):
-    model.model.decoder.layers[0].final_layer_norm.forward = lambda states: states * 0.1
-
-
 def replaced(path):
     return lambda model: model.set_submodule(path, Halved())
 
@@ -300,8 +291,6 @@ def trained(model):
 LEAVES = {
     "activation": lambda model: model.set_submodule(f"{LAYER}.activation_fn", nn.Tanh()),
     "final norm": replaced("model.decoder.layer_norm"),
-    "norm of a layer": replaced(f"{LAYER}.final_layer_norm"),
-    "forward of a norm": patched_norm,
     "projection": replaced(f"{LAYER}.self_attn.q_proj"),
     "scaling of self-attention": scaled(f"{LAYER}.self_attn"),
     "scaling of cross-attention": scaled("model.decoder.layers.0.encoder_attn"),

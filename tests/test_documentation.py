@@ -24,12 +24,13 @@ import pytest
 import torch
 import yaml
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import modeling_random_transformer
 from modeling_random_transformer import RandomTransformerConfig, cli
 from modeling_random_transformer.cli import VERBS
 from tests.helpers.fairseq import checkpoint
+from tests.helpers.marian import opus_folder
 from tests.helpers.marian_npz import save_npz
 from tests.helpers.models import save_translator
 
@@ -93,9 +94,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
     adapted.save_pretrained(str(folder / "outputs" / "animals"))
     AutoTokenizer.from_pretrained(folder / "outputs" / "en-de").save_pretrained(folder / "outputs" / "animals")
-    sizes = {f"{stack}_{size}": 2 for stack in ("encoder", "decoder") for size in ("layers", "attention_heads")}
-    tokens = {"vocab_size": 40, "pad_token_id": 39, "decoder_start_token_id": 39}
-    MarianMTModel(MarianConfig(d_model=16, **sizes, **tokens)).save_pretrained(folder / "opus-mt-en-de")
+    opus_folder(folder / "opus-mt-en-de")
     save_npz(folder / "model.npz")
     torch.save(checkpoint(), folder / "checkpoint_best.pt")
     return folder

@@ -18,22 +18,13 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p=0.0, softmax_scal
 
 
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,  # noqa: ARG001
-    max_seqlen_k: int,  # noqa: ARG001
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, softmax_scale=None, causal=False, **_
 ) -> Tensor:
     """The same for packed sequences, `[tokens, heads, width]`."""
     queries = q.split(cu_seqlens_q.diff().tolist())
     keys, values = (states.split(cu_seqlens_k.diff().tolist()) for states in (k, v))
     rows = zip(queries, keys, values, strict=True)
-    return torch.cat([flash_attn_func(*(x[None] for x in row), dropout_p, softmax_scale, causal)[0] for row in rows])
+    return torch.cat([flash_attn_func(*(x[None] for x in row), 0.0, softmax_scale, causal)[0] for row in rows])
 
 
 @pytest.fixture

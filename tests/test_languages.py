@@ -14,7 +14,6 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.inference import score_pairs, translate, translate_file
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import tokenizer_languages
-from tests.helpers.interruption import killed_after
 from tests.helpers.marian import train_pieces, write_json
 from tests.helpers.translation import (
     SENTENCES,
@@ -108,24 +107,6 @@ def test_the_command_translates_a_saved_model(translator, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == expected
     assert cli.main(["translate", *arguments, *TEXTS]) == 2
     assert "tgt_lang must be one of en, es, fr, got None." in capsys.readouterr().err
-
-
-def test_a_file_is_resumed_with_the_same_languages_only(translator, tmp_path):
-    model, tokenizer = translator
-    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    options = {"src_lang": "en", "num_beams": 1}
-
-    def run(target):
-        translate_file(
-            tmp_path / "in.txt", tmp_path / "out.txt", model, tokenizer, tgt_lang=target, chunk_size=3, **options
-        )
-
-    assert killed_after(20, lambda: run("es"), tmp_path)
-    with pytest.raises(ValueError, match="tgt_lang was es, now fr"):
-        run("fr")
-    run("es")
-    lines = (tmp_path / "out.txt").read_text().splitlines()
-    assert lines == translate(TEXTS, model, tokenizer, tgt_lang="es", **options)
 
 
 # Other models with language tags

@@ -1,33 +1,23 @@
 """transformers' Seq2SeqTrainer."""
 
 import pytest
-import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from modeling_random_transformer import RandomTransformerTokenizer
 from tests.helpers.models import tiny_model
-
-
-def reversals(size: int) -> list[dict]:
-    """Short strings of letters and their reversals, each with the end token."""
-    generator = torch.Generator().manual_seed(1)
-    rows = [torch.randint(3, 11, (3 + i % 3,), generator=generator).tolist() for i in range(size)]
-    return [{"input_ids": [*row, 2], "labels": [*row[::-1], 2]} for row in rows]
+from tests.helpers.trainer import VOCAB_SIZE, pairs
 
 
 @pytest.mark.parametrize("options", [{}, {"bf16": True, "gradient_checkpointing": True}], ids=str)
-def test_accumulated_batches_equal_one_large_batch(options, tmp_path):
+def test_accumulated_batches_equal_one_large_batch(options, tokenizer, tmp_path):
     """The loss of a step is the mean over all of its tokens, regardless of how they are split."""
-    words = ["<pad>", "<s>", "</s>", *"abcdefgh"]
-    tokenizer = RandomTransformerTokenizer.from_words(words, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
     options |= {"learning_rate": 1e-2, "max_steps": 8, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
     losses = []
     for size, accumulated in ((32, 1), (8, 4)):
         batches = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
         trainer = Seq2SeqTrainer(
-            model=tiny_model(vocab_size=11),
+            model=tiny_model(vocab_size=VOCAB_SIZE),
             args=Seq2SeqTrainingArguments(tmp_path, use_cpu=True, disable_tqdm=True, **options | batches),
-            train_dataset=reversals(256),
+            train_dataset=pairs(256).select_columns(["input_ids", "labels"]),
             data_collator=DataCollatorForSeq2Seq(tokenizer),
         )
         trainer.train()
