@@ -10,8 +10,6 @@ from torch import nn
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    BartConfig,
-    BartModel,
     Trainer,
     TrainingArguments,
     pipeline,
@@ -31,6 +29,7 @@ from modeling_random_transformer.quantization_random_transformer import (
     is_exact,
     quantize_rows,
 )
+from tests.helpers.foreign import foreign_model
 from tests.helpers.models import assert_near, padded_batch, random_ids, tiny_config, tiny_model
 
 TEXTS = ["the red house", "a cat sleeps in the house", "the cat is red"]
@@ -270,11 +269,9 @@ def test_other_heads(tmp_path):
 
 
 def test_other_architectures_are_an_error(tmp_path):
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 4, "decoder_ffn_dim": 4, "d_model": 4}
-    model = BartModel(BartConfig(vocab_size=8, encoder_attention_heads=1, decoder_attention_heads=1, **sizes))
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="quantization_config must be of another method for BartModel"):
-        BartModel.from_pretrained(tmp_path, quantization_config=DynamicInt8Config())
+    foreign_model("BART", vocab_size=8).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="quantization_config must be of another method for BartFor"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=DynamicInt8Config())
 
 
 @pytest.fixture

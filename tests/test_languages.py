@@ -6,7 +6,6 @@ from transformers import (
     M2M100ForConditionalGeneration,
     M2M100Tokenizer,
     MBart50Tokenizer,
-    NllbTokenizer,
     pipeline,
 )
 
@@ -112,10 +111,6 @@ def test_the_command_translates_a_saved_model(translator, tmp_path, capsys):
 # Other models with language tags
 
 
-def nllb_tokenizer(_folder):
-    return NllbTokenizer(vocab={"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "▁": 4, "a": 5, "b": 6}, merges=[])
-
-
 def m2m_tokenizer(folder):
     pieces = train_pieces(folder / "spm.model", SENTENCES)
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces]
@@ -130,7 +125,6 @@ def mbart_tokenizer(_folder):
 @pytest.mark.parametrize(
     ("make_tokenizer", "source", "target"),
     [
-        (nllb_tokenizer, "deu_Latn", "fra_Latn"),
         (m2m_tokenizer, "de", "fr"),
         (mbart_tokenizer, "de_DE", "fr_XX"),
     ],

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import sys
 
@@ -205,19 +204,6 @@ class TestCommand:
             assert run(*arguments, *option, stdin=tsv)[:2] == (0, expected)
         assert run(*aligned, *option, "--output", tmp_path / "scores.txt")[:2] == (0, b"")
         assert (tmp_path / "scores.txt").read_bytes() == expected
-        # Pipes are read once.
-        ends = [os.pipe() for _ in range(2)]
-        for (_, write), path in zip(ends, (aligned[1], aligned[3]), strict=True):
-            os.write(write, path.read_bytes())
-            os.close(write)
-        pipes = [f"/dev/fd/{read}" for read, _ in ends]
-        arguments = ("--source_file", pipes[0], "--target_file", pipes[1], *option)
-        status, _, error = run(*arguments, "--output", tmp_path / "out.txt")
-        assert status == 2
-        assert f"since it is read more than once, got the pipe {pipes[0]}." in error
-        assert run(*arguments)[:2] == (0, expected)
-        for read, _ in ends:
-            os.close(read)
 
     def test_jsonl_with_token_scores(self, run):
         status, output, _ = run("--output_format", "jsonl", "--token_scores", stdin=b"the boy\tel libro\n")

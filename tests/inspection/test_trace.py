@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
 from modeling_random_transformer import (
     RandomTransformerModel,
@@ -252,16 +251,10 @@ def test_model_without_output_layer():
     assert list(alone) == [path for path in found if path.startswith("encoder.")]
 
 
-def bert():
-    return BertModel(
-        BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
-    )
-
-
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (bert, {}, "model must be a Random Transformer, got BertModel"),
+        (torch.nn.Identity, {}, "model must be a Random Transformer, got Identity"),
         (tiny_model, {"layers": [0, 3]}, r"layers must be from 0 to 2, got \[0, 3\]"),
         (tiny_model, {"heads": [-1]}, r"heads must be from 0 to 1, got \[-1\]"),
         (tiny_model, {"steps": [-1]}, r"steps must be 0 or more, got \[-1\]"),
