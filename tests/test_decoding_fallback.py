@@ -322,8 +322,16 @@ def test_subclass_without_overrides_keeps_the_fast_decoder(steps):
 def test_replaced_forward_of_the_model(steps):
     model = exact_model(spread=2.0)
 
-    def forward(self, **inputs):
-        return RandomTransformerForConditionalGeneration.forward(self, **inputs)
+    def forward(self, decoder_input_ids, encoder_outputs, attention_mask, past_key_values=None, **kwargs):
+        output = self.model(
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            use_cache=kwargs["use_cache"],
+        )
+        output["logits"] = self.lm_head(output.last_hidden_state)
+        return output
 
     expected = {search: generate(model, **options) for search, options in SEARCHES.items()}
     steps.clear()

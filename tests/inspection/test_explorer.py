@@ -250,8 +250,8 @@ def test_page_size_of_a_long_sentence(tokenizer):
     ],
 )
 def test_invalid_arguments(arguments, message, translator_folder, capsys):
+    folder = str(translator_folder)
     with pytest.raises(SystemExit) as stop:
-        folder = str(translator_folder)
         sys.exit(cli.main(["explore", *(folder if argument == "FOLDER" else argument for argument in arguments)]))
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
