@@ -44,16 +44,11 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """Computes a decoder step over the first tokens of the target, or over one or more later ones.
+    """Computes a decoder step over the first tokens of the target, or over one or more later ones."""
 
-    Args:
-        model: the model.
-        attentions: also return the weights of the cross-attention.
-    """
-
-    def __init__(self, model: RandomTransformerForConditionalGeneration, attentions: bool = False):
+    def __init__(self, model: RandomTransformerForConditionalGeneration):
         super().__init__()
-        self.model, self.attentions = model, attentions
+        self.model = model
 
     def forward(
         self, decoder_input_ids: Tensor, attention_mask: Tensor, source: Sequence[Tensor], past: Sequence[Tensor]
@@ -68,8 +63,8 @@ class DecoderGraph(nn.Module):
                 may be 0.
 
         Returns:
-            Logits `[sources, beams, new_len, vocab_size]`, then `past` with the new tokens, then with `attentions` the
-            weights of the cross-attention, `[sources, beams, layers, heads, new_len, source_len]`.
+            Logits `[sources, beams, new_len, vocab_size]`, then `past` with the new tokens, then the weights of the
+            cross-attention, `[sources, beams, layers, heads, new_len, source_len]`.
         """
         sources, beams, new_len = decoder_input_ids.shape
         past_len = past[0].shape[3]
@@ -84,10 +79,8 @@ class DecoderGraph(nn.Module):
         logits = FastDecoder(decoder, self.model.lm_head)(states, attentions)
         present = [part for attention in attentions for part in (attention.keys, attention.values)]
         outputs = [rows.unflatten(0, (sources, beams)) for rows in (logits, *present)]
-        if self.attentions:
-            weights = torch.stack([attention.source_weights for attention in attentions], dim=1)
-            outputs.append(weights.unflatten(3, (beams, new_len)).movedim(3, 1))
-        return tuple(outputs)
+        weights = torch.stack([attention.source_weights for attention in attentions], dim=1)
+        return *outputs, weights.unflatten(3, (beams, new_len)).movedim(3, 1)
 
 
 @dataclass

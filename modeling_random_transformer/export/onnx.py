@@ -24,7 +24,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .compare import check_equal, compared_ids
 from .engines import Translate, translate_fn
 from .graphs import DecoderGraph, EncoderGraph
-from .onnx_model import ATTENTIONS, DECODER, ENCODER, OnnxModel, tensor_names
+from .onnx_model import DECODER, ENCODER, OnnxModel, tensor_names
 
 # Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
 SOURCES, SOURCE_LEN, BEAMS, PAST_LEN, NEW_LEN = 2, 3, 4, 5, 6
@@ -49,9 +49,9 @@ def save(
         folder: an empty folder.
         dtype: `"float32"`, or `"int8"` for the weights of all matrix products, with dynamic quantization of the
             activations.
-        web: the export of the web page: the decoder also returns the weights of its cross-attention. `"int8"` includes
-            the embedding, and its weights are unsigned: no CPU saturates their products, so that results are the same
-            on the page and in Python. WebAssembly is as fast with them; x86 CPUs are faster with signed weights.
+        web: the export of the web page: `"int8"` includes the embedding, and its weights are unsigned: no CPU saturates
+            their products, so that results are the same on the page and in Python. WebAssembly is as fast with them;
+            x86 CPUs are faster with signed weights.
     """
     model = copy.deepcopy(model).to("cpu", torch.float32).eval()
     model.set_attn_implementation("eager")
@@ -61,7 +61,7 @@ def save(
             stack.embed_tokens = Int8Embedding(stack.embed_tokens.weight.detach())
     with TemporaryDirectory() as scratch:
         graphs = folder if dtype == "float32" else Path(scratch)
-        export_graphs(model, graphs, attentions=web)
+        export_graphs(model, graphs)
         if dtype == "int8":
             for name in (ENCODER, DECODER):
                 quantize(graphs / name, folder / name, QuantType.QUInt8 if web else QuantType.QInt8)
@@ -87,8 +87,8 @@ def load(folder: str | PathLike) -> Translate:
     return translate_fn(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder))
 
 
-def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path, attentions: bool = False) -> None:
-    """Export both graphs. With `attentions`, the decoder also returns the weights of the cross-attention."""
+def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
+    """Export both graphs."""
     heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
     source, past, present = (tensor_names(model.config, what) for what in ("source", "past", "present"))
     ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
@@ -103,8 +103,8 @@ def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path
     )
     shapes = dynamic(0, 1, 2), dynamic(0, 1), [dynamic(0, 2)] * len(widths), [dynamic(0, 1, 3)] * len(widths)
     names = ["decoder_input_ids", "attention_mask", *source, *past]
-    outputs = ["logits", *present, *[ATTENTIONS] * attentions]
-    export_graph(DecoderGraph(model, attentions), inputs, shapes, names, outputs, folder / DECODER)
+    outputs = ["logits", *present, "cross_attentions"]
+    export_graph(DecoderGraph(model), inputs, shapes, names, outputs, folder / DECODER)
 
 
 def dynamic(*dimensions: int) -> dict[int, Any]:

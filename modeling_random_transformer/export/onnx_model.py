@@ -20,7 +20,6 @@ from ..generation_random_transformer import RandomTransformerGenerationMixin
 from ..modeling_random_transformer import RandomTransformerPreTrainedModel
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-ATTENTIONS = "cross_attentions"  # an output of the decoder in the export of the web page
 
 
 def tensor_names(config: RandomTransformerConfig, role: str) -> list[str]:

@@ -141,7 +141,7 @@ def test_int8(exported, tmp_path, monkeypatch):
     from modeling_random_transformer.export.onnx_model import OnnxModel
 
     model, tokenizer, _, folder = exported
-    monkeypatch.setattr(onnx, "export_graphs", lambda _, graphs, **__: copytree(folder, graphs, dirs_exist_ok=True))
+    monkeypatch.setattr(onnx, "export_graphs", lambda _, graphs: copytree(folder, graphs, dirs_exist_ok=True))
     export_model(model, tokenizer, tmp_path / "out", engine="onnx", dtype="int8")
     inputs = {**tokenizer(TEXTS, padding=True, return_tensors="pt"), "decoder_input_ids": random_ids(len(TEXTS), 12)}
     with torch.no_grad():

@@ -39,7 +39,7 @@ def test_attentions_of_the_decoder_graph_equal_the_models():
         encoded = EncoderGraph(model)(**source)
         past = [torch.zeros(2, 3, model.config.num_heads, 0, part.shape[-1]) for part in encoded]
         inputs = (target.view(2, 3, 3), source["attention_mask"], encoded, past)
-        *_, found = torch.export.export(DecoderGraph(model, attentions=True), inputs).module()(*inputs)
+        *_, found = torch.export.export(DecoderGraph(model), inputs).module()(*inputs)
         rows = {name: rows.repeat_interleave(3, dim=0) for name, rows in source.items()}
         outputs = model(**rows, decoder_input_ids=target, output_attentions=True)
     expected = torch.stack(outputs.cross_attentions, dim=1).unflatten(0, (2, 3))
