@@ -107,42 +107,33 @@ assert imported == {"command_line"}, imported
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Build the sdist, and the wheel from the sdist as package installers do."""
-    folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    [sdist] = folder.glob("*.tar.gz")
-    offline = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *offline, sdist], check=True, capture_output=True)
-    [wheel] = folder.glob("*.whl")
-    return wheel
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
-class TestDistributions:
-    """The wheel, built from the sdist without network access, installs and runs outside of the checkout."""
-
-    def test_wheel_has_the_explorer_the_command_and_the_types(self, wheel):
-        with zipfile.ZipFile(wheel) as archive:
-            names = archive.namelist()
-            [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
-            assert "random-transformer = modeling_random_transformer.cli:main" in archive.read(entry_points).decode()
-        package = "modeling_random_transformer"
-        data = ("py.typed", "inspection/explorer.html", "inspection/architecture.svg")
-        assert {f"{package}/{name}" for name in (*data, "cli.py")} <= set(names)
-        assert not any(name.startswith(("tests/", "examples/")) for name in names)
-
-    def test_installs_and_runs(self, wheel, tmp_path):
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
-        subprocess.run([*pip, "--target", tmp_path, wheel], check=True, capture_output=True)
-        command = [sys.executable, "-P", "-c", IMPORT_FROM_TARGET, tmp_path]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        for verb in ("", "translate ", "explore "):
-            assert f"usage: random-transformer {verb}" in done.stdout
+def test_wheel_installs_and_runs_outside_of_the_checkout(tmp_path):
+    """The wheel is built from the sdist, as package installers do, without network access."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    pip, offline = [sys.executable, "-m", "pip"], ["--quiet", "--no-deps", "--no-index"]
+    [sdist] = tmp_path.glob("*.tar.gz")
+    make = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", tmp_path, sdist]
+    subprocess.run(make, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
+        assert "random-transformer = modeling_random_transformer.cli:main" in archive.read(entry_points).decode()
+    package = "modeling_random_transformer"
+    data = ("py.typed", "inspection/explorer.html", "inspection/architecture.svg")
+    assert {f"{package}/{name}" for name in (*data, "cli.py")} <= set(names)
+    assert not any(name.startswith(("tests/", "examples/")) for name in names)
+    target = tmp_path / "target"
+    install = [*pip, "install", *offline, "--no-compile", "--target", target, wheel]
+    subprocess.run(install, check=True, capture_output=True)
+    command = [sys.executable, "-P", "-c", IMPORT_FROM_TARGET, target]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for verb in ("", "translate ", "explore "):
+        assert f"usage: random-transformer {verb}" in done.stdout
 
 
 # The editable installation of the checkout must not be found before the target folder.

@@ -55,7 +55,6 @@ def loss_and_gradient(model, weight, batch):
 # Training
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("norm_order", "dropout"), [("post", {}), ("pre", {}), ("post", DROPOUT)])
 def test_training(norm_order, dropout):
     model = exact_model(norm_order=norm_order, max_position_embeddings=20, **ONE_LAYER, **dropout).train()
@@ -76,7 +75,6 @@ def pairs(_):
     return Dataset.from_dict(columns)
 
 
-@pytest.mark.slow
 def test_translation_trainer(tmp_path, monkeypatch):
     """One graph, and one for batches of a single pair, below and above the lengths at which eager mode changes kernels.
 

@@ -71,7 +71,6 @@ class TestNBest:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"n_best": 5}, "n_best must be at most num_beams=4, got 5"),
             ({"n_best": 3, "num_beams": 2, "do_sample": True}, "n_best must be at most num_beams=2, got 3"),
             ({"n_best": 0}, "n_best must be None or a positive integer, got 0"),
         ],

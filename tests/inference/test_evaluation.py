@@ -36,16 +36,8 @@ def test_scores_and_signatures_equal_sacrebleu(choice):
         assert (actual[name]["score"], actual[name]["name"]) == (expected.score, expected.name)
         assert actual[name]["signature"] == str(metric.get_signature())
         assert f"nrefs:{len(streams)}" in actual[name]["signature"]
-
-
-def test_details_equal_sacrebleu():
-    expected = sacrebleu.BLEU().corpus_score(PREDICTIONS, [REFERENCES])
-    actual = load_metric("bleu").compute(predictions=PREDICTIONS, references=REFERENCES)
-    for name in ("counts", "totals", "precisions", "bp", "sys_len", "ref_len"):
-        assert actual[name] == getattr(expected, name)
-    chrf = load_metric("chrf").compute(predictions=PREDICTIONS, references=REFERENCES)
-    assert (chrf["name"], chrf["char_order"], chrf["word_order"], chrf["beta"]) == ("chrF2++", 6, 2, 2)
-    assert "nw:2" in chrf["signature"]
+        for detail in ("counts", "totals", "precisions", "bp", "sys_len", "ref_len") if name == "bleu" else ():
+            assert actual[name][detail] == getattr(expected, detail)
 
 
 def test_number_of_references_may_vary():
