@@ -184,8 +184,8 @@ class RandomTransformerConfig(PretrainedConfig):
         is derived again.
         """
         model_fields = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
-        names = {name: cls.attribute_map.get(name, name) for name in kwargs}
-        overrides = cls._without_aliases({name: kwargs.pop(name) for name in names if names[name] in model_fields})
+        kwargs = cls._without_aliases(kwargs)
+        overrides = {name: kwargs.pop(name) for name in model_fields & kwargs.keys()}
         if overrides:
             saved, values = cls(**config_dict), cls._without_aliases(config_dict)
             for name, derive in _DERIVED.items():
