@@ -22,7 +22,7 @@ from ..data.sources import ParallelText
 from ..inference.alignments import alignments, pharaoh_line
 from ..inference.loading import load_models
 from ..inference.scoring import score_pairs
-from ..inference.scoring_files import align_file, score_file, score_line, valid_pairs
+from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
 from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, stream_name
@@ -88,11 +88,9 @@ def run(program: str, argv: Sequence[str]) -> None:
         if not from_file_to_file:
             write_output(arguments.output, encode_lines(lines_of_pairs(corpus, arguments, model, tokenizer)))
             return
-        options = {**arguments.options, "chunk_size": arguments.chunk_size, "restart": arguments.restart}
-        if arguments.alignments:
-            align_file(corpus, arguments.output, model, tokenizer, **options)
-        else:
-            score_file(corpus, arguments.output, model, tokenizer, output_format=arguments.output_format, **options)
+        names = ("alignments", "output_format", "chunk_size", "restart")
+        options = {name: getattr(arguments, name) for name in names} | arguments.options
+        score_file(corpus, arguments.output, model, tokenizer, **options)
 
 
 def lines_of_pairs(

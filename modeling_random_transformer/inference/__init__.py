@@ -19,7 +19,7 @@ from ..utils.text import encode_lines, one_line, read_lines
 from .alignments import alignments
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
-from .scoring_files import align_file, score_file
+from .scoring_files import score_file
 from .translation import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
 
@@ -27,7 +27,6 @@ __all__ = [
     "Candidate",
     "PairScore",
     "TranslationOptions",
-    "align_file",
     "alignments",
     "encode_lines",
     "load_translator",

@@ -74,6 +74,7 @@ class Aligner(PairModel):
         if step not in STEPS:
             raise ValueError(f"step must be one of {', '.join(STEPS)}, got {step!r}.")
         self.layer, self.step = layer, step
+        self.recorded = {"layer": layer, "step": step}
 
     def process(
         self, pairs: Sequence[tuple[str, str]], sources: Sequence[list[int]], targets: Sequence[list[int]]

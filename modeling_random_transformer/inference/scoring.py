@@ -111,6 +111,7 @@ class PairModel(ABC):
         self.languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
         self.max_batch_tokens, self.truncation = max_batch_tokens, truncation
         self.start = decoder_start(model)
+        self.recorded: dict[str, Any] = {}  # what determines the results beside the model and its languages
 
     @abstractmethod
     def process(
@@ -158,6 +159,7 @@ class Scorer(PairModel):
     def __init__(self, *args: Any, token_scores: bool = False, **options: Any):
         super().__init__(*args, **options)
         self.token_scores = token_scores
+        self.recorded = {"token_scores": token_scores}
         self.forced = self.languages.forced
         if self.forced is None:
             self.forced = self.model.generation_config.forced_bos_token_id

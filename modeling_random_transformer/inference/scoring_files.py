@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sources import EMPTY, Corpus, ParallelLine, ParallelText
+from ..data.sources import EMPTY, Corpus, ParallelLine
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 from ..utils.compressed_files import check_output, stream_name
 from .alignments import Aligner, pharaoh_line
@@ -25,15 +25,16 @@ def score_file(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    alignments: bool = False,
     output_format: str = "text",
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
     **options: Any,
 ) -> None:
-    """Score parallel text; line n of the output is the score of pair n; see `score_line`.
+    """Score parallel text; line n of the output is the score of pair n, see `score_line`, or has its links.
 
-    A pair with a blank side has no score. Other invalid lines are an error before the first score.
+    A pair with a blank side has an empty line. Other invalid lines are an error before the first score.
 
     Resumes after an interruption and shares the chunks with other processes like `translate_file`.
 
@@ -42,13 +43,14 @@ def score_file(
         output_file: the file to write or to replace.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
-        output_format: `"text"` or `"jsonl"`.
+        alignments: write the links of each pair instead, such as `0-0 1-2` (Pharaoh format).
+        output_format: `"text"` or `"jsonl"`, of scores.
         chunk_size: pairs that are sorted by length together, and lost if the process is killed before the chunk is
             complete.
         restart: see `translate_file`, as for the next argument.
         progress: show a progress bar on stderr.
-        **options: those of `score_pairs`, such as `token_scores`. After the error of a text that is too long, the same
-            call with `truncation=True` resumes.
+        **options: those of `score_pairs`, such as `token_scores`, or of `alignments`. After the error of a text that is
+            too long, the same call with `truncation=True` resumes.
 
     Raises:
         ValueError: an argument or a line of the corpus is invalid, or the parts of an earlier call belong to a
@@ -56,54 +58,21 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     check_format(output_format)
-    scorer = Scorer(model, tokenizer, **options)
-    recorded = {"output_format": output_format, "token_scores": scorer.token_scores}
-    job = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
-    write_results(corpus, output_file, scorer, partial(score_line, output_format=output_format), recorded, **job)
-
-
-def align_file(
-    corpus: Corpus,
-    output_file: str | PathLike,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    chunk_size: int = CHUNK_SIZE,
-    restart: bool = False,
-    progress: bool | None = None,
-    **options: Any,
-) -> None:
-    """Align parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh format).
-
-    A pair with a blank side has no links. Arguments and errors are those of `score_file`, the options those of
-    `alignments`.
-    """
-    aligner = Aligner(model, tokenizer, **options)
-    job = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
-    write_results(corpus, output_file, aligner, pharaoh_line, {"alignments": [aligner.layer, aligner.step]}, **job)
-
-
-def write_results(
-    corpus: Corpus,
-    output_file: str | PathLike,
-    process: PairModel,
-    write: Callable[[Any], str],
-    recorded: dict[str, Any],
-    **job: Any,
-) -> None:
-    """Write one line per pair; see `score_file`. What is recorded must be the same to resume."""
+    if alignments and output_format != "text":
+        raise ValueError(f"output_format must be text with alignments, got {output_format!r}.")
+    pairs: PairModel = (Aligner if alignments else Scorer)(model, tokenizer, **options)
+    write = pharaoh_line if alignments else partial(score_line, output_format=output_format)
 
     def describe() -> dict[str, Any]:
-        sides = {"source": corpus.source, "target": corpus.target} if isinstance(corpus, ParallelText) else {}
-        check_output("output_file", output_file, **sides)
-        model = model_digest(process.model, process.tokenizer)
-        return {"model": model, "languages": asdict(process.languages), **recorded}
+        check_output("output_file", output_file, **corpus.files)
+        described = {"model": model_digest(model, tokenizer), "languages": asdict(pairs.languages)}
+        return {**described, "alignments": alignments, "output_format": output_format, **pairs.recorded}
 
-    def results(pairs: list[Any], first: int, update: Callable[[int], Any]) -> Iterator[str]:
-        return map(write, process(pairs, first, update))
+    def process(chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterator[str]:
+        return map(write, pairs(chunk, first, update))
 
-    read = partial(valid_pairs, corpus)
-    write_in_parts(output_file, read, describe, results, str(corpus), process.model.device, unit="pair", **job)
+    job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress, "unit": "pair"}
+    write_in_parts(output_file, partial(valid_pairs, corpus), describe, process, str(corpus), model.device, **job)
 
 
 def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:

@@ -10,7 +10,7 @@ import torch
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.data import ParallelText
-from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
+from modeling_random_transformer.inference import PairScore, alignments, score_file, score_pairs
 from modeling_random_transformer.inference.alignments import pharaoh_line
 from modeling_random_transformer.inference.scoring import Scorer
 from modeling_random_transformer.inference.scoring_files import score_line
@@ -156,8 +156,10 @@ class TestFiles:
         records = list(map(json.loads, output.read_text().splitlines()))
         assert [record["tokens"] > 0 for record in records] == [False, True, True, False, True, False]
         assert records[0] == {"log_probability": None, "tokens": 0}
-        align_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
+        score_file(corpus, output, model, tokenizer, chunk_size=chunk_size, alignments=True)
         assert [bool(line) for line in output.read_text().splitlines()] == [False, True, True, False, True, False]
+        with pytest.raises(ValueError, match="output_format must be text with alignments, got 'jsonl'"):
+            score_file(corpus, output, model, tokenizer, alignments=True, output_format="jsonl")
 
     def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_again(self, model, tmp_path):
         tokenizer = random_tokenizer()
