@@ -24,7 +24,6 @@ from ..export.engines import ENGINES, MIN_POSITIONS, export_model, load_engine
 from ..export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
-from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.text import read_lines
 from .command_line import Parser, existing_file, print_error, require_random_transformer_folder
 
@@ -111,7 +110,6 @@ def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: st
         setattr(tokenizer, name, code)
     if languages.forced is not None:
         model.generation_config.forced_bos_token_id = languages.forced
-    Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language()
 
 
 def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:

@@ -44,9 +44,6 @@ TOP = Kind("'' or 'n'", lambda value: str(value).replace("d", "") in ("", "n"), 
 SEQUENCES = Kind(
     "'sequence' for each input", lambda value: isinstance(value, list) and all(kind == "sequence" for kind in value)
 )
-TWO_SIZES = Kind(
-    "the sizes of one source and one target vocabulary", lambda value: isinstance(value, list) and len(value) == 2
-)
 OPTIONS = (
     Option("type", equal("transformer")),
     Option("transformer-decoder-autoreg", equal("self-attention"), "self-attention"),
@@ -58,7 +55,6 @@ OPTIONS = (
     Option("ulr", equal(False), False),
     Option("lemma-dim-emb", equal(0), 0),
     Option("input-types", SEQUENCES, []),
-    Option("dim-vocabs", TWO_SIZES, None),
     Option("dim-emb", SIZE, fields=("d_model",)),
     Option("transformer-dim-ffn", SIZE, fields=("d_ff",)),
     Option("transformer-heads", SIZE, fields=("num_heads",)),

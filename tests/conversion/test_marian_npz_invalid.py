@@ -34,7 +34,6 @@ def check_error(path, message):
         ({"tied-embeddings-all": "yes please"}, "^tied-embeddings-all must be true or false, got 'yes please'"),
         ({"transformer-dropout": 1.5}, "^transformer-dropout must be a number from 0 to below 1, got 1.5"),
         ({"transformer-heads": 3}, "num_heads"),
-        ({"dim-vocabs": [23, 23, 23]}, "^dim-vocabs must be the sizes of one source and one target vocabulary, got "),
         ({"transformer-train-position-embeddings": True}, "'Wpos', which is missing"),
         ({**UNTIED, "tied-embeddings-src": True}, "'decoder_ff_logit_out_Wt', which is missing"),
         # Marian did not normalize keys and values of the self-attention before it had this option.
