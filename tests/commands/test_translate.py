@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer, cli
@@ -233,13 +232,7 @@ class TestDamagedFolders:
         assert reason in errors[0]
         assert "trust" not in errors[0]
 
-    def test_missing_weights_and_a_tokenizer_of_another_vocabulary(self, run, folder):
-        weights = load_file(folder / "model.safetensors")
-        weights.pop("model.encoder.layers.0.fc1.bias")
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        status, lines, errors = run("--model", folder, "the boy")
-        assert (status, lines) == (2, [])
-        assert "got none for model.encoder.layers.0.fc1.bias" in errors[-1]
+    def test_a_tokenizer_of_another_vocabulary(self, run, folder):
         RandomTransformerTokenizer.train(["a"] * 9, vocab_size=1000).save_pretrained(folder)
         RandomTransformerForConditionalGeneration(tiny_config(vocab_size=1000)).save_pretrained(folder)
         status, lines, errors = run("--model", folder, "the boy")
