@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..augmentation.back_translation import BackTranslationOptions, back_translate
-from ..inference.loading import load_models
 from ..inputs_random_transformer import drop_none
+from ..utils.distributed import call_on_main_process
 from .command_line import InferenceArguments, Parser, existing_file
 
 
@@ -50,8 +50,6 @@ def run(program: str, argv: Sequence[str]) -> None:
     options |= drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
     options |= drop_none(src_lang=arguments.source_lang, tgt_lang=arguments.target_lang)
     files = arguments.input, arguments.output_source, arguments.output_target
-    with arguments.processes() as state:
-        model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
+    with arguments.load() as (model, tokenizer):
         report = back_translate(*files, model, tokenizer, **options)
-        if state.is_main_process:
-            print(report, file=sys.stderr)
+        call_on_main_process(lambda: print(report, file=sys.stderr))

@@ -281,8 +281,16 @@ class InferenceArguments:
     restart: bool = False
 
     @contextmanager
-    def processes(self) -> Iterator[Any]:
-        """Accelerate's state of this process, which has left the group of processes at the end."""
+    def load(self, from_file_to_file: bool = True) -> Iterator[tuple[Any, Any]]:
+        """The model and its tokenizer in this process, which has left the group of processes at the end.
+
+        Raises:
+            ValueError: there are several processes, which share files only; or see `load_models`.
+        """
+        from ..inference.loading import load_models  # takes seconds to import
+
         state = start_processes(self.device)
-        yield state
+        if state.num_processes > 1 and not from_file_to_file:
+            raise ValueError(f"the input and --output must be files with {state.num_processes} processes.")
+        yield load_models(self.model, self.dtype, self.device or state.device, "--model")
         state.destroy_process_group()

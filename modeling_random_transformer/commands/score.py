@@ -20,7 +20,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import ParallelText
 from ..inference.alignments import alignments, pharaoh_line
-from ..inference.loading import load_models
 from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
@@ -78,13 +77,10 @@ def run(program: str, argv: Sequence[str]) -> None:
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     files = arguments.source_file, arguments.target_file
     corpus = ParallelText(*files, source_key=arguments.source_key, target_key=arguments.target_key)
-    with arguments.processes() as state:
-        from_file_to_file = STANDARD not in (arguments.source_file, arguments.output)
-        if from_file_to_file:
-            corpus.require_files()
-        if state.num_processes > 1 and not from_file_to_file:
-            raise ValueError(f"--source_file and --output must be given with {state.num_processes} processes.")
-        model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
+    from_file_to_file = STANDARD not in (arguments.source_file, arguments.output)
+    if from_file_to_file:
+        corpus.require_files()
+    with arguments.load(from_file_to_file) as (model, tokenizer):
         if not from_file_to_file:
             write_output(arguments.output, encode_lines(lines_of_pairs(corpus, arguments, model, tokenizer)))
             return

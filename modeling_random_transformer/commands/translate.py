@@ -23,7 +23,6 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, open_lines, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
@@ -97,12 +96,9 @@ class Arguments(InferenceArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
-    with arguments.processes() as state:
-        files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
-        from_file_to_file = arguments.output != STANDARD and all(path.is_file() for path in files)
-        if state.num_processes > 1 and not from_file_to_file:
-            raise ValueError(f"--input and --output must both be files with {state.num_processes} processes.")
-        model, tokenizer = load_models(arguments.model, arguments.dtype, arguments.device or state.device, "--model")
+    files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
+    from_file_to_file = arguments.output != STANDARD and all(path.is_file() for path in files)
+    with arguments.load(from_file_to_file) as (model, tokenizer):
         if not from_file_to_file:
             translate_lines(arguments, model, tokenizer)
             return

@@ -158,7 +158,7 @@ def _trainer(
     return MeasuredTrainer(
         build_model(model_args, args, data.tokenizer),
         args,
-        train_dataset=data.sets["train"].tokens,
+        train_dataset=data.sets["train"],
         train_weights=_repeated(data, args),
         processing_class=data.tokenizer,
     )
@@ -168,8 +168,8 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
     """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
-    weights = np.ones(len(data.sets["train"].tokens)) if data.train_weights is None else data.train_weights
-    tokens = lengths_of(data.sets["train"].tokens).sum(axis=1) @ weights  # of an epoch
+    weights = np.ones(len(data.sets["train"])) if data.train_weights is None else data.train_weights
+    tokens = lengths_of(data.sets["train"]).sum(axis=1) @ weights  # of an epoch
     return weights * math.ceil(needed / tokens)
 
 

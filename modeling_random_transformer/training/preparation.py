@@ -27,35 +27,23 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TokenizedSet:
-    """One data set, as rows of text and of token ids. The rows of several corpora follow each other.
-
-    Args:
-        pairs: the texts.
-        tokens: the token ids, of training pairs only those within the maximum lengths.
-        sizes: number of rows of `tokens` of each corpus.
-    """
-
-    pairs: Dataset
-    tokens: Dataset
-    sizes: list[int]
-
-
-@dataclass
 class PreparedData:
     """The data of a run.
 
     Args:
         tokenizer: the tokenizer.
-        sets: the tokenized sets by name.
+        texts: the valid pairs of each corpus of a set, by its name.
+        sets: the token ids of each set, of training pairs only those within the maximum lengths. The rows of several
+            corpora follow each other.
         reports: the validation reports, in the order of validation.
         corpora: the training corpora with their final weights.
         corpus_sizes: number of pairs of each training corpus.
-        stream: the training set if it is streamed; in this case, it is not in `sets`.
+        stream: the training set if it is streamed; in this case, it is not in `texts` and `sets`.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    sets: dict[str, TokenizedSet]
+    texts: dict[str, list[Dataset]]
+    sets: dict[str, Dataset]
     reports: list[ValidationReport]
     corpora: list[Corpus]
     corpus_sizes: list[int]
@@ -67,13 +55,13 @@ class PreparedData:
         weights = [corpus.weight for corpus in self.corpora]
         if "train" not in self.sets or set(weights) == {1.0}:
             return None
-        return np.repeat(weights, self.sets["train"].sizes)
+        return np.repeat(weights, self.corpus_sizes)
 
     @property
     def validation(self) -> Dataset | dict[str, Dataset] | None:
         """The validation set; if there are several, by the part of their names after `"validation "`."""
         names = [name for name in self.sets if name.startswith("validation")]
-        sets = {name.removeprefix("validation "): self.sets[name].tokens for name in names}
+        sets = {name.removeprefix("validation "): self.sets[name] for name in names}
         return sets.get("validation", sets or None)
 
 
@@ -104,8 +92,8 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     # The report of a stream itself counts the lines of all corpora together.
     shown = [report for name in names if name in texts or len(train) > 1 for report in reports[name]]
     limits = LengthLimits(run.data.max_source_length, run.data.max_target_length, run.data.max_length_ratio)
-    sets = {name: _tokenize(run, name, texts[name], tokenizer, limits, shown) for name in texts}
-    sizes = sets["train"].sizes if "train" in sets else [report.valid for report in reports.get("train", ())]
+    tokenized = {name: _tokenize(run, name, texts[name], tokenizer, limits, shown) for name in texts}
+    sizes = [*map(len, tokenized["train"])] if "train" in texts else [each.valid for each in reports.get("train", ())]
     if run.data.train_temperature is not None and len(sizes) > 1:
         weights = temperature_weights(sizes, run.data.train_temperature)
         train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
@@ -114,7 +102,8 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     if run.args.process_index == 0:
         for report in shown:
             logger.warning("%s", report)
-    return PreparedData(tokenizer, sets, shown, train, sizes, stream)
+    sets = {name: concatenate_datasets(parts) for name, parts in tokenized.items()}
+    return PreparedData(tokenizer, texts, sets, shown, train, sizes, stream)
 
 
 def _tokenize(
@@ -124,8 +113,8 @@ def _tokenize(
     tokenizer: PreTrainedTokenizerBase,
     limits: LengthLimits,
     reports: list[ValidationReport],
-) -> TokenizedSet:
-    """Tokenize a set, and add a report for each corpus with skipped pairs."""
+) -> list[Dataset]:
+    """Tokenize the corpora of a set, and add a report for each one with skipped pairs."""
     is_train, tokenized = name == "train", []
     for pairs, corpus in zip(texts, run.corpora[name], strict=True):
         tokens, report = tokenize_pairs(
@@ -141,7 +130,7 @@ def _tokenize(
         tokenized.append(tokens)
         if report.invalid:
             reports.append(report)
-    return TokenizedSet(concatenate_datasets(texts), concatenate_datasets(tokenized), [*map(len, tokenized)])
+    return tokenized
 
 
 def _stream(
@@ -237,14 +226,14 @@ def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArgum
         )
 
 
-def check_lengths(sets: dict[str, TokenizedSet], config: PretrainedConfig) -> None:
+def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
     """Check before training that learned positions cover the longest text of every set.
 
     Raises:
         ValueError: a text is longer.
     """
-    for split, tokenized in sets.items() if config.position_embedding == "learned" else ():
-        if (longest := int(lengths_of(tokenized.tokens).max())) > config.max_position_embeddings:
+    for split, tokens in sets.items() if config.position_embedding == "learned" else ():
+        if (longest := int(lengths_of(tokens).max())) > config.max_position_embeddings:
             raise ValueError(
                 f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, got "
                 f"{config.max_position_embeddings}."

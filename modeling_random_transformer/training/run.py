@@ -22,7 +22,7 @@ from .checkpoints import complete_checkpoints, load_average, newest_complete, sa
 from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
-from .preparation import PreparedData, TokenizedSet, check_languages, check_lengths, prepare_data
+from .preparation import PreparedData, check_languages, check_lengths, prepare_data
 from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
 
@@ -74,7 +74,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
                 _save_model(run, trainer)
                 _record_model(run, trainer, prepared, steps=steps, seconds=seconds)
             for name in unscored:
-                _score(run, trainer, name, prepared.sets[name])
+                _score(run, trainer, name, prepared)
             if args.push_to_hub and not is_trained:
                 trainer.push_to_hub()
         result = _result(run, reports)
@@ -102,7 +102,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
     return TranslationTrainer(
         model,
         args,
-        train_dataset=data.stream or (data.sets["train"].tokens if "train" in data.sets else None),
+        train_dataset=data.stream or data.sets.get("train"),
         train_weights=data.train_weights,
         run_id=run.trained.facts["run_id"],
         eval_dataset=data.validation,
@@ -204,14 +204,15 @@ def _unscored(run: Run) -> list[str]:
     return [name for name in run.evaluation_sets if not _scores_of(run, name).is_finished]
 
 
-def _score(run: Run, trainer: TranslationTrainer, name: str, tokenized: TokenizedSet) -> None:
+def _score(run: Run, trainer: TranslationTrainer, name: str, data: PreparedData) -> None:
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
     from ..inference.evaluation import score
 
-    output = trainer.predict(tokenized.tokens, **trainer.args.generation_kwargs)
+    output = trainer.predict(data.sets[name], **trainer.args.generation_kwargs)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-    metrics = score(translations, tokenized.pairs["target"][:])
+    [pairs] = data.texts[name]
+    metrics = score(translations, pairs["target"][:])
     run.record(lambda _: _scores_of(run, name).finish(metrics=metrics))
 
 

@@ -204,7 +204,7 @@ class TestErrors:
         monkeypatch.setattr(command_line, "start_processes", lambda _: state)
         status, _, errors = run("the boy")
         assert (status, len(errors)) == (2, 1)
-        assert "--input and --output must both be files with 2 processes." in errors[0]
+        assert "the input and --output must be files with 2 processes." in errors[0]
 
 
 class TestDamagedFolders:
