@@ -96,6 +96,14 @@ def check_positive(*, or_none: bool = False, **counts: Any) -> None:
             raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
+def check_choice(allowed: Iterable[Any], **arguments: Any) -> None:
+    """Check that each argument is one of the allowed values."""
+    choices = list(allowed)
+    for name, value in arguments.items():
+        if value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
+
+
 def drop_none(**params: Any) -> dict[str, Any]:
     """The parameters that are not `None`."""
     return {name: value for name, value in params.items() if value is not None}
@@ -135,8 +143,7 @@ class LanguageTags:
             languages = tokenizer_languages(tokenizer)
             if not languages:
                 raise ValueError(f"{name} must be None for a model without language tags, got {code!r}.")
-            if code not in languages:
-                raise ValueError(f"{name} must be one of {', '.join(languages)}, got {code!r}.")
+            check_choice(languages, **{name: code})
         return cls(src_lang, tgt_lang, None if tgt_lang is None else language_id(tokenizer, tgt_lang))
 
     @classmethod
@@ -148,9 +155,7 @@ class LanguageTags:
             return given
         codes = {name: getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")}
         codes |= drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
-        for name, code in codes.items():
-            if code is None:
-                raise ValueError(f"{name} must be one of {', '.join(languages)}, got None.")
+        check_choice(languages, **codes)
         return cls.of(tokenizer, **codes)
 
     @contextmanager

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.validation import ValidationReport
-from ..inputs_random_transformer import check_positive
+from ..inputs_random_transformer import check_choice, check_positive
 from ..utils.compressed_files import check_output, check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
@@ -62,8 +62,7 @@ class BackTranslationOptions:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        check_choice(METHODS, method=self.method)
         if self.tag is not None and self.tag.split() != [self.tag]:
             raise ValueError(f"tag must be None or text without whitespace, got {self.tag!r}.")
         check_positive(or_none=True, max_tokens=self.max_tokens)

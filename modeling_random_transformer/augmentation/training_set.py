@@ -23,7 +23,7 @@ from transformers.hf_argparser import HfArg
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, ParallelLine, ParallelText
 from ..inference import score_file
-from ..inputs_random_transformer import LanguageTags, check_positive
+from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
 from ..utils import DTYPES
 from ..utils.atomic_files import write_atomically
@@ -58,8 +58,7 @@ class DistillationArguments:
                 raise ValueError(f"{name} must name at least one {kind}, got none.")
         for path in self.source_text:
             check_readable("source_text", path)
-        if self.teacher_dtype not in DTYPES:
-            raise ValueError(f"teacher_dtype must be one of {', '.join(DTYPES)}, got {self.teacher_dtype!r}.")
+        check_choice(DTYPES, teacher_dtype=self.teacher_dtype)
         for name in ("teacher_num_beams", "teacher_max_tokens_per_batch"):
             check_positive(**{name: getattr(self, name)})
         if self.interpolate and self.teacher_num_beams < 2:

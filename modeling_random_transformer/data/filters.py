@@ -13,6 +13,8 @@ from unicodedata import normalize
 
 import regex
 
+from ..inputs_random_transformer import check_choice
+
 # Reasons to drop a pair, in the order of the filters.
 COPY = "the target is a copy of the source"
 TOO_LONG = "longer than max_length"
@@ -84,9 +86,9 @@ class CleaningOptions:
     min_language_probability: float = 0.8
 
     def __post_init__(self) -> None:
-        for name, allowed in (("copies", COPIES), ("duplicates", DUPLICATES), ("length_unit", UNITS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+        check_choice(COPIES, copies=self.copies)
+        check_choice(DUPLICATES, duplicates=self.duplicates)
+        check_choice(UNITS, length_unit=self.length_unit)
         for name in ("max_length", "max_length_ratio"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value}.")
@@ -225,8 +227,7 @@ def language_filter(language: str, min_probability: float, argument: str) -> Cal
         raise ValueError(
             f"{argument} requires py3langid: pip install 'random-transformer[langid]', got {language!r} without it."
         ) from error
-    if language not in identifier.labels:
-        raise ValueError(f"{argument} must be one of {', '.join(sorted(identifier.labels))}, got {language!r}.")
+    check_choice(sorted(identifier.labels), **{argument: language})
 
     def accepts(text: str) -> bool:
         found, probability = identifier.classify(text)

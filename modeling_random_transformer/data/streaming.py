@@ -11,13 +11,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import chunks
+from ..inputs_random_transformer import check_choice, chunks
 from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
 from .mixing import CorpusMixture
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import LENGTHS, LengthLimits, lengths_of, tokenize_batch
-from .validation import ValidationReport, check_on_invalid
+from .validation import ON_INVALID, ValidationReport
 
 Row = dict[str, Any]  # token ids, lengths and number of a line
 Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive lines, the invalid ones, and the others
@@ -66,7 +66,7 @@ class TokenBudgetStream(IterableDataset):
     bpe_dropout: BPEDropout | None = None
 
     def __post_init__(self) -> None:
-        check_on_invalid(self.on_invalid)
+        check_choice(ON_INVALID, on_invalid=self.on_invalid)
         corpus = self.corpus
         corpora = corpus.corpora if isinstance(corpus, CorpusMixture) else [corpus]
         if any(isinstance(each, DatasetText) and each.is_stream for each in corpora):

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
+from ..inputs_random_transformer import check_choice
 from .sources import Corpus, InvalidLine, ParallelLine
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+ON_INVALID = ("error", "skip")
 SHOWN = 10  # line numbers in a report, for each reason
 
 
@@ -109,7 +111,7 @@ def load_pairs(
     from datasets import Dataset, Features, Value
     from datasets.exceptions import DatasetGenerationError
 
-    check_on_invalid(on_invalid)
+    check_choice(ON_INVALID, on_invalid=on_invalid)
     # All arguments of `_rows` are the key of the cache. Another version may read the same files differently.
     arguments = {"corpus": replace(corpus, weight=1.0), "version": f"{__version__} {corpus.fingerprint()}"}
     features = Features({"line": Value("int64"), **dict.fromkeys(("source", "target", "invalid"), Value("string"))})
@@ -135,9 +137,3 @@ def _rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: AR
             yield {"line": line.number, "source": line.source, "target": line.target, "invalid": ""}
         else:
             yield {"line": line.number, "source": "", "target": "", "invalid": line.reason}
-
-
-def check_on_invalid(on_invalid: str) -> None:
-    """Raise a `ValueError` unless `on_invalid` is `"error"` or `"skip"`."""
-    if on_invalid not in ("error", "skip"):
-        raise ValueError(f"on_invalid must be 'error' or 'skip', got {on_invalid!r}.")

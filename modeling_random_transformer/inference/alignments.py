@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import CHUNK_SIZE, encode_texts
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice, encode_texts
 from ..pipeline_random_transformer import evaluation_mode
 from .scoring import PairModel
 from .translation import process_stream
@@ -71,8 +71,7 @@ class Aligner(PairModel):
         layers = decoder_layers(self.model)
         if not -layers <= layer < layers:
             raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
-        if step not in STEPS:
-            raise ValueError(f"step must be one of {', '.join(STEPS)}, got {step!r}.")
+        check_choice(STEPS, step=step)
         self.layer, self.step = layer, step
         self.recorded = {"layer": layer, "step": step}
 

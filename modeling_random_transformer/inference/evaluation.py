@@ -4,7 +4,7 @@ The functions need the extra `train`; importing this module does not.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, zip_longest
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+from ..inputs_random_transformer import check_choice
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
 METRICS = {
@@ -119,14 +121,14 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     if not names:
         raise ValueError(f"metrics must contain one of {', '.join(map(repr, METRICS))}, got none.")
     for name in names:
-        check_choice("metrics", name, METRICS)
+        check_choice(METRICS, metrics=name)
     defaults = {name: inspect.signature(classes[name]).parameters.keys() - EXCLUDED for name in names}
     known = sorted(set().union(*defaults.values()))
     choices = {"tokenize": BLEU.TOKENIZERS, "smooth_method": BLEU.SMOOTH_DEFAULTS}
     for option, value in options.items():
-        check_choice("options", option, known)
+        check_choice(known, options=option)
         if option in choices:
-            check_choice(option, value, choices[option])
+            check_choice(choices[option], **{option: value})
     options = {"word_order": 2, **options}  # chrF++; the default of sacrebleu is 0, chrF
     return {name: classes[name](**{key: options[key] for key in options if key in defaults[name]}) for name in names}
 
@@ -168,12 +170,6 @@ def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list
     return predictions, references
 
 
-def check_choice(name: str, value: Any, allowed: Collection[Any]) -> None:
-    """Raise a `ValueError` unless `value` is among the `allowed`."""
-    if value not in list(allowed):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
-
-
 @contextmanager
 def require_extra() -> Iterator[None]:
     """Name the extra `train` in the error if an import within the block fails."""
@@ -195,7 +191,7 @@ def load_metric(name: str) -> Any:
         ValueError: there is no such metric.
         ImportError: the extra `train` is not installed.
     """
-    check_choice("name", name, METRICS)
+    check_choice(METRICS, name=name)
     with require_extra():
         import evaluate
         from datasets import Features, Value

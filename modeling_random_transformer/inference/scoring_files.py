@@ -10,11 +10,11 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import EMPTY, Corpus, ParallelLine
-from ..inputs_random_transformer import CHUNK_SIZE, drop_none
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none
 from ..utils.compressed_files import check_output, stream_name
 from .alignments import Aligner, pharaoh_line
 from .scoring import PairModel, PairScore, Scorer
-from .translation_files import check_format, model_digest, write_in_parts
+from .translation_files import FORMATS, model_digest, write_in_parts
 
 Pair = tuple[str, str]
 
@@ -57,7 +57,7 @@ def score_file(
             different job.
         OSError: a file cannot be read or written.
     """
-    check_format(output_format)
+    check_choice(FORMATS, output_format=output_format)
     if alignments and output_format != "text":
         raise ValueError(f"output_format must be text with alignments, got {output_format!r}.")
     pairs: PairModel = (Aligner if alignments else Scorer)(model, tokenizer, **options)

@@ -20,7 +20,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import CHUNK_SIZE, check_positive, chunks, name_lines_in_errors, source_limit
+from ..inputs_random_transformer import (
+    CHUNK_SIZE,
+    check_choice,
+    check_positive,
+    chunks,
+    name_lines_in_errors,
+    source_limit,
+)
 from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import progress_bar
@@ -78,7 +85,7 @@ def translate_file(
             output is being written; or the parts of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
-    check_format(output_format)
+    check_choice(FORMATS, output_format=output_format)
     settings = TranslationOptions.from_kwargs(**options)
     pipe = settings.pipeline(model, tokenizer)
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
@@ -108,12 +115,6 @@ def open_lines(path: Path | None) -> Iterator[Iterator[str] | None]:
         return
     with open_binary(path) as file:
         yield read_lines(file, stream_name(path))
-
-
-def check_format(output_format: str) -> None:
-    """Raise a `ValueError` for a format that is not one of `FORMATS`."""
-    if output_format not in FORMATS:
-        raise ValueError(f"output_format must be one of {', '.join(FORMATS)}, got {output_format!r}.")
 
 
 def candidate_lines(

@@ -56,7 +56,7 @@ def test_every_pair_occurs_once_and_steps_depend_on_the_product_of_processes_and
 
 def test_invalid_arguments_raise_value_error(monkeypatch):
     for options, message in (
-        ({"on_invalid": "ignore"}, "on_invalid must be 'error' or 'skip', got 'ignore'"),
+        ({"on_invalid": "ignore"}, "on_invalid must be one of error, skip, got 'ignore'"),
         ({"limits": LengthLimits(source=1)}, "at least one valid pair"),
     ):
         with pytest.raises(ValueError, match=message):

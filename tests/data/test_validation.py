@@ -21,7 +21,7 @@ def test_invalid_lines_raise_error_or_are_skipped(tmp_path):
     assert report.counts == {EMPTY: 4, NOT_UTF8: 1}
     assert report.first == {EMPTY: [2, 4, 5, 6], NOT_UTF8: [3]}
     assert "1 not UTF-8 (line 3)" in str(report)
-    with pytest.raises(ValueError, match="on_invalid must be 'error' or 'skip', got 'ignore'"):
+    with pytest.raises(ValueError, match="on_invalid must be one of error, skip, got 'ignore'"):
         load_pairs(corpus, on_invalid="ignore")
 
 

@@ -17,7 +17,7 @@ from modeling_random_transformer.inference import (
     translate_stream,
 )
 from modeling_random_transformer.inference import translation_files as files
-from modeling_random_transformer.inference.translation_files import candidate_lines, check_format
+from modeling_random_transformer.inference.translation_files import candidate_lines
 from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import random_translator, some_texts
@@ -210,7 +210,7 @@ class TestFiles:
             "tokens": [],
         }
         with pytest.raises(ValueError, match="output_format must be one of text, jsonl, got 'xml'"):
-            check_format("xml")
+            translate_file("in", "out", None, None, output_format="xml")
 
 
 @pytest.mark.usefixtures("_reset_accelerate")
