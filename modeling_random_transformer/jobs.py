@@ -20,6 +20,7 @@ from typing import Any
 from .utils import read_json
 from .utils.atomic_files import write_atomically
 from .utils.digests import file_digest
+from .utils.errors import reraise_as_value_error
 
 RECORDED = ("inputs", "files", "facts", "is_finished")
 
@@ -79,16 +80,13 @@ class Job:
 
     def read(self) -> dict[str, "Stage"]:
         """Read the stages of the record; raises a `ValueError` for another file."""
-        try:
+        message = f"{self.path} must be the record of a job, but it is damaged: delete it, or use another output"
+        with reraise_as_value_error(message):
             stages = {name: Stage(self, **record) for name, record in read_json(self.path).items()}
             objects = [getattr(stage, name) for stage in stages.values() for name in ("inputs", "files", "facts")]
             if not all(isinstance(each, dict) for each in objects):
-                raise TypeError("inputs, files and facts must be objects")
-            return stages
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"{self.path} must be the record of a job, but it is damaged: delete it, or use another output."
-            ) from error
+                raise ValueError("inputs, files and facts must be objects")
+        return stages
 
     def write(self) -> None:
         """Write the record atomically."""

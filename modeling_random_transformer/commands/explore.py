@@ -24,6 +24,7 @@ from ..inference.loading import load_translator
 from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
+from ..utils.errors import reraise_as_value_error
 from .command_line import Parser, configuration_folder, require_random_transformer_folder
 
 TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
@@ -90,10 +91,8 @@ def render(data: dict[str, Any]) -> str:
     Raises:
         ValueError: plotly is not installed.
     """
-    try:
+    with reraise_as_value_error("the page requires plotly: pip install 'random-transformer[explore]'"):
         from plotly.offline import get_plotlyjs  # the drawing of the architecture does not need it
-    except ImportError as error:
-        raise ValueError("the page requires plotly: pip install 'random-transformer[explore]'.") from error
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     before, after = TEMPLATE.read_text(encoding="utf-8").split("/* plotly.js */")
     middle, end = after.split("/* data */")

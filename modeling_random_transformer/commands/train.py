@@ -11,6 +11,7 @@ from ..training.arguments import DataArguments, ModelArguments, to_flags
 from ..training.estimation import dry_run
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
+from ..utils.errors import reraise_as_value_error
 from .command_line import Parser
 
 
@@ -82,12 +83,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """
     import yaml
 
-    if not path.is_file():
-        raise ValueError(f"the recipe must be a file, got {path}.")
-    try:
+    with reraise_as_value_error(f"the recipe {path} must be YAML or JSON"):
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} must be YAML or JSON, got {type(error).__name__}: {error}") from error
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
     return recipe

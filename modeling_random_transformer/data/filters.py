@@ -14,6 +14,7 @@ from unicodedata import normalize
 import regex
 
 from ..inputs_random_transformer import check_choice
+from ..utils.errors import reraise_as_value_error
 
 # Reasons to drop a pair, in the order of the filters.
 COPY = "the target is a copy of the source"
@@ -98,12 +99,8 @@ class CleaningOptions:
         for name in ("source_script", "target_script"):
             if (scripts := getattr(self, name)) is None:
                 continue
-            try:
+            with reraise_as_value_error(f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}"):
                 regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
-            except regex.error as error:
-                raise ValueError(
-                    f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}."
-                ) from error
 
 
 def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
@@ -221,12 +218,10 @@ def language_filter(language: str, min_probability: float, argument: str) -> Cal
     Raises:
         ValueError: py3langid is not installed or does not know the language.
     """
-    try:
+    with reraise_as_value_error(
+        f"{argument}={language!r} requires py3langid: pip install 'random-transformer[langid]'"
+    ):
         identifier = _identifier()
-    except ImportError as error:
-        raise ValueError(
-            f"{argument} requires py3langid: pip install 'random-transformer[langid]', got {language!r} without it."
-        ) from error
     check_choice(sorted(identifier.labels), **{argument: language})
 
     def accepts(text: str) -> bool:

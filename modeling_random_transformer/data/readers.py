@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.compressed_files import file_format, open_binary, stream_name
-from ..utils.errors import first_line, format_names
+from ..utils.errors import format_names, reraise_as_value_error
 from ..utils.text import read_lines
 
 TEXT_KEY = "text"
@@ -152,16 +152,12 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
-    import pyarrow as pa  # slow to import
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import ParquetFile  # slow to import
 
-    try:
-        with ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
-            for number, row in enumerate(rows, start=1):
-                yield number, row, None
-    except pa.ArrowException as error:
-        raise ValueError(f"{path} must be a Parquet file, got an error: {first_line(error)}.") from error
+    with reraise_as_value_error(f"{path} must be a Parquet file"), ParquetFile(path) as file:
+        rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            yield number, row, None
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:

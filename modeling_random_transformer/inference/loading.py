@@ -23,7 +23,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils import read_json
-from ..utils.errors import first_line, format_names, format_value, reraise_as_value_error
+from ..utils.errors import format_names, format_value, reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer, vocabulary
 from .ensemble import EnsembleForSeq2SeqLM
 
@@ -50,10 +50,8 @@ def load_models(
         ValueError: the device is not available, a folder cannot be loaded, or the models cannot form an ensemble.
         FloatingPointError: a weight is not finite.
     """
-    try:
+    with reraise_as_value_error(f"device must be an available device, got {device}"):
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # depends on torch's build
-        raise ValueError(f"device must be an available device, got {device}: {first_line(error)}") from error
     loaded = [load_translator(folder, dtype, argument) for folder in folders]
     model, tokenizer = loaded[0]
     for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):

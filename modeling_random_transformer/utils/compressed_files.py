@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from .atomic_files import new_files
-from .errors import first_line
+from .errors import first_line, reraise_as_value_error
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard"}
@@ -165,8 +165,6 @@ def _open_zstandard(path: str | PathLike) -> io.BufferedReader:
 
 
 def _pyarrow(path: str | PathLike) -> Any:
-    try:
+    with reraise_as_value_error(f"{path} requires pyarrow: pip install 'random-transformer[train]'"):
         import pyarrow
-    except ImportError as error:
-        raise ValueError(f"{path} requires pyarrow: pip install 'random-transformer[train]'.") from error
     return pyarrow

@@ -10,7 +10,7 @@ from tests.helpers.training import flags
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_steps: [1", "recipe.yaml must be YAML or JSON, got ParserError"),
+        ("max_steps: [1", "recipe.yaml must be YAML or JSON: ParserError"),
         ("- 1", "recipe.yaml must map argument names to values, got list"),
         ("max_steps: many", "invalid int value: 'many'"),
         ("bf16: perhaps", "argument --bf16"),

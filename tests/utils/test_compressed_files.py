@@ -79,7 +79,7 @@ def test_standard_streams(monkeypatch):
 
 def test_zstandard_requires_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = r"a\.zst requires pyarrow: pip install 'random-transformer\[train\]'\."
+    message = r"a\.zst requires pyarrow: pip install 'random-transformer\[train\]'"
     with pytest.raises(ValueError, match=message), open_binary(tmp_path / "a.zst"):
         pass
 
