@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils import read_json
 from ..utils.atomic_files import new_folder
-from ..utils.errors import first_line, format_names, format_value
+from ..utils.errors import format_names, format_value, reraise_as_value_error
 from .embeddings import check_ids, map_embeddings, map_position_tables
 from .options import DEPTH, OFF, SIZE, TRAINING, Kind, Option, read_options
 from .untrusted import is_state_dict, read_checkpoint
@@ -146,7 +146,7 @@ def load_marian(folder: Path) -> MarianMTModel:
         raise ValueError(f"{files[0]} must contain a state dict of named tensors.")
     # Old folders have the options of the search in config.json.
     search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
-    try:
+    with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
         config = MarianConfig.from_dict(stored)
         read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
         dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
@@ -154,8 +154,6 @@ def load_marian(folder: Path) -> MarianMTModel:
             None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
         )
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
-    except Exception as error:  # the exception type depends on what is wrong in which file
-        raise ValueError(f"folder must contain a complete Marian model, got {folder}: {first_line(error)}") from error
     for kind in ("mismatched_keys", "unexpected_keys", "missing_keys"):
         if names := sorted(str(key[0] if isinstance(key, tuple) else key) for key in loading[kind]):
             allowed = "those of a Marian model with its config.json"

@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers.convert_slow_tokenizer import generate_merges
 
 from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
-from ..utils.errors import first_line, format_names
+from ..utils.errors import first_line, format_names, reraise_as_value_error
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
@@ -71,18 +71,13 @@ def read_model(path: Path) -> Any:
     Raises:
         ValueError: the package sentencepiece or protobuf is not installed, or this is not a SentencePiece model.
     """
-    try:
+    install = "pip install 'random-transformer[sentencepiece]'"
+    with reraise_as_value_error(f"{path} requires sentencepiece and protobuf: {install}"):
         from sentencepiece import sentencepiece_model_pb2
-    except ImportError as error:
-        raise ValueError(
-            f"{path} requires sentencepiece and protobuf: pip install 'random-transformer[sentencepiece]'."
-        ) from error
     model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     content = path.read_bytes()
-    try:
+    with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
         model.ParseFromString(content)
-    except Exception as error:  # protobuf's DecodeError
-        raise ValueError(f"{path} must be a SentencePiece model, got an error: {first_line(error)}.") from error
     if not model.pieces:
         raise ValueError(f"{path} must be a SentencePiece model, got a file without pieces.")
     return model

@@ -13,7 +13,7 @@ from ..inputs_random_transformer import language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.atomic_files import new_folder
-from ..utils.errors import first_line, format_names
+from ..utils.errors import format_names, reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 
 LENGTH_PENALTY = 0.6  # paper 6.1
@@ -99,11 +99,8 @@ def engine_module(engine: str, dtype: str | None = None) -> Any:
         raise ValueError(
             f"dtype must be one of {format_names(map(repr, ENGINES[engine]))} for {engine}, got {dtype!r}."
         )
-    try:
+    with reraise_as_value_error(f"engine {engine!r} must be installed: pip install 'random-transformer[{engine}]'"):
         return import_module(f".{engine}", __package__)
-    except ImportError as error:
-        install = f"pip install 'random-transformer[{engine}]'"
-        raise ValueError(f"engine {engine!r} must be installed ({install}), but {first_line(error)}.") from error
 
 
 def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
