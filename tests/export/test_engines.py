@@ -52,7 +52,7 @@ def test_engine_that_is_not_installed(engine, package, tmp_path, monkeypatch):
         lambda: export_model(*exportable(), tmp_path / "out", engine=engine),
         lambda: load_engine(tmp_path, engine),
     ):
-        with pytest.raises(ValueError, match=rf"install 'random-transformer\[{engine}\]'\), but .*{package}"):
+        with pytest.raises(ValueError, match=rf"install 'random-transformer\[{engine}\]': .*{package}"):
             call()
     assert not list(tmp_path.iterdir())
 
