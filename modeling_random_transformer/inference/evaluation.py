@@ -4,8 +4,7 @@ The functions need the extra `train`; importing this module does not.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, zip_longest
 from tempfile import TemporaryDirectory
@@ -15,12 +14,14 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import check_choice
+from ..utils.errors import reraise_as_value_error
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
 METRICS = {
     "bleu": ("counts", "totals", "precisions", "bp", "sys_len", "ref_len"),
     "chrf": ("char_order", "word_order", "beta"),
 }
+REQUIRED = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
 # Parameters of sacrebleu that are not options here: `max_ngram_order` changes the score, but not the signature.
 EXCLUDED = {"max_ngram_order", "references", "trg_lang"}
 
@@ -50,8 +51,9 @@ def score(
         values can be written as JSON.
 
     Raises:
-        ValueError: the numbers of predictions and references differ, or an argument is invalid.
-        ImportError: sacrebleu, or a package that an option needs, is not installed.
+        ValueError: the numbers of predictions and references differ, an argument is invalid, or sacrebleu is not
+            installed.
+        RuntimeError: a package that an option needs is not installed.
     """
     scorers = make_scorers(metrics, options)
     predictions, references = check_texts(predictions, references)
@@ -78,8 +80,9 @@ def translation_metrics(
         ones. It can be pickled.
 
     Raises:
-        ValueError: an argument is invalid; or, in the function, the predictions are not token ids.
-        ImportError: sacrebleu, or a package that an option needs, is not installed.
+        ValueError: an argument is invalid, or sacrebleu is not installed; or, in the function, the predictions are not
+            token ids.
+        RuntimeError: a package that an option needs is not installed.
     """
     names = list(make_scorers(metrics, options))  # raises errors before training rather than after it
     return partial(_compute_metrics, tokenizer, names, options)
@@ -111,10 +114,11 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     """sacrebleu's metrics by name, each with those of the options that it has.
 
     Raises:
-        ValueError: a metric or an option does not exist, or the value of an option is invalid.
-        ImportError, RuntimeError: sacrebleu, or a package that an option needs, is not installed.
+        ValueError: a metric or an option does not exist, the value of an option is invalid, or sacrebleu is not
+            installed.
+        RuntimeError: a package that an option needs is not installed.
     """
-    with require_extra():
+    with reraise_as_value_error(REQUIRED):
         from sacrebleu import BLEU, CHRF
     classes = {"bleu": BLEU, "chrf": CHRF}
     names = [metrics] if isinstance(metrics, str) else list(metrics)
@@ -170,29 +174,16 @@ def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list
     return predictions, references
 
 
-@contextmanager
-def require_extra() -> Iterator[None]:
-    """Name the extra `train` in the error if an import within the block fails."""
-    try:
-        yield
-    except ImportError as error:
-        raise ImportError(
-            "The metrics need datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'.",
-            name=error.name,
-        ) from error
-
-
 def load_metric(name: str) -> Any:
     """Load `"bleu"` or `"chrf"` (chrF++) as an `evaluate.Metric`, without network access and without files.
 
     Its `compute(predictions=…, references=…, **options)` returns what `score` returns for this metric.
 
     Raises:
-        ValueError: there is no such metric.
-        ImportError: the extra `train` is not installed.
+        ValueError: there is no such metric, or the extra `train` is not installed.
     """
     check_choice(METRICS, name=name)
-    with require_extra():
+    with reraise_as_value_error(REQUIRED):
         import evaluate
         from datasets import Features, Value
         from datasets import Sequence as ListOf

@@ -34,6 +34,7 @@ from ..utils import progress_bar
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
+from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines, read_lines
 from ..utils.vocabulary import vocabulary
 from .translation import Candidate, TranslationOptions, translate_chunk, with_prefixes
@@ -160,10 +161,8 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
     if pipe.option(options.generate_options, "do_sample"):
         values["max_batch_tokens"] = options.max_batch_tokens  # the texts of a batch share random numbers
     for name, value in values.items():
-        try:
+        with reraise_as_value_error(f"{name} must be a plain value for translate_file, got {value!r}"):
             json.dumps(value)
-        except TypeError as error:
-            raise ValueError(f"{name} must be a plain value for translate_file, got {value!r}.") from error
     return values
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..utils.errors import reraise_as_value_error
 from .hooks import Observer, instrument
 from .paths import step_and_path
 
@@ -105,7 +106,5 @@ def new_value(replacement: Replacement, path: str, value: Tensor) -> Tensor:
     if not isinstance(new, (int, float, Tensor)):
         raise ValueError(f"the function for {path!r} must return a tensor or a number, got {type(new).__name__}.")
     new = torch.as_tensor(new).to(value)
-    try:
+    with reraise_as_value_error(f"the value of {path!r} must have shape {[*value.shape]}, got {[*new.shape]}"):
         return new.expand(value.shape)
-    except RuntimeError as error:
-        raise ValueError(f"the value of {path!r} must have shape {[*value.shape]}, got {[*new.shape]}.") from error

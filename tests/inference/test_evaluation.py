@@ -109,11 +109,10 @@ def test_unknown_metrics_and_invalid_options_raise_value_error(metrics, options,
         (lambda: load_metric("bleu"), "evaluate"),
     ],
 )
-def test_missing_dependency_raises_import_error_that_names_the_extra(function, missing, monkeypatch):
+def test_missing_dependency_is_an_error_that_names_the_extra(function, missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=r"pip install 'random-transformer\[train\]'") as caught:
+    with pytest.raises(ValueError, match=rf"pip install 'random-transformer\[train\]': .*{missing}"):
         function()
-    assert caught.value.name == missing
 
 
 # Token ids of a trainer
