@@ -116,6 +116,11 @@ def test_python_blocks_run(page: Path, prepared_folder: Path, tmp_path: Path, mo
         exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), namespace)
 
 
+def test_skipped_blocks_are_few() -> None:
+    skipped = [(name(page), block.skip) for page in PAGES for block in blocks(page) if block.skip]
+    assert len(skipped) <= 6, skipped
+
+
 class ParserFound(BaseException):
     """Ends a command as soon as its parser is complete."""
 

@@ -3,15 +3,20 @@
 import json
 import shlex
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import transformers
+from packaging import version
 from transformers import AutoTokenizer, Trainer
+from transformers.trainer_pt_utils import AcceleratorConfig
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
-from modeling_random_transformer.training.manifest import LOCK, MANIFEST
+from modeling_random_transformer.training.manifest import FREE, LOCK, MANIFEST, OTHER_FORM, RECORDED
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from modeling_random_transformer.utils.distributed import exclusive
 from tests.helpers.interruption import stop
@@ -130,6 +135,17 @@ def test_arguments_may_change_after_a_failed_start(corpus):
     assert len(AutoTokenizer.from_pretrained(corpus / "out")) == 280
     result = run(corpus, "out", vocab_size=270, max_steps=2)
     assert len(AutoTokenizer.from_pretrained(result.folder)) == 270
+
+
+def test_free_arguments_are_named_once_and_exist():
+    names = [*OTHER_FORM, *RECORDED]
+    assert len(names) == len(set(names))
+    kinds = (DataArguments, ModelArguments, TranslationTrainingArguments, AcceleratorConfig)
+    known = {entry.name for kind in kinds for entry in fields(kind)}
+    unknown = {*names} - known | {start for start in FREE if not any(name.startswith(start) for name in known)}
+    assert not unknown or version.parse(transformers.__version__) < version.parse("5.23")
+    determining = ("seed", "learning_rate", "ignore_data_skip", "average_tokens_across_devices")
+    assert not any(name.startswith(FREE) for name in determining)
 
 
 def test_resume_from_checkpoint_of_another_run(finished, copied):
