@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .utils import read_json
+from .utils import file_digest, read_json
 from .utils.atomic_files import write_atomically
-from .utils.digests import file_digest
 from .utils.errors import reraise_as_value_error
 
 RECORDED = ("inputs", "files", "facts", "is_finished")

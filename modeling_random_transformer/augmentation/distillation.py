@@ -24,8 +24,8 @@ from ..training.model_init import check_arguments
 from ..training.preparation import check_languages
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
+from ..utils import file_digest
 from ..utils.atomic_files import new_folder, write_atomically
-from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from .comparison import Model, Row, compare, table
 from .stages import RECORD, run_stage

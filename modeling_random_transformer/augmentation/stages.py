@@ -20,8 +20,8 @@ from ..inputs_random_transformer import (
 )
 from ..jobs import Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..utils import file_digest
 from ..utils.atomic_files import new_files
-from ..utils.digests import file_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, one_line, read_lines
 

@@ -25,10 +25,9 @@ from ..data.sources import NO_LANGUAGES, Corpus, ParallelLine, ParallelText
 from ..inference import score_file
 from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
-from ..utils import DTYPES
+from ..utils import DTYPES, file_digest
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_readable
-from ..utils.digests import file_digest
 from ..utils.text import encode_lines, one_line, read_lines
 from .stages import RECORD, language_options, read_translations, run_stage, translate_lines
 

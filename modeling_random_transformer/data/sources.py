@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..inputs_random_transformer import LanguageTags, drop_none
+from ..utils import file_digest
 from ..utils.compressed_files import check_readable, file_format, is_standard_stream, open_binary
-from ..utils.digests import file_digest
 from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, texts_of
 
 if TYPE_CHECKING:

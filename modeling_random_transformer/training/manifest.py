@@ -16,7 +16,7 @@ from .. import __version__
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..jobs import Job, Stage, changes
-from ..utils.digests import file_digest
+from ..utils import file_digest
 from ..utils.distributed import call_on_main_process
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete, step_of

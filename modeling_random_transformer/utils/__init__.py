@@ -1,5 +1,6 @@
 """Helpers that several parts of the package share."""
 
+import hashlib
 import json
 import sys
 from os import PathLike
@@ -24,6 +25,13 @@ def read_json(path: str | PathLike) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
     return content
+
+
+def file_digest(path: Path) -> str:
+    """Size and SHA-256 of a file."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
 
 
 def progress_bar(total: int | None = None, shown: bool | None = None, unit: str = "text") -> tqdm:
