@@ -169,6 +169,8 @@ def load_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be given.")
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise ValueError(f"model_max_length must be a number, got {format_value(tokenizer.model_max_length)}.")
         if isinstance(config, RandomTransformerConfig):
             check_tokenizer(tokenizer, config)
     return tokenizer
