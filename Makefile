@@ -25,7 +25,7 @@ KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py 
 	tests/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-lowest test-newest test-matrix coverage lint format notebooks docs clean
+.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-matrix coverage lint format notebooks docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and
 test-kernels: $(VENV)/.ready ## tests of CPU kernels that are not slow, with the instructions of older CPUs
 	$(AVX2) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
 	$(GENERIC) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
+
+test-mutants: $(VENV)/.ready ## 1,280 damaged model folders and 1,000 damaged files of other tools
+	ALL_MUTANTS=1 $(VENV)/bin/python -m pytest tests/robustness/test_mutants.py tests/robustness/test_readers.py
 
 test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers
 	$(LOWEST)/bin/python $(PYTEST)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import GenerationConfig
+
+from modeling_random_transformer import RandomTransformerConfig
 from tests.helpers.conversion import Call
 
 SEED = 2017
@@ -33,23 +36,11 @@ VALUES: list[Any] = [
 # Optional keys: aliases, fields of transformers, references to code.
 EXTRA_KEYS = {
     "config.json": [
-        *("hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim", "torch_dtype"),
-        *("num_labels", "id2label", "label2id", "problem_type", "return_dict", "output_attentions"),
-        *("output_hidden_states", "layer_types", "chunk_size_feed_forward", "quantization_config"),
-        *("attn_implementation", "per_layer_config", "name_or_path", "custom_pipelines", "num_beams"),
-        *("max_length", "is_decoder", "base_model_tp_plan", "attribute_map", "unknown"),
+        *(*RandomTransformerConfig.attribute_map, *RandomTransformerConfig().to_dict(), "torch_dtype", "num_labels"),
+        *("layer_types", "quantization_config", "attn_implementation", "per_layer_config", "custom_pipelines"),
+        *("max_length", "num_beams", "base_model_tp_plan", "attribute_map", "unknown"),
     ],
-    "generation_config.json": [
-        *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams", "do_sample"),
-        *("temperature", "top_k", "top_p", "early_stopping", "length_penalty", "repetition_penalty"),
-        *("no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
-        *("forced_bos_token_id", "forced_eos_token_id", "sequence_bias", "stop_strings"),
-        *("cache_implementation", "num_return_sequences", "max_time", "use_cache", "guidance_scale"),
-        *("watermarking_config", "compile_config", "custom_generate", "renormalize_logits"),
-        *("exponential_decay_length_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"),
-        *("constraints", "unknown", "output_scores", "return_dict_in_generate", "output_attentions"),
-        *("remove_invalid_values", "low_memory"),
-    ],
+    "generation_config.json": [*GenerationConfig().to_dict(), "custom_generate", "unknown"],
     "tokenizer_config.json": [
         *("add_prefix_space", "padding_side", "truncation_side", "model_input_names"),
         *("extra_special_tokens", "unknown", "additional_special_tokens", "added_tokens_decoder"),

@@ -20,11 +20,6 @@ class Report:
     findings: list[str] = field(default_factory=list)
     unhelpful: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        lines = [f"{name}: {count}" for name, count in sorted(self.outcomes.items())]
-        lines += [f"UNHELPFUL {line}" for line in self.unhelpful]
-        return "\n".join(lines + [f"FINDING {line}" for line in self.findings])
-
 
 def in_process(run: Callable[[], Any], seconds: int, memory: int | None = None) -> Any:
     """The result of a function in a child process, or what it raised or how the process ended without a result.

@@ -1,5 +1,6 @@
-"""A fixed sample of the mutants of model folders; `python -m tests.robustness` loads all of them."""
+"""Mutants of model folders: a fixed sample, or all of them."""
 
+import os
 import random
 
 import pytest
@@ -16,11 +17,12 @@ def folders(tmp_path_factory):
     return Folders(tmp_path_factory.mktemp("folders"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damaged_folders(folders, part):
     assert len(folders.mutants) >= 1000
-    report = folders.fuzz(random.Random(SEED).sample(folders.mutants, SAMPLE)[part::PARTS])
+    size = len(folders.mutants) if "ALL_MUTANTS" in os.environ else SAMPLE
+    report = folders.fuzz(random.Random(SEED).sample(folders.mutants, size)[part::PARTS])
     assert not report.findings
     rejected = report.outcomes["rejected"]
     assert rejected > 10

@@ -1,15 +1,16 @@
-"""A fixed sample of the mutants of files of other tools; `python -m tests.robustness` runs more of them."""
+"""Mutants of files from other tools: a few of each format, or many."""
 
+import os
 import sys
 
 import pytest
 
 from .readers import READERS, fuzz_readers
 
-SAMPLE = 20
+SAMPLE = 200 if "ALL_MUTANTS" in os.environ else 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of a process are those of Linux")
 def test_mutants_of_files_of_other_tools(tmp_path):
     report = fuzz_readers(SAMPLE, tmp_path)
