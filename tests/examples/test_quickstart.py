@@ -111,22 +111,29 @@ def test_insufficient_training_exits_with_1(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_default_run_reaches_the_required_exact_match(quickstart_output):
+def test_default_run_reaches_the_required_exact_match(quickstart_folder):
     """The run of `make demo`."""
-    assert float(re.search(r"greedy\s+([\d.]+)%", quickstart_output)[1]) >= 95
-    assert "'hello world' → 'hola mundo'" in quickstart_output
+    output = (quickstart_folder / "output.txt").read_text()
+    assert float(re.search(r"greedy\s+([\d.]+)%", output)[1]) >= 95
+    assert "'hello world' → 'hola mundo'" in output
 
 
 @pytest.mark.slow
-def test_alignments_of_the_trained_model(quickstart_folder):
-    """Word alignments from the attention of the last layer link the nouns of the lexicon."""
-    pairs = held_out_pairs(quickstart_folder)
-    hits = []
-    for pair, found in zip(pairs, alignments(*load_translator(quickstart_folder), pairs), strict=True):
-        source, target = ([re.sub(r"'s?$|[¿¡.,?!]", "", word) for word in text.split()] for text in pair)
-        hits += [(position, noun) in found for noun, position in noun_links(source, target)]
-    assert len(hits) > 100
-    assert mean(hits) > 0.9
+def test_nouns_are_aligned(quickstart_folder):
+    """The shares of nouns in docs/how_to/scores_and_ensembles.md, with wide margins."""
+    pairs, (model, tokenizer) = held_out_pairs(quickstart_folder), load_translator(quickstart_folder)
+
+    def share(layer, step):
+        hits = []
+        for pair, found in zip(pairs, alignments(model, tokenizer, pairs, layer=layer, step=step), strict=True):
+            source, target = ([re.sub(r"'s?$|[¿¡.,?!]", "", word) for word in text.split()] for text in pair)
+            hits += [(position, noun) in found for noun, position in noun_links(source, target)]
+        assert len(hits) > 100
+        return mean(hits)
+
+    assert share(1, "output") > 0.9
+    assert share(0, "output") < 0.9
+    assert max(share(0, "input"), share(1, "input")) < 0.5
 
 
 @pytest.mark.slow
