@@ -32,7 +32,7 @@ def measured(tmp_path, monkeypatch):
 
 
 def part_parameters():
-    return [pytest.param(part, marks=pytest.mark.slow if part in SLOW else ()) for part in command.PARTS]
+    return [pytest.param(part, marks=pytest.mark.long if part in SLOW else ()) for part in command.PARTS]
 
 
 @pytest.mark.parametrize("part", part_parameters())

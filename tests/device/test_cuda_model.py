@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, pipeline
+from transformers import AutoModelForSeq2SeqLM
 
 import modeling_random_transformer as package
 from modeling_random_transformer.inference import translate
@@ -92,18 +92,6 @@ def test_two_devices(name, quantized, tmp_path):
     for search in ({}, {"num_beams": 3}):
         outputs = split.generate(**on("cuda:0", BATCH), max_new_tokens=8, **search)
         assert torch.equal(outputs.cpu(), whole.generate(**BATCH, max_new_tokens=8, **search))
-
-
-@pytest.mark.parametrize("search", [{"num_beams": 1}, {"num_beams": 3}, {"do_sample": True, "num_beams": 1}], ids=str)
-def test_pipeline(search, model, tokenizer):
-    options = search | {"max_new_tokens": 12}
-    found = []
-    for each in on_both(model):
-        pipe = pipeline("seq2seq", model=each, tokenizer=tokenizer, device=each.device)
-        torch.manual_seed(0)
-        first, *_ = texts = some_texts(8)
-        found.append([pipe(texts, batch_size=3, **options), pipe(first, target_prefix="the", **options)])
-    assert found[1] == found[0]
 
 
 def test_an_int8_checkpoint_of_a_gpu_loads_on_a_cpu(translator_folder, tmp_path):

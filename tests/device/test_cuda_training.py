@@ -106,20 +106,12 @@ def test_evaluation(generate, tmp_path):
 
 
 def test_the_command_trains_on_one_of_two_gpus(tmp_path):
-    """Also the model card, which names the GPUs that were used."""
+    """Also the model card, which names the GPUs that were used, and LoRA."""
     write_corpus(tmp_path)
     run(tmp_path, "run", use_cpu=False, max_steps=4, bf16=True, num_beams=2)
-    card = (tmp_path / "run" / "README.md").read_text()
-    assert "1 x Simulated CUDA" in card
-
-
-UNSET = {"vocab_size": None, "config_overrides": ""}
-
-
-def test_lora(tmp_path):
-    write_corpus(tmp_path)
-    run(tmp_path, "run", use_cpu=False, max_steps=2)
-    run(tmp_path, "tuned", use_cpu=False, max_steps=2, model_name_or_path=str(tmp_path / "run"), lora_rank=2, **UNSET)
+    assert "1 x Simulated CUDA" in (tmp_path / "run" / "README.md").read_text()
+    base = {"model_name_or_path": str(tmp_path / "run"), "vocab_size": None, "config_overrides": ""}
+    run(tmp_path, "tuned", use_cpu=False, max_steps=2, lora_rank=2, **base)
     assert list((tmp_path / "tuned").glob("adapter_model.safetensors"))
 
 

@@ -161,7 +161,8 @@ def test_translation_and_ensembles(members, search):
     def run(device):
         models = [translator_on(device) for _ in range(members)]
         model = models[0] if members == 1 else EnsembleForSeq2SeqLM(models)
-        return translate(TEXTS, model, TOKENIZER, max_new_tokens=10, seed=3, **search)
+        prefixes = ["the", *[""] * (len(TEXTS) - 1)]
+        return translate(TEXTS, model, TOKENIZER, prefixes=prefixes, max_new_tokens=10, seed=3, **search)
 
     expected, actual = on_both(run)
     assert actual == expected
