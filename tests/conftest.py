@@ -7,6 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
 
 # Tests must not access the network. Parallel workers share the cores.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -49,35 +53,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EXPORT = Path(__file__).parent / "export"
 QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
-# Files whose slow tests are part of `make test-all` only: trained examples, pages in a browser, damaged files, compiled
-# graphs, pages of the documentation that start processes, and nodes and devices beyond two processes on a CPU.
-LONG = (
-    "benchmarks/test_gpu.py",
-    "commands/test_translate_processes.py",
-    "device/test_cuda_benchmarks.py",
-    "examples/test_classify_text.py",
-    "examples/test_compare_recurrent.py",
-    "examples/test_exercises.py",
-    "examples/test_exercises_beginners.py",
-    "examples/test_exercises_text.py",
-    "examples/test_exercises_trained.py",
-    "examples/test_language_model.py",
-    "examples/test_notebooks.py",
-    "examples/test_space.py",
-    "examples/test_walkthrough.py",
-    "export/test_web.py",
-    "inspection/test_architecture.py",
-    "inspection/test_explorer.py",
-    "robustness/test_mutants.py",
-    "robustness/test_readers.py",
-    "test_compile.py",
-    "test_documentation.py",
-)
-
-OUTPUT = "output.txt"  # of the training command of `quickstart_folder`, in this folder
-
-# Tests with these fixtures too: a model trained for a minute and a half, and a browser.
-LONG_FIXTURES = {"quickstart_folder", "browser", "started_browser"}
+# Tests with these fixtures are part of `make test-all` only: a model trained for a minute and a half, and a browser.
+LONG_FIXTURES = {"quickstart_folder", "browser"}
 
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=20)
 settings.load_profile("deterministic")
@@ -148,20 +125,34 @@ def quickstart_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "PYTEST_XDIST_WORKER" in os.environ:
         home = home.parent  # each worker has a subfolder
     folder = home / "quickstart"
+    output = folder / "output.txt"  # what the command printed
     with FileLock(f"{folder}.lock"):
-        if not (folder / OUTPUT).exists():
+        if not output.exists():
             script = Path(__file__).parents[1] / "examples" / "quickstart.py"
             command = [sys.executable, str(script), "--output_dir", str(folder)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-            (folder / OUTPUT).write_text(done.stdout)
+            output.write_text(done.stdout)
     return folder
 
 
+@pytest.fixture(scope="session")
+def started_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Chrome"]:
+    """The browser of all tests of a process, which use `browser`."""
+    from tests.helpers.browser import chromium  # imports Selenium, which few tests need
+
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
+
+
 @pytest.fixture
-def quickstart_output(quickstart_folder: Path) -> str:
-    """What the training command printed."""
-    return (quickstart_folder / OUTPUT).read_text()
+def browser(started_browser: "Chrome") -> "Chrome":
+    """Headless Chromium with an empty page and log."""
+    started_browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    started_browser.get("about:blank")
+    for log in ("browser", "performance"):
+        started_browser.get_log(log)
+    return started_browser
 
 
 @pytest.fixture
@@ -184,18 +175,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     worker. The tests of the quickstart are the first, since they train the model of `quickstart_folder`. Other files
     with this fixture are the last of the slow ones, so that no worker waits for the training.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    for item in items:
+        if not LONG_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("long")
+    slow = {item.path for item in items if any(mark.name in ("slow", "long") for mark in item.iter_markers())}
     trained = {item.path for item in items if "quickstart_folder" in getattr(item, "fixturenames", ())} - {QUICKSTART}
 
     def order(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
         return EXPORT in item.path.parents, item.path not in slow, item.path in trained, item.path != QUICKSTART
 
     items.sort(key=order)
-    files = {Path(__file__).parent / name for name in LONG}
-    for item in items:
-        is_long = item.path in files and item.get_closest_marker("slow")
-        if is_long or not LONG_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker("long")
 
 
 def pytest_collection_finish() -> None:

@@ -12,7 +12,7 @@ from tests.helpers import trainer as trainer_module
 from tests.helpers.models import exact_model, padded_batch, random_ids
 from tests.helpers.trainer import new_trainer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}  # compile time grows with the layers
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}

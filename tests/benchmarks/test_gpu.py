@@ -30,7 +30,7 @@ SKIPPED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_smoke_run_measures_every_row_of_every_part(tmp_path, capsys):
     assert main(["gpu", "--smoke", "--output", str(tmp_path)]) == 0
     for part in command.PARTS:
@@ -62,14 +62,14 @@ def run_part(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_part_that_hangs_is_stopped(run_part):
     report = run_part("hanging", 20.0)  # enough to start the row on a machine under load
     assert report["error"] == "the time limit of 20 s was reached"
     assert report["rows"] == [{"label": "hang", "error": "the time limit of 20 s was reached"}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_failures_of_rows_and_crashes_are_reported(run_part, tmp_path, capsys):
     report = run_part("crashing", 600.0)
     assert report["error"] == "the process ended with status -9"

@@ -31,7 +31,7 @@ def wait_for_parts(folder: Path, count: int, process: BaseProcess) -> None:
             found = sum(path.suffix == ".txt" for path in folder.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_reset_accelerate")
 @pytest.mark.parametrize("processes", [TWO, ["--cpu", "--num_processes", "2"]], ids=["two", "--cpu"])
 def test_processes_exit_with_a_killed_launcher(

@@ -26,7 +26,7 @@ def accuracy(output: str) -> float:
     return float(re.search(r"held-out texts: ([\d.]+)%", output)[1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_model_learns_animals_and_colors(tmp_path, capsys):
     """The saved folder predicts the printed labels."""
     train, out = write(tmp_path / "train.tsv", SINGLE * 5), str(tmp_path / "out")

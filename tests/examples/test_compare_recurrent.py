@@ -96,21 +96,6 @@ def test_bias_of_the_forget_and_update_gates_is_one(cell):
                 assert torch.equal(gates, torch.tensor(expected).float()[:, None].expand_as(gates)), name
 
 
-def test_model_learns_to_copy(cell):
-    model = tiny_model(cell, vocab_size=12, d_model=32, hidden_size=48, dropout=0.0).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    losses = []
-    for step in range(150):
-        source = random_ids(32, 4, seed=step, vocab_size=12)
-        loss = model(source, labels=source).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] > 2
-    assert losses[-1] < 0.05
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [({"cell": "rnn"}, "cell must be one of lstm, gru, got 'rnn'"), ({"hidden_size": 7}, "hidden_size must be even")],
@@ -152,7 +137,7 @@ def test_summary_of_results():
     assert "good 75% (66% if errors were independent of the length), fast 10% (66% if" in length
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_run(tmp_path, capsys):
     sizes = ["--epochs", "1", "--train_size", "24", "--test_size", "4", "--output_dir", str(tmp_path)]
     assert compare_recurrent.main(sizes) == 0

@@ -12,7 +12,7 @@ from tutorials.sample_data import held_out_sample
 # 13. Word vectors
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_embeddings_of_nouns_know_gender_and_number(quickstart_folder):
     result = word_vectors.experiment(seed=0, folder=quickstart_folder)
     assert result.one_hot_similarity == 0
@@ -60,7 +60,7 @@ def test_subwords_are_shorter_than_characters_and_have_no_unknown_words(texts):
         assert tokenizers[kind].batch_decode(ids, skip_special_tokens=True) == test
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_translators_of_words_and_characters_are_worse():
     result = subwords.experiment(seed=0, kinds=("word", "character", "BPE"))
     bleu = {kind: of.bleu for kind, of in result.kinds.items()}
@@ -69,14 +69,6 @@ def test_translators_of_words_and_characters_are_worse():
 
 
 # 16. Long inputs
-
-
-def test_copying_task():
-    ids, labels = long_inputs.Copying(length=5).sample(10)
-    assert ids.shape == labels.shape == (10, 12)
-    assert torch.equal(ids[:, 1:6], ids[:, 7:])
-    assert (labels[:, :7] == -100).all()
-    assert torch.equal(labels[:, 7:], ids[:, 7:])
 
 
 def test_memory_of_long_inputs():
@@ -97,7 +89,7 @@ def test_peak_memory_counts_each_storage_once():
     assert memory.total == 4000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_attention_must_reach_what_it_copies():
     near, far = long_inputs.COPY_LENGTHS[0], long_inputs.COPY_LENGTHS[-1]
     accuracy = {name: long_inputs.learn_to_copy(name, far, seed=0, steps=250) for name in ("sdpa", "copy_local")}
@@ -144,7 +136,7 @@ def test_first_layer_remains():
     assert model.generate(**padded_batch([7, 4]), max_new_tokens=3).shape[0] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_size_and_quality_of_compressed_models(quickstart_folder):
     result = compression.experiment(seed=0, folder=quickstart_folder, pruned=(0.25, 0.75))
     complete, int8, quarter, most, shared, first = result

@@ -19,7 +19,7 @@ from tutorials.exercises import (
 # 9. Complexity
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_operations_of_table_1():
     """Multiplications and additions: attention n²·d, recurrence n·d², convolution k·n·d², times a constant."""
     for n, d in complexity.SIZES:
@@ -62,7 +62,7 @@ def test_gradients_reach_the_first_token_if_the_stack_does():
     assert first[complexity.RECURRENCE] < first[complexity.ATTENTION] / 100
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_recall_requires_a_short_path():
     accuracy = {kind: complexity.train_recall(kind, 64, seed=0, steps=100) for kind in complexity.KINDS}
     assert accuracy[complexity.ATTENTION] > 0.9
@@ -79,7 +79,7 @@ def translator(quickstart_folder):
     return trained.load_trained(quickstart_folder)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_heads_of_the_last_layer_align(translator):
     shares = head_roles.measure_roles(translator, translator.test[:100])
     aligned = {head.layer: [] for head in shares}
@@ -98,7 +98,7 @@ def test_links_of_nouns_and_determiners():
     assert list(head_roles.determiner_links(source)) == [(0, 2), (5, 6)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_head_cannot_attend_to_two_tokens():
     (single, one), (several, two) = (head_roles.train_heads(heads, seed=0, steps=400) for heads in (1, 2))
     assert single.num_parameters() == several.num_parameters()
@@ -109,7 +109,7 @@ def test_one_head_cannot_attend_to_two_tokens():
 # 11. Ablations
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_removed_parts_of_the_translator(translator):
     def correct(replacements):
         return ablations.exact_match_with(translator, replacements, translator.test[:60])
@@ -147,7 +147,7 @@ def test_hard_attention_has_no_gradient():
     assert weights.grad.tolist() == [[1, 0, 0]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_without_a_part():
     share = {
         name: ablations.train_without(name, seed=0, steps=200)
@@ -161,7 +161,7 @@ def test_training_without_a_part():
 # 12. Key-value memory
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_units_of_the_feed_forward_network(quickstart_folder):
     result = key_value_memory.experiment(seed=0, folder=quickstart_folder, sentences=500)
     assert result.difference < 1e-4
@@ -197,7 +197,7 @@ def test_shifts_are_linear_for_sinusoids_only():
     assert binary.shift_error > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_positions_that_were_not_trained():
     inside, outside = (2, sinusoids.TRAINED_LENGTH), (2 * sinusoids.TRAINED_LENGTH, sinusoids.LONGEST)
     accuracy = {method: sinusoids.train_previous_token(method, seed=0, steps=900) for method in sinusoids.COLORS}

@@ -54,7 +54,7 @@ def test_model_learns_to_count(files, capsys):
     assert language_model.perplexity(model, tokenizer, COUNTING[2:]) == pytest.approx(after, abs=0.006)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sample_data_with_the_decoder_of_a_translation_model(tmp_path, capsys):
     """The same random seed yields the same output."""
     save_translator(tmp_path / "translator")

@@ -30,7 +30,7 @@ from transformers import pipeline
 from benchmarks.space import server
 from modeling_random_transformer.inspection import intervene
 from modeling_random_transformer.inspection.explorer import token_texts
-from tests.helpers.browser import chromium, errors, requests
+from tests.helpers.browser import errors, requests
 from tests.helpers.models import EOS, save_translator
 from tests.helpers.processes import WAIT_LIMIT, free_port
 from tests.helpers.translation import multilingual_translator
@@ -104,9 +104,9 @@ def call(url, name, posted=None, **arguments):
     return lines[-2].removeprefix("event: "), json.loads(lines[-1].removeprefix("data: "))
 
 
-@pytest.mark.slow
-def test_32_concurrent_clients_get_their_own_answers(url, pipe):
-    """Texts, methods and errors are mixed, and interventions run between the batches."""
+@pytest.mark.long
+def test_32_concurrent_clients_get_their_own_answers(url, pipe, translator, monkeypatch):
+    """Texts, methods and errors are mixed, interventions run between the batches, waiting requests share a batch."""
     cases = [
         {"method": "greedy"},
         {"method": "beam search", "num_beams": 3, "n_best": 2},
@@ -114,15 +114,24 @@ def test_32_concurrent_clients_get_their_own_answers(url, pipe):
         {"method": "beam search", "num_beams": 99},
     ]
     sent = [{"text": f"{SENTENCES[i % 4]} {SENTENCES[i % 3]}", **cases[i // 4 % 4]} for i in range(32)]
-    off = ["decoder.layers.0.encoder_attn.output"]
+    sizes, posted, run = [], Semaphore(0), translator.run
+
+    def run_when_all_wait(texts, options):
+        if not sizes:
+            assert all(posted.acquire(timeout=WAIT_LIMIT) for _ in sent)
+        sizes.append(len(texts))
+        return run(texts, options)
 
     def send(request):
+        answer = call(url, "translate", posted, **request)
         if request["method"] == "greedy":
-            call(url, "intervene", text="the cat", off=off)
-        return call(url, "translate", **request)
+            call(url, "intervene", text="the cat", off=["decoder.layers.0.encoder_attn.output"])
+        return answer
 
+    monkeypatch.setattr(translator, "run", run_when_all_wait)
     with ThreadPoolExecutor(32) as clients:
         answers = list(clients.map(send, sent))
+    assert max(sizes) > 1
     for request, (event, (answer,)) in zip(sent, answers, strict=True):
         assert event == "complete"
         if request.get("num_beams") == 99:
@@ -131,23 +140,6 @@ def test_32_concurrent_clients_get_their_own_answers(url, pipe):
         options = Options(**{name: value for name, value in request.items() if name != "text"})
         with inference.seeded(options):
             assert found(answer) == expected(pipe, request["text"], **options.of_generate())
-
-
-def test_requests_that_wait_are_translated_in_one_batch(url, translator, monkeypatch):
-    sizes, posted = [], Semaphore(0)
-    run = translator.run
-
-    def run_when_all_wait(texts, options):
-        if not sizes:
-            assert all(posted.acquire(timeout=WAIT_LIMIT) for _ in range(12))
-        sizes.append(len(texts))
-        return run(texts, options)
-
-    monkeypatch.setattr(translator, "run", run_when_all_wait)
-    with ThreadPoolExecutor(12) as clients:
-        list(clients.map(lambda text: call(url, "translate", posted, text=text, method="greedy"), SENTENCES * 3))
-    assert sum(sizes) == 12
-    assert max(sizes) > 1
 
 
 def test_large_requests_are_refused(url):
@@ -287,19 +279,9 @@ def test_inside_equals_the_model(translator):
     torch.testing.assert_close(inside.attention.sum(-1), torch.ones(inside.attention.shape[:-1]))
 
 
-def test_texts_are_escaped():
-    answer = {"translations": [{"text": HOSTILE, "score": -1.0}]}
-    other = {"translations": [{"text": f"<b> {HOSTILE}", "score": -1.0}]}
-    inside = inference.Inside(
-        [HOSTILE],
-        [HOSTILE, "x"],
-        torch.full((1, 1, 2, 1), 0.5),
-        [{"ids": [5], "tokens": [HOSTILE], "logits": [0.0], "others": []}] * 2,
-        [5, 5],
-    )
-    tables = [views.ranking(answer), views.comparison(other, answer), views.comparison(answer, other)]
-    tables += [views.attention_table(inside, 0, None, 0), views.distribution_table(inside, 1, 0.5)]
-    for table in tables:
+def test_differences_and_errors_are_escaped():
+    first, second = ({"translations": [{"text": text, "score": -1.0}]} for text in (HOSTILE, f"<b> {HOSTILE}"))
+    for table in (views.comparison(first, second), views.comparison(second, first)):
         assert not re.search(r"<(img|script|b)\b", table)
     assert str(tabs.user_error("<b>").message) == "&lt;b&gt;"
 
@@ -320,12 +302,6 @@ def test_contrast_of_every_weight():
 
 
 # Browser
-
-
-@pytest.fixture(scope="module")
-def started_browser(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("browser")) as driver:
-        yield driver
 
 
 class User:
@@ -384,11 +360,8 @@ class User:
 
 
 @pytest.fixture
-def user(started_browser, url):
-    started_browser.get("about:blank")
-    for log in ("browser", "performance"):
-        started_browser.get_log(log)
-    return User(started_browser, url)
+def user(browser, url):
+    return User(browser, url)
 
 
 def test_translating(user, pipe, url):
@@ -444,23 +417,12 @@ def test_stepping_through_a_translation(user, translator):
 
 
 def test_direction_of_texts(user):
-    """In a text of Arabic letters, the first one is on the right."""
+    """That of the first letter, in the input, the translation and the cells of tables."""
     user.submit("ابج")
     user.wait(lambda: user.visible(".scroll table"))
-    order = (
-        "const [node, text] = arguments; node.textContent = text; const range = document.createRange();"
-        "const left = (i) => { range.setStart(node.firstChild, i); range.setEnd(node.firstChild, i + 1);"
-        "  return range.getBoundingClientRect().left; };"
-        "return [left(0), left(text.length - 1)];"
-    )
-    cell = user.visible(".scroll td.text")[0]
-    first, last = user.driver.execute_script(order, cell, "ا 1!")
-    assert first > last
-    first, last = user.driver.execute_script(order, cell, "a 1!")
-    assert first < last
-    for box in user.visible("textarea"):
-        assert box.value_of_css_property("unicode-bidi") == "plaintext"
-        assert box.value_of_css_property("text-align") == "start"
+    for each in (*user.visible("textarea"), *user.visible(".scroll td.text")):
+        assert each.value_of_css_property("unicode-bidi") == "plaintext"
+        assert each.value_of_css_property("text-align") == "start"
 
 
 def test_switching_parts_off(user, translator):
@@ -486,7 +448,7 @@ def test_errors_are_shown_in_one_line(user):
     user.wait(lambda: any("must have at most 128 tokens" in each.text for each in user.visible(".toast-body")))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_texts_are_not_executed(user, translator, monkeypatch):
     """The model returns the text itself."""
     monkeypatch.setattr(translator, "run", lambda texts, _: [{"generated_text": text, "score": -1.0} for text in texts])
@@ -543,7 +505,7 @@ def test_front_matter_and_requirements():
     assert all(f"{name.removesuffix('+cpu')}\n" in pins for name in required)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_uploaded_files_are_sufficient(folder, tmp_path, monkeypatch):
     """The files of the upload commands, without the repository."""
     shutil.copytree(SPACE, tmp_path, dirs_exist_ok=True)

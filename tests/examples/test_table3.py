@@ -157,11 +157,6 @@ def test_table_shows_differences_from_the_base_model_and_the_paper():
     assert row.endswith("| 1 | 10.50 | +1.50 | 5.29 | +0.37 | 18.5 | -2.5 | 24.9 | -0.9 |")
 
 
-def test_table_shows_the_number_of_seeds_that_diverged():
-    (row,) = Table3([RESULT], diverged=[("base", 2)]).markdown().splitlines()[2:]
-    assert row.startswith("| base | – | 1,000 | 1, 1 diverged | 8.00 | – |")
-
-
 def test_without_the_base_model_there_is_no_plot(tmp_path):
     (tmp_path / "table3.png").write_bytes(b"of other rows")
     write_report(Table3([replace(RESULT, row="A-1")]), "settings", tmp_path)

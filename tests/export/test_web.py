@@ -17,7 +17,7 @@ from modeling_random_transformer import RandomTransformerTokenizer, cli
 from modeling_random_transformer.export import export_web_page, load_engine, web
 from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
 from modeling_random_transformer.inference.loading import load_translator
-from tests.helpers.browser import chromium, errors, requests, require_chromium, static_host
+from tests.helpers.browser import errors, requests, require_chromium, static_host
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 from tests.helpers.processes import WAIT_LIMIT
@@ -133,12 +133,6 @@ def packages():
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("browser")) as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
 def exported(packages, tmp_path_factory):
     """A random model in float32, its tokenizer, and the address of its page."""
     model, tokenizer = exportable(seed=1, encoder_layers=1, decoder_layers=2, d_k=5, d_v=3)
@@ -195,7 +189,7 @@ TRANSLATE = """const [texts, options, settings] = given;
   return results;"""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_loads_only_its_own_files(page, exported):
     assert page.execute_script("return crossOriginIsolated") is False
     translate_on_page(page, "the boy")
@@ -206,7 +200,7 @@ def test_page_loads_only_its_own_files(page, exported):
     assert errors(page) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("num_beams", [1, 4, 3])
 def test_translations_equal_the_models(page, exported, num_beams):
     model, tokenizer, _ = exported
@@ -214,7 +208,7 @@ def test_translations_equal_the_models(page, exported, num_beams):
     assert found == own_translations(model, tokenizer, num_beams)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("name", ["tokens", "min_new_tokens", "no_repeat_ngram_size", "bad_words_ids"])
 def test_options_of_the_generation_config(page, exported, name, num_beams):
@@ -239,7 +233,7 @@ def test_options_of_the_generation_config(page, exported, name, num_beams):
     assert run_on_page(page, TRANSLATE, TEXTS[:8], options, settings) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_limit_on_tokens_without_an_explicit_one(page, exported):
     """Translations that do not end have the length of the source, rounded up to a multiple of 16, plus 50."""
     _, tokenizer, _ = exported
@@ -251,7 +245,7 @@ def test_limit_on_tokens_without_an_explicit_one(page, exported):
     assert run_on_page(page, body, text) == -(-length // 16) * 16 + 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_token_ids_equal_the_tokenizers(page, exported):
     """Spaces, marks, emoji, other scripts, special tokens in the text; and the text of random tokens."""
     _, tokenizer, _ = exported
@@ -270,7 +264,7 @@ def test_token_ids_equal_the_tokenizers(page, exported):
     assert decoded == tokenizer.batch_decode(sequences, skip_special_tokens=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_translate_with_the_keyboard(page, exported):
     model, tokenizer, _ = exported
     translate_on_page(page, TEXTS[0], beams="4")
@@ -304,7 +298,7 @@ def submit_on_page(browser, texts):
     wait_for(browser, lambda: text_of(browser, "status").startswith("Translated in"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_last_text_that_was_submitted_is_translated(page, exported):
     """While another one is translated, and while the model is loaded."""
     model, tokenizer, address = exported
@@ -317,7 +311,7 @@ def test_last_text_that_was_submitted_is_translated(page, exported):
     assert page.execute_script(shown) == expected[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_direction_of_texts_and_live_region(page):
     translation = page.find_element(By.ID, "translation")
     assert translation.get_attribute("aria-live") == "polite"
@@ -339,7 +333,7 @@ def shown_weights(browser):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_layers_and_heads_of_the_attention(page, exported):
     model, tokenizer, _ = copy.deepcopy(exported)
     inputs = tokenizer(TEXTS[0], return_tensors="pt")
@@ -361,7 +355,7 @@ def test_layers_and_heads_of_the_attention(page, exported):
     assert [float(token.get_attribute("title")) for token in colored] == pytest.approx(weights[1].tolist(), abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_texts_are_not_interpreted_as_html(page):
     translate_on_page(page, MARKUP)
     tokens = page.find_elements(By.CSS_SELECTOR, "#source-tokens .token")
@@ -370,7 +364,7 @@ def test_texts_are_not_interpreted_as_html(page):
     assert errors(page) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "message"),
     [("   ", "Enter a sentence."), ("z" * 60, "The sentence must have at most 60 tokens, got 61.")],
@@ -386,7 +380,7 @@ def test_invalid_texts(page, text, message):
     assert text_of(page, "error") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_narrow_screen_and_labels(page):
     page.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
@@ -402,7 +396,7 @@ def test_narrow_screen_and_labels(page):
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_missing_file_is_reported(packages, browser, tmp_path):
     """Without the model; the page is otherwise complete."""
     web.copy_page(tmp_path, packages)
@@ -417,7 +411,7 @@ def test_missing_file_is_reported(packages, browser, tmp_path):
     errors(browser)  # discard the 404 in the log
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_200_translations_in_int8(quickstart_folder, packages, browser, tmp_path):
     """The integers are the same on the page and in Python; rounding in float32 may differ."""
     options = ["--engine", "onnx", "--web", "--npm_cache", str(packages), "--output", str(tmp_path / "out")]

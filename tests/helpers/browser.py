@@ -65,8 +65,6 @@ def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
         driver.set_script_timeout(300)
-        driver.get("about:blank")
-        driver.get_log("performance")  # discard the requests of the browser's start page
         yield driver
     finally:
         driver.quit()

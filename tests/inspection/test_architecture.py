@@ -11,7 +11,7 @@ import modeling_random_transformer
 from modeling_random_transformer import RandomTransformerConfig, cli
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
 from modeling_random_transformer.inspection.architecture import draw
-from tests.helpers.browser import chromium, errors
+from tests.helpers.browser import errors
 
 FIGURE = Path(__file__).parents[2] / "docs" / "images" / "architecture.svg"
 TRANSLATOR = "RandomTransformerForConditionalGeneration"
@@ -175,16 +175,15 @@ def crosses(text, box) -> bool:
     return inside_vertically and any(ends) and not all(ends)
 
 
-@pytest.mark.slow
-def test_text_fits_into_its_box(tmp_path):
+@pytest.mark.long
+def test_text_fits_into_its_box(browser, tmp_path):
     """The lines of text do not overlap and cross no border, with the fonts of this machine."""
-    with chromium(tmp_path / "profile") as browser:
-        for class_name, preset, overrides, *_ in CASES.values():
-            (tmp_path / "figure.svg").write_text(draw(build(class_name, preset, **overrides)), encoding="utf-8")
-            browser.get((tmp_path / "figure.svg").as_uri())
-            shown, boxes = browser.execute_script(BOXES)
-            assert len(shown) > 20
-            for index, text in enumerate(shown):
-                assert not [other[0] for other in shown[:index] if overlap(text, other)], text[0]
-                assert not [box for box in boxes if crosses(text, box)], text[0]
-            assert errors(browser) == []
+    for class_name, preset, overrides, *_ in CASES.values():
+        (tmp_path / "figure.svg").write_text(draw(build(class_name, preset, **overrides)), encoding="utf-8")
+        browser.get((tmp_path / "figure.svg").as_uri())
+        shown, boxes = browser.execute_script(BOXES)
+        assert len(shown) > 20
+        for index, text in enumerate(shown):
+            assert not [other[0] for other in shown[:index] if overlap(text, other)], text[0]
+            assert not [box for box in boxes if crosses(text, box)], text[0]
+        assert errors(browser) == []

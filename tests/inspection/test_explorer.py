@@ -14,7 +14,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.commands import explore
 from modeling_random_transformer.inspection import explorer
 from modeling_random_transformer.inspection.explorer import token_texts
-from tests.helpers.browser import chromium, errors, requests
+from tests.helpers.browser import errors, requests
 from tests.helpers.models import tiny_model
 from tutorials import report
 
@@ -132,16 +132,10 @@ def page(translator_folder, tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def start_browser(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("browser")) as driver:
-        yield driver
-
-
 @pytest.fixture
-def browser(start_browser, page):
-    start_browser.get(page.as_uri())
-    return start_browser
+def browser(browser, page):
+    browser.get(page.as_uri())
+    return browser
 
 
 def plotted(browser, plot, key="z"):
@@ -158,7 +152,7 @@ def test_page_contains_the_data(page, data):
     assert "plotly" in text[:start]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_in_a_browser(browser, page):
     """It loads nothing else, has no errors, and does not interpret the sentence and its tokens as HTML."""
     assert requests(browser) == {page.as_uri()}
@@ -174,7 +168,7 @@ def test_page_in_a_browser(browser, page):
     assert not browser.find_elements(By.CSS_SELECTOR, "#attention a, #source-tokens b")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_selecting_a_head(browser, data):
     for name, layer, head in (("encoder", 1, 0), ("cross", 2, 1), ("decoder", 0, 1)):
         Select(browser.find_element(By.ID, "map")).select_by_value(name)
@@ -198,7 +192,7 @@ def slide(browser, name, value):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_temperature_changes_the_distribution(browser):
     bars = {}
     for temperature in (0, 0.5, 1, 3):
@@ -209,7 +203,7 @@ def test_temperature_changes_the_distribution(browser):
     assert bars[0.5][0] > bars[1][0] > bars[3][0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stepping_through_the_translation(browser, data):
     def shown():
         return browser.find_element(By.ID, "step-value").text, plotted(browser, "distribution", "customdata")[0]
@@ -226,7 +220,7 @@ def test_stepping_through_the_translation(browser, data):
     assert shown()[0] == f"{count - 1} of {count}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_size_of_a_long_sentence(tokenizer):
     """60 tokens, 6 layers, 8 heads and a vocabulary of 37,000."""
     sizes = {"encoder_layers": 6, "decoder_layers": 6, "num_heads": 8, "d_model": 64, "d_k": 8}
