@@ -1,10 +1,8 @@
-"""The Accelerate configurations: they load, and refer to existing classes."""
+"""The Accelerate configurations. That of FSDP2 trains in tests/training/test_many_devices.py."""
 
 from pathlib import Path
 
 from accelerate.commands.config.config_args import load_config_from_file
-
-from modeling_random_transformer import modeling_random_transformer as modeling
 
 FOLDER = Path(__file__).parents[2] / "examples" / "accelerate"
 KINDS = {
@@ -23,10 +21,3 @@ def test_configurations_load():
     assert found == KINDS
     assert {config.mixed_precision for config in configs.values()} == {"bf16"}
     assert [configs[f"zero{stage}"].deepspeed_config["zero_stage"] for stage in (2, 3)] == [2, 3]
-
-
-def test_fsdp2_wraps_layers_and_saves_full_weights():
-    options = load_config_from_file(str(FOLDER / "fsdp2.yaml")).fsdp_config
-    wrapped = options["fsdp_transformer_layer_cls_to_wrap"].split(",")
-    assert sorted(wrapped) == sorted(modeling.RandomTransformerPreTrainedModel._no_split_modules)
-    assert (options["fsdp_version"], options["fsdp_state_dict_type"]) == (2, "FULL_STATE_DICT")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType, gather_object
 
 from modeling_random_transformer.training.trainer import TranslationTrainer
+from tests.helpers.processes import ROOT
 from tests.helpers.trainer import predictions
 from tests.helpers.training import UNSCORED, run
 
@@ -46,23 +48,16 @@ KINDS = {
     "fsdp2": {},  # of Accelerate
     "tp": {"tp_size": 2, "gradient_accumulation_steps": 2},
 }
-# What `accelerate launch --config_file examples/accelerate/fsdp2.yaml` sets.
-FSDP2 = {
-    "ACCELERATE_USE_FSDP": "true",
-    "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
-    "FSDP_TRANSFORMER_CLS_TO_WRAP": "RandomTransformerEncoderLayer,RandomTransformerDecoderLayer",
-    "FSDP_RESHARD_AFTER_FORWARD": "true",
-    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
-    "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
-}
 # Runs that are interrupted before the second of these steps, and resume from the checkpoint of the first.
 INTERRUPTED = {"fsdp2": (10, 13), "fsdp2_lora": (4, 5), "ddp_dropout_resumed": (3, 4)}
 
 
 def enable_fsdp2() -> None:
     """Let Accelerate use FSDP2 on CPUs. It supports listed device types only; nothing else depends on it."""
-    os.environ.update(FSDP2)
+    options = load_config_from_file(str(ROOT / "examples" / "accelerate" / "fsdp2.yaml")).fsdp_config
+    # As `accelerate launch` does with this file.
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
+    os.environ.update({name.upper().replace("LAYER_CLS", "CLS"): str(value) for name, value in options.items()})
     initialize = PartialState.__init__
 
     def initialize_as_gpus(state: PartialState, *args: object, **kwargs: object) -> None:

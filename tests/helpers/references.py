@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,22 +81,6 @@ def relative_difference(model: Any, logits: Logits, vocabularies: tuple[int, int
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
-def attention(
-    weights: dict[str, Tensor], name: str, queries: Tensor, keys: Tensor, hidden: Tensor, heads: int
-) -> Tensor:
-    """Multi-head attention with fairseq's names; `hidden` is true at masked positions."""
-    width = queries.shape[-1] // heads
-
-    def project(part: str, states: Tensor) -> Tensor:
-        projected = linear(states, weights[f"{name}.{part}_proj.weight"], weights[f"{name}.{part}_proj.bias"])
-        return projected.unflatten(-1, (heads, width)).transpose(1, 2)
-
-    scores = project("q", queries) / math.sqrt(width) @ project("k", keys).transpose(-1, -2)
-    mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ project("v", keys)
-    joined = mixed.transpose(1, 2).flatten(2)
-    return linear(joined, weights[f"{name}.out_proj.weight"], weights[f"{name}.out_proj.bias"])
-
-
 class FairseqReference:
     """The forward pass of fairseq's `transformer`, in plain functions on a state dict with fairseq's names."""
 
@@ -115,10 +100,11 @@ class FairseqReference:
             return states + sublayer(self.norm(name, states))
         return self.norm(name, states + sublayer(states))
 
+    def linear(self, name: str, states: Tensor) -> Tensor:
+        return linear(states, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
     def feed_forward(self, name: str, states: Tensor) -> Tensor:
-        w = self.weights
-        inner = self.act(linear(states, w[f"{name}.fc1.weight"], w[f"{name}.fc1.bias"]))
-        return linear(inner, w[f"{name}.fc2.weight"], w[f"{name}.fc2.bias"])
+        return self.linear(f"{name}.fc2", self.act(self.linear(f"{name}.fc1", states)))
 
     def embed(self, stack: str, ids: Tensor) -> Tensor:
         # fairseq numbers non-padding tokens from padding_idx + 1 = 2.
@@ -133,23 +119,29 @@ class FairseqReference:
         angles = torch.tensor(values, dtype=torch.float64)
         return torch.cat([angles.sin(), angles.cos()], dim=1).to(self.weights["encoder.embed_tokens.weight"].dtype)
 
+    def attention(self, name: str, hidden: Tensor, memory: Tensor | None, states: Tensor) -> Tensor:
+        """Multi-head attention to the memory, or to the states themselves; `hidden` is true at masked positions."""
+
+        def project(part: str, states: Tensor) -> Tensor:
+            projected = self.linear(f"{name}.{part}_proj", states)
+            return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+        keys = states if memory is None else memory
+        scores = project("q", states) @ project("k", keys).transpose(-1, -2) / math.sqrt(self.width // self.heads)
+        mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ project("v", keys)
+        return self.linear(f"{name}.out_proj", mixed.transpose(1, 2).flatten(2))
+
     def stack(self, stack: str, ids: Tensor, hidden: Tensor, memory: tuple[Tensor, Tensor] | None = None) -> Tensor:
         states = self.embed(stack, ids)
         layers = {name.split(".")[2] for name in self.weights if name.startswith(f"{stack}.layers.")}
-        for i in range(len(layers)):
-            name = f"{stack}.layers.{i}"
-            states = self.residual(
-                f"{name}.self_attn_layer_norm",
-                states,
-                lambda x, n=name: attention(self.weights, f"{n}.self_attn", x, x, hidden, self.heads),
-            )
+        for name in (f"{stack}.layers.{i}" for i in range(len(layers))):
+            self_attention = partial(self.attention, f"{name}.self_attn", hidden, None)
+            states = self.residual(f"{name}.self_attn_layer_norm", states, self_attention)
             if memory is not None:
-                states = self.residual(
-                    f"{name}.encoder_attn_layer_norm",
-                    states,
-                    lambda x, n=name: attention(self.weights, f"{n}.encoder_attn", x, *memory, self.heads),
-                )
-            states = self.residual(f"{name}.final_layer_norm", states, lambda x, n=name: self.feed_forward(n, x))
+                encoder, padding = memory
+                cross_attention = partial(self.attention, f"{name}.encoder_attn", padding, encoder)
+                states = self.residual(f"{name}.encoder_attn_layer_norm", states, cross_attention)
+            states = self.residual(f"{name}.final_layer_norm", states, partial(self.feed_forward, name))
         return self.norm(f"{stack}.layer_norm", states) if f"{stack}.layer_norm.weight" in self.weights else states
 
     @torch.no_grad()
