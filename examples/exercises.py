@@ -108,10 +108,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def check_model(folder: Path) -> None:
     """Raise a ValueError if the folder has no trained model."""
-    from modeling_random_transformer.commands.command_line import require_random_transformer_folder
+    from modeling_random_transformer.commands.command_line import model_folder
 
     try:
-        require_random_transformer_folder(str(folder))
+        model_folder(str(folder))
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"--model {error} `python examples/quickstart.py` trains one.") from error
 

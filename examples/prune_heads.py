@@ -21,7 +21,7 @@ import transformers
 from modeling_random_transformer.commands.command_line import (
     Parser,
     existing_file,
-    require_random_transformer_folder,
+    model_folder,
     run_command,
 )
 from modeling_random_transformer.data import ParallelLine, ParallelText
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("prune_heads.py", __doc__)
-    folder = {"type": require_random_transformer_folder, "default": "outputs/quickstart", "metavar": "FOLDER"}
+    folder = {"type": model_folder, "default": "outputs/quickstart", "metavar": "FOLDER"}
     parser.add_argument("--model", **folder, help="a trained model and its tokenizer")
     file = {"type": existing_file, "metavar": "FILE"}
     parser.add_argument("--source_file", **file, help="held-out sources (default: data/test.en of the model)")

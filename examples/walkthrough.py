@@ -18,8 +18,8 @@ import transformers
 
 from modeling_random_transformer.commands.command_line import (
     Parser,
+    model_folder,
     positive_integer,
-    require_random_transformer_folder,
     run_command,
 )
 from tutorials.walkthrough_blog import walkthrough_blog
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("walkthrough.py", __doc__)
     parser.add_argument("sentence", nargs="?", help="the sentence to translate with --model")
-    parser.add_argument("--model", type=require_random_transformer_folder, metavar="FOLDER", help="a saved model")
+    parser.add_argument("--model", type=model_folder, metavar="FOLDER", help="a saved model")
     parser.add_argument("--layer", type=int, default=0, help="layer to print with --model")
     parser.add_argument("--head", type=int, default=0, help="head to print with --model")
     parser.add_argument("--columns", type=positive_integer, default=6, help="maximum number of columns of a matrix")

@@ -15,7 +15,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
-from modeling_random_transformer.commands.command_line import require_random_transformer_folder
+from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inputs_random_transformer import (
     LanguageTags,
@@ -273,6 +273,6 @@ def find_model(name: str) -> Path:
             message = "MODEL must be a folder with a saved model or the name of a model on the Hub"
             raise ValueError(f"{message}, got {name!r}: {first_line(error)}") from error
     try:
-        return require_random_transformer_folder(str(folder))
+        return model_folder(str(folder))
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"MODEL {error}") from error

@@ -29,8 +29,8 @@ from modeling_random_transformer import (
 from modeling_random_transformer.commands.command_line import (
     Parser,
     existing_file,
+    model_folder,
     positive_integer,
-    require_random_transformer_folder,
 )
 from modeling_random_transformer.utils.errors import reraise_as_value_error
 
@@ -106,7 +106,7 @@ def single_stack_parser(script: str, description: str | None, epochs: float, out
     data = {"type": existing_file, "metavar": "FILE"}
     parser.add_argument("--train_file", **data, help="training data (default: sample data)")
     parser.add_argument("--test_file", **data, help="held-out data (default: a tenth of --train_file)")
-    folder = {"type": require_random_transformer_folder, "metavar": "FOLDER"}
+    folder = {"type": model_folder, "metavar": "FOLDER"}
     parser.add_argument("--model", **folder, help="a saved translation model to start from")
     add_training_arguments(parser, epochs, output_dir)
     return parser

@@ -215,26 +215,14 @@ def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse_or_off
 
 
-def require_random_transformer_folder(text: str) -> Path:
-    """Argument type: a folder with a saved Random Transformer and its tokenizer."""
-    if Path(text, "adapter_config.json").is_file() and not Path(text, "config.json").is_file():
-        raise argparse.ArgumentTypeError(
-            f"must contain a full model, got {text!r} with an adapter: merge it first (docs/how_to/fine_tune.md)."
-        )
-    for name in ("config.json", "tokenizer_config.json"):
-        if not Path(text, name).is_file():
-            raise argparse.ArgumentTypeError(
-                f"must be a folder with a saved model and its tokenizer, got {text!r} without {name}."
-            )
-    return configuration_folder(text)
-
-
-def configuration_folder(text: str) -> Path:
-    """Argument type: a folder with the configuration of a Random Transformer."""
+def model_folder(text: str) -> Path:
+    """Argument type: a folder with a saved Random Transformer, or with its configuration."""
     try:
         found = read_json(Path(text, "config.json")).get("model_type")
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        is_adapter = Path(text, "adapter_config.json").is_file()
+        hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
+        raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
     if found != RandomTransformerConfig.model_type:
         raise argparse.ArgumentTypeError(
             f"must contain a model of type {RandomTransformerConfig.model_type!r}, got {text!r} of type {found!r}."

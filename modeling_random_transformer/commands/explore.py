@@ -25,7 +25,7 @@ from ..inspection.architecture import draw, model_without_weights
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
 from ..utils.errors import reraise_as_value_error
-from .command_line import Parser, configuration_folder, require_random_transformer_folder
+from .command_line import Parser, model_folder
 
 TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
 
@@ -48,10 +48,10 @@ class Arguments:
 
     model: Path | None = field(
         default=None,
-        metadata={"positional": True, "nargs": "?", "type": require_random_transformer_folder, "metavar": "FOLDER"},
+        metadata={"positional": True, "nargs": "?", "type": model_folder, "metavar": "FOLDER"},
     )
     sentence: str = field(default="", metadata={"positional": True, "nargs": "?", "metavar": "sentence"})
-    architecture: Path | None = field(default=None, metadata={"type": configuration_folder, "metavar": "FOLDER"})
+    architecture: Path | None = field(default=None, metadata={"type": model_folder, "metavar": "FOLDER"})
     output: Path | None = None
     num_beams: int = 4
     max_new_tokens: int = 128

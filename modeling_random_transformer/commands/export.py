@@ -25,7 +25,7 @@ from ..export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
 from ..utils.text import read_lines
-from .command_line import Parser, existing_file, print_error, require_random_transformer_folder
+from .command_line import Parser, existing_file, model_folder, print_error
 
 MAX_SENTENCES = 200
 # The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
@@ -53,7 +53,7 @@ class Arguments:
         ValueError: arguments contradict each other.
     """
 
-    model: Path = field(metadata={"positional": True, "type": require_random_transformer_folder, "metavar": "FOLDER"})
+    model: Path = field(metadata={"positional": True, "type": model_folder, "metavar": "FOLDER"})
     engine: str = field(metadata={"choices": tuple(ENGINES)})
     output: Path = field(metadata={"metavar": "OUT"})
     dtype: str | None = field(default=None, metadata={"choices": tuple(LEAST_IDENTICAL)})

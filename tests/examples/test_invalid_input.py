@@ -24,7 +24,7 @@ ARGUMENTS = [
     ("parse_sentences", "--parse_only a --output_dir nowhere", "--output_dir must be a folder with a trained model"),
     ("language_model", "--train_file missing.txt", "--train_file: must be a file that exists, got 'missing.txt'"),
     ("language_model", "--test_file file", "--test_file must be used with --train_file, got only file."),
-    ("language_model", "--model nowhere", "--model: must be a folder with a saved model and its tokenizer, got 'nowh"),
+    ("language_model", "--model nowhere", "--model: must contain a saved model, got 'nowh"),
     ("language_model", "--model masked", "all weights except those of a head, got masked without model.decoder"),
     ("language_model", "--model damaged", "--model must be a folder with a translation model and its tokenizer"),
     # each script
@@ -33,12 +33,12 @@ ARGUMENTS = [
         "nowhere/at-all",
         "MODEL must be a folder with a saved model or the name of a model on the Hub, got 'no",
     ),
-    ("app", "empty", "MODEL must be a folder with a saved model and its tokenizer, got"),
+    ("app", "empty", "MODEL must contain a saved model, got"),
     ("classify_text", "--classify 'I see her.'", "--classify must be nonempty texts, 2 for each classification, got "),
     ("compare_recurrent", "--models cnn", "invalid choice: 'cnn'"),
     ("compare_recurrent", "--train_size 3", "--train_size must be at least 4"),
     ("exercises", "0", "argument N: invalid choice: 0"),
-    ("exercises", "10 --model nowhere", "--model must be a folder with a saved model and its tokenizer, got 'nowhere'"),
+    ("exercises", "10 --model nowhere", "--model must contain a saved model, got 'nowhere'"),
     (
         "exercises",
         "10 --model model",

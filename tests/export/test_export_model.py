@@ -145,5 +145,5 @@ def test_invalid_options(options, message, folder, tmp_path, capsys):
 def test_adapters_are_not_exported(folder, tmp_path, capsys):
     (folder / "config.json").rename(folder / "adapter_config.json")
     message = error_of([folder, "--engine", "ctranslate2", "--output", tmp_path / "out"], capsys)
-    assert "with an adapter: merge it first" in message
+    assert "It contains an adapter: merge it first" in message
     assert not (tmp_path / "out").exists()

@@ -235,12 +235,12 @@ def test_page_size_of_a_long_sentence(tokenizer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "a"], "FOLDER: must be a folder with a saved model and its tokenizer, got 'nowhere'"),
+        (["nowhere", "a"], "FOLDER: must contain a saved model, got 'nowhere'"),
         (["FOLDER", " "], "a folder and a sentence, or --architecture with a folder, must be given, got"),
         (["FOLDER", "a", "--output", "."], "--output must be a file, with --architecture an .svg file, got ."),
         (["--architecture", "FOLDER", "FOLDER", "a"], "a folder and a sentence, or --architecture with a folder, must"),
         (["--architecture", "FOLDER", "--output", "a.html"], "--output must be a file, with --architecture an .svg"),
-        (["--architecture", "nowhere"], "--architecture: nowhere/config.json must be a JSON file, but it is missing"),
+        (["--architecture", "nowhere"], "--architecture: must contain a saved model, got 'nowhere': nowhere/config"),
     ],
 )
 def test_invalid_arguments(arguments, message, translator_folder, capsys):
