@@ -462,6 +462,7 @@ def tensors():
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_300_calls_leak_no_tensor_and_the_model_is_freed():
     """Counted without garbage collection: no tensor of a call is part of a reference cycle."""
     model = tiny_model(spread=2.0)

@@ -102,6 +102,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", python_pages(), ids=name)
 def test_python_blocks_run(page: Path, prepared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = [block for block in blocks(page) if block.language == "python" and not block.skip]

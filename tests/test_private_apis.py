@@ -8,6 +8,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import modeling_random_transformer
 
 PACKAGE = Path(modeling_random_transformer.__file__).parent
@@ -91,6 +93,7 @@ def listed():
     return dict(rows)
 
 
+@pytest.mark.slow
 def test_every_private_name_is_listed():
     assert set(listed()) == used_names() | set(shared_names()) - GENERATED
 

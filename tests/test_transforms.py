@@ -23,6 +23,7 @@ def training_batch(rows=3):
 # torch.compile and torch.export
 
 
+@pytest.mark.slow
 def test_a_compiled_training_step_equals_an_uncompiled_one():
     torch._dynamo.reset()
     model = tiny_model(**ONE_LAYER).double()
@@ -36,6 +37,7 @@ def test_a_compiled_training_step_equals_an_uncompiled_one():
         assert gradients[1].isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("positions", "dtype"), [("sinusoidal", torch.float64), ("learned", torch.bfloat16)])
 def test_export_with_a_dynamic_batch_and_dynamic_lengths(positions, dtype):
     model = tiny_model(position_embedding=positions, max_position_embeddings=256, **ONE_LAYER).to(dtype)

@@ -47,6 +47,7 @@ def run_in_threads(work):
         return list(pool.map(repeated, range(THREADS)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*texts were truncated")
 @pytest.mark.parametrize("batch_size", [None, 1, 3])
 def test_calls_in_threads(model, tokenizer, batch_size):
