@@ -21,6 +21,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..inputs_random_transformer import check_positive
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils import read_json
 from ..utils.errors import format_names, format_value, reraise_as_value_error
@@ -169,8 +170,7 @@ def load_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be given.")
-        if not isinstance(tokenizer.model_max_length, int | float):
-            raise ValueError(f"model_max_length must be a number, got {format_value(tokenizer.model_max_length)}.")
+        check_positive(model_max_length=tokenizer.model_max_length)
         if isinstance(config, RandomTransformerConfig):
             check_tokenizer(tokenizer, config)
     return tokenizer

@@ -218,6 +218,8 @@ class TestDamagedFolders:
             ("config.json", "decoder_layers", 1, ""),
             ("generation_config.json", "suppress_tokens", 7, ""),
             ("tokenizer_config.json", "add_prefix_space", 1.5, "add_prefix_space must be True or False, got 1.5"),
+            ("tokenizer_config.json", "model_max_length", "9", "model_max_length must be a positive integer, got '9'"),
+            ("tokenizer_config.json", "model_max_length", -1, "model_max_length must be a positive integer, got -1"),
             ("tokenizer.json", "model", 7, ""),
             ("model.safetensors", None, None, ""),
         ],
