@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, TokenizersBackend
 
 # With ids 0 to 3.
@@ -18,6 +18,15 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>",
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
 # Such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
 LANGUAGE_CODE = re.compile(r"(?!False$)[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
+# The parts of a text between which BPE never merges: a word with the space before it, a digit, other symbols, spaces. A
+# word has letters with their combining marks, joiners (zero-width) and apostrophes between them. See
+# docs/explanation/decisions.md.
+PATTERN = (
+    r" ?[\p{L}\p{M}](?:['\u2019]?[\p{L}\p{M}\u200c\u200d])*"
+    r"| ?\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+"
+    r"|\s+(?!\S)|\s+"
+)
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 
@@ -49,6 +58,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         *,
         min_frequency: int = 2,
         normalization: str | None = None,
+        pattern: str = PATTERN,
         languages: Sequence[str] = (),
         special_tokens: Sequence[str] = (),
         show_progress: bool = False,
@@ -61,6 +71,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
             vocab_size: maximum size, including the special tokens and 256 bytes. A small corpus yields fewer entries.
             min_frequency: minimum count of a pair to be merged.
             normalization: a Unicode normalization form to apply first; `None` keeps the tokenizer lossless.
+            pattern: a regular expression of the parts of a text between which BPE never merges.
             languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
             special_tokens: other special tokens, such as `<bt>`. The spaces after one of them in a text belong to it.
             show_progress: show the trainer's progress bar.
@@ -74,7 +85,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         added = added_tokens(languages, special_tokens)
         _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
-        backend = _untrained_bpe(normalization)
+        backend = _untrained_bpe(normalization, pattern)
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=min_frequency,
@@ -256,7 +267,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         if hasattr(pre_tokenizer, "add_prefix_space"):
             pre_tokenizer.add_prefix_space = value
         elif value:
-            raise ValueError(f"add_prefix_space must be False for a word-level vocabulary, got {value!r}.")
+            raise ValueError(f"add_prefix_space must be False for this tokenizer, got {value!r}.")
 
     @classmethod
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
@@ -336,14 +347,19 @@ def added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> lis
     return [AddedToken(token, special=True, normalized=False, rstrip=token in special_tokens) for token in tokens]
 
 
-def _untrained_bpe(normalization: str | None) -> Tokenizer:
+def _untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:
     """A byte-level BPE model without merges."""
     if normalization not in (None, *NORMALIZATIONS):
         raise ValueError(f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}.")
     backend = Tokenizer(models.BPE())
     if normalization is not None:
         backend.normalizer = getattr(normalizers, normalization)()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    try:
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    except Exception as error:  # the backend has no more specific class
+        raise ValueError(f"pattern must be a regular expression, got {pattern!r}: {error}.") from error
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     backend.decoder = decoders.ByteLevel()
     return backend
 

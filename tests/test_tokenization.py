@@ -1,14 +1,19 @@
 """The tokenizer: round trips, training, and transformers' interface."""
 
+import copy
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
+from modeling_random_transformer.data import BPEDropout
 from modeling_random_transformer.tokenization_random_transformer import MIN_VOCAB_SIZE
+from tests.helpers.scripts import sentences_by_language
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -28,6 +33,7 @@ TEXTS = {
     "control": "\x00\x07\u200b\ufeff",
     "metaspace": "▁ Ġ Ċ",
 }
+SENTENCES = sentences_by_language()
 TEN_WORDS = ["hello", "mundo", "world", "how", "?", "EOS", "SOS", "a", "hola", "c"]
 
 
@@ -168,11 +174,72 @@ def test_invalid_training_files_raise(tmp_path):
         RandomTransformerTokenizer.train_from_files(broken)
 
 
-def test_add_prefix_space(tokenizer, loaded):
-    prefixed = AutoTokenizer.from_pretrained(loaded.name_or_path, add_prefix_space=True)
-    assert prefixed("dog").input_ids == tokenizer(" dog").input_ids != tokenizer("dog").input_ids
+def test_saved_tokenizers_keep_their_pattern(tokenizer, tmp_path):
+    """Those of earlier versions have the pattern of GPT-2, whose first word may get a space."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert words_of(loaded, "don't e\u0301") == ["don", "'t", " e", "\u0301"]
+    prefixed = AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
+    assert prefixed("dog").input_ids == loaded(" dog").input_ids != loaded("dog").input_ids
+
+
+@pytest.mark.parametrize("arguments", [{"words": TEN_WORDS}, {}])
+def test_add_prefix_space_must_be_false(arguments, tokenizer):
+    if arguments:
+        tokenizer = RandomTransformerTokenizer.from_words(TEN_WORDS, bos_token="SOS", eos_token="EOS")
     with pytest.raises(ValueError, match="add_prefix_space must be False"):
-        RandomTransformerTokenizer.from_words(["a", "b"], bos_token="a", eos_token="b", add_prefix_space=True)
+        tokenizer.add_prefix_space = True
+
+
+# Scripts
+
+
+def words_of(tokenizer, text):
+    """The parts of a text between which BPE does not merge."""
+    parts = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    return [text[start:end] for _, (start, end) in parts]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The lazy dog isn't brown.", ["The", " lazy", " dog", " isn't", " brown", "."]),
+        ("'L’homme' aujourd'hui", ["'", "L’homme", "'", " aujourd'hui"]),
+        ("Ng'ombe, М’яка ƙwarya", ["Ng'ombe", ",", " М’яка", " ƙwarya"]),
+        ("ilé-ìwé wa\u0323\u0300", ["ilé", "-", "ìwé", " wa\u0323\u0300"]),
+        ("हिन्दी किताबें।", ["हिन्दी", " किताबें", "।"]),
+        ("كَتَبَ الْوَلَدُ؟", ["كَتَبَ", " الْوَلَدُ", "؟"]),
+        ("می‌روم ශ්‍රී", ["می‌روم", " ශ්‍රී"]),
+        ("บ้านของเขา ใหญ่", ["บ้านของเขา", " ใหญ่"]),
+        ("in 2024: 3,5 %", ["in", " 2", "0", "2", "4", ":", " 3", ",", "5", " %"]),
+        ("👩‍🚀 ok… ❤️!", ["👩‍🚀", " ok", "…", " ❤️!"]),
+        ("a  b\n\n c ", ["a", " ", " b", "\n\n", " c", " "]),
+    ],
+)
+def test_words_of_the_pattern(tokenizer, text, expected):
+    assert words_of(tokenizer, text) == expected
+
+
+@pytest.mark.parametrize("sentences", SENTENCES.values(), ids=SENTENCES)
+def test_scripts(sentences):
+    """Lossless, with and without BPE-dropout; a word is no longer cut at its marks."""
+    tokenizer = RandomTransformerTokenizer.train(sentences * 2, vocab_size=2000)
+    bpe_dropout = BPEDropout(tokenizer, 0.5)
+    for text in sentences:
+        encoded = tokenizer.encode_texts(text, add_special_tokens=False)
+        assert tokenizer.decode(encoded["input_ids"]) == text
+        dropped = bpe_dropout(encoded["input_ids"], encoded.word_ids(), np.random.default_rng(0))
+        assert tokenizer.decode(dropped) == text
+        assert len(encoded["input_ids"]) == len(words_of(tokenizer, text))  # every word was seen twice
+
+
+def test_other_patterns():
+    tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, pattern=r"\s*\S+")
+    assert words_of(tokenizer, "a b'c-1.") == ["a", " b'c-1."]
+    with pytest.raises(ValueError, match=r"pattern must be a regular expression, got '\['"):
+        RandomTransformerTokenizer.train(CORPUS, vocab_size=300, pattern="[")
 
 
 # Several languages

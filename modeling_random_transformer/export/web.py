@@ -156,6 +156,9 @@ def check_web_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     parts = {} if backend is None else json.loads(backend.to_str())
     kinds = [(parts.get(part) or {}).get("type") for part in ("model", "pre_tokenizer", "decoder")]
+    if kinds == ["BPE", "Sequence", "ByteLevel"]:  # a pattern splits the text, then `ByteLevel` does not
+        steps = parts["pre_tokenizer"]["pretokenizers"]
+        kinds[1] = "ByteLevel" if [step["type"] for step in steps] == ["Split", "ByteLevel"] else "Sequence"
     if kinds != ["BPE", "ByteLevel", "ByteLevel"]:
         found = type(tokenizer).__name__ if backend is None else f"{type(tokenizer).__name__} of type {kinds[0]}"
         raise ValueError(f"tokenizer must be a byte-level BPE tokenizer for the web page, got a {found}.")

@@ -5,6 +5,7 @@ import copy
 import hashlib
 import random
 import tarfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.helpers.browser import errors, requests, require_chromium, static_hos
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 from tests.helpers.processes import WAIT_LIMIT
+from tests.helpers.scripts import sentences_by_language
 from tests.helpers.translation import SENTENCES
 
 pytestmark = needs("onnx")
@@ -252,6 +254,7 @@ def test_token_ids_equal_the_tokenizers(page, exported):
     draw = random.Random(0)
     texts = [
         *SENTENCES,
+        *chain.from_iterable(sentences_by_language().values()),
         "a</s> <pad>__en__",
         *("x" + "".join(draw.choices(CHARACTERS, k=draw.randint(0, 25))) for _ in range(200)),
     ]
