@@ -31,3 +31,7 @@ class RandomTransformerTokenizerTest(TokenizerTesterMixin, TokenizersBackendTest
         RandomTransformerTokenizer.train(CORPUS, vocab_size=400).save_pretrained(folder.name)
         cls.from_pretrained_id = [folder.name]
         super().setUpClass()
+
+    @unittest.skip("add_prefix_space=True is an error: the pattern splits a text before it is converted to bytes")
+    def test_rust_tokenizer_add_prefix_space_0(self):
+        """Called with `add_prefix_space=True`."""
