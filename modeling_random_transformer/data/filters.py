@@ -8,13 +8,17 @@ from hashlib import blake2b
 from itertools import chain
 from math import inf
 from operator import eq
+from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import regex
 
 from ..inputs_random_transformer import check_choice
+from ..utils.compressed_files import check_readable, file_format
 from ..utils.errors import reraise_as_value_error
+from .readers import read_texts
+from .sources import ParallelLine, ParallelText
 
 # Reasons to drop a pair, in the order of the filters.
 COPY = "the target is a copy of the source"
@@ -22,9 +26,11 @@ TOO_LONG = "longer than max_length"
 RATIO = "length ratio above max_length_ratio"
 SCRIPT = "{side} in another script"
 LANGUAGE = "{side} in another language"
+EXCLUDED = "{side} in an excluded file"
 DUPLICATE = "a duplicate of an earlier pair"
 
 SIDES = ("source", "target")
+EXCLUDED_SIDES = {"source": SIDES[:1], "target": SIDES[1:], "either": SIDES}
 COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
 # Combining marks, such as vowel signs in Devanagari, are part of a word, but do not begin one: an emoji may have one.
 WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
@@ -69,6 +75,9 @@ class CleaningOptions:
             the source as another language; `None` to turn off.
         target_lang: the same for the target language.
         min_language_probability: the least probability of another language to drop a pair, 0 to 1.
+        exclude: files with one text per line or with pairs, such as a test set; drop a pair with one of their texts,
+            regardless of case, punctuation and Unicode form.
+        exclude_side: the side of a pair that is compared with them: `"source"`, `"target"` or `"either"`.
 
     Raises:
         ValueError: an option is invalid; the message names it.
@@ -85,11 +94,16 @@ class CleaningOptions:
     source_lang: str | None = None
     target_lang: str | None = None
     min_language_probability: float = 0.8
+    exclude: Sequence[str] | None = None
+    exclude_side: str = "either"
 
     def __post_init__(self) -> None:
         check_choice(COPIES, copies=self.copies)
         check_choice(DUPLICATES, duplicates=self.duplicates)
         check_choice(UNITS, length_unit=self.length_unit)
+        check_choice(EXCLUDED_SIDES, exclude_side=self.exclude_side)
+        for path in self.exclude or ():
+            check_readable("exclude", path)
         for name in ("max_length", "max_length_ratio"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value}.")
@@ -125,6 +139,10 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         if (language := getattr(options, f"{side}_lang")) is not None:
             accepts = language_filter(language, options.min_language_probability, argument=f"{side}_lang")
             yield _one_side(side, accepts, LANGUAGE)
+    if options.exclude:
+        keys = {text_key(text) for path in options.exclude for text in excluded_texts(path)}
+        for side in EXCLUDED_SIDES[options.exclude_side]:
+            yield _one_side(side, lambda text: text_key(text) not in keys, EXCLUDED)
     if options.duplicates != "off":
         yield _duplicate_filter(options.duplicates)
 
@@ -132,6 +150,25 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
 def _one_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
     index = SIDES.index(side)
     return lambda *pair: None if accepts(pair[index]) else reason.format(side=side)
+
+
+def excluded_texts(path: str) -> Iterator[str]:
+    """The texts of a file with one text per line, or of both sides of a file with pairs."""
+    if file_format(path) == "text":
+        yield from (text for text in read_texts(path) if text.strip())
+    else:
+        pairs = (line for line in ParallelText(Path(path)).lines() if isinstance(line, ParallelLine))
+        yield from chain.from_iterable((pair.source, pair.target) for pair in pairs)
+
+
+def text_key(text: str) -> bytes:
+    """A digest of 64 bits of the words of a text, regardless of case, punctuation and Unicode form.
+
+    A text without words, such as an emoji, is compared completely.
+    """
+    text = normalize("NFKC", text.casefold())
+    words = " ".join(WORD.findall(text)) or text
+    return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def _same_words(source: str, target: str) -> bool:

@@ -206,6 +206,8 @@ def test_command_with_standard_streams(monkeypatch, capsysbinary):
         ("--output b.tsv", "--train_file, or --source_file and --target_file, must be given, got none."),
         ("--train_file -", "--output, or --output_source and --output_target, must be given, got none."),
         ("--train_file - --output b.tsv --max_length x", "argument --max_length: must be a number or 'off'"),
+        ("--train_file train.tsv --output o.tsv --exclude missing.en", "exclude must be a file, got 'missing.en'"),
+        ("--train_file train.tsv --output o.tsv --exclude_side a", "exclude_side must be one of source, target,"),
     ],
 )  # fmt: skip
 def test_invalid_input_is_a_one_line_error_and_leaves_earlier_outputs(table, flags, message, capsys):
@@ -215,3 +217,18 @@ def test_invalid_input_is_a_one_line_error_and_leaves_earlier_outputs(table, fla
     assert error.startswith(f"random-transformer clean: error: {message}")
     assert sorted(path.name for path in table.parent.iterdir()) == ["old.tsv", "train.tsv"]
     assert (table.parent / "old.tsv").read_text() == "earlier\n"
+
+
+@pytest.mark.parametrize(
+    ("side", "kept"),
+    [("either", KEPT[1:2]), ("source", KEPT[1:]), ("target", KEPT[:2])],
+)
+def test_texts_of_other_files_are_excluded(table, side, kept):
+    """Regardless of case, punctuation and Unicode form; blank lines and emoji of the files exclude nothing else."""
+    Path("test.en").write_text("A DOG!\n\n\U0001f600\n")
+    Path("other.jsonl").write_text(json.dumps({"source": "unknown", "target": "Vier rote \uff21utos?"}) + "\n")
+    report = clean_files(ParallelText(table), "out.tsv", exclude=["test.en", "other.jsonl"], exclude_side=side)
+    assert read_pairs(Path("out.tsv")) == kept
+    reasons = {"source": "source in an excluded file", "target": "target in an excluded file"}
+    dropped = {reason: report.counts.get(reason, 0) for reason in reasons.values()}
+    assert dropped == {reasons["source"]: int(side != "target"), reasons["target"]: int(side != "source")}
