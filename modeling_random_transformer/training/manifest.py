@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from .. import __version__
+from ..data.overlap import Counts
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..jobs import Job, Stage, changes
@@ -112,6 +113,7 @@ class RunResult:
         world_size: number of processes that finished the run.
         corpora: name, languages (such as `["en", "de"]`), number of pairs and weight of each training corpus.
         reports: validation reports of the corpora.
+        overlap: validation and test sets with texts of the training set, see `shared_texts`.
         scores: metrics of the validation and test sets, by set and name of the metric.
     """
 
@@ -125,6 +127,7 @@ class RunResult:
     world_size: int
     corpora: list[dict[str, Any]] = field(default_factory=list)
     reports: list[ValidationReport] = field(default_factory=list)
+    overlap: dict[str, Counts] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 

@@ -2,7 +2,7 @@
 
 import platform
 import shlex
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
+from ..data.overlap import describe_overlap
 from ..utils.atomic_files import write_atomically
 from ..utils.text import markdown_table
 from .arguments import PRESET, ModelArguments, to_flags
@@ -77,13 +78,14 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     values |= {"learning_rate": result.learning_rate, "world_size": result.world_size}
     values.pop("max_steps" if args.max_steps < 0 else "num_train_epochs")
     hyperparameters = [(f"`{name}`", getattr(value, "value", value)) for name, value in values.items()]
+    overlap = starmap(describe_overlap, result.overlap.items())
     body = BODY.format(
         name=path.parent.name,
         languages=" --source_lang CODE --target_lang CODE" if _languages(result) else "",
         summary=_summary(result, model_args),
         pairs=result.pairs,
         version=__version__,
-        reports="\n".join(f"- {report}" for report in result.reports),
+        reports="\n".join(f"- {line}" for line in chain(result.reports, overlap)),
         corpora=_corpora(result),
         command=" \\\n    ".join(["random-transformer train", *map(shlex.join, flags)]),
         steps=result.steps,

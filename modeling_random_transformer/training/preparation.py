@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -12,12 +12,14 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
 from ..data.mixing import CorpusMixture, temperature_weights
+from ..data.overlap import Counts, describe_overlap, shared_texts
 from ..data.sources import Corpus
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
 from ..inputs_random_transformer import tokenizer_languages
 from ..jobs import Job
 from ..tokenization_random_transformer import RandomTransformerTokenizer
+from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
@@ -39,6 +41,8 @@ class PreparedData:
         corpora: the training corpora with their final weights.
         corpus_sizes: number of pairs of each training corpus.
         stream: the training set if it is streamed; in this case, it is not in `texts` and `sets`.
+        overlap: validation and test sets with texts that occur in the training set, see `shared_texts`; not computed
+            for a stream.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -48,6 +52,7 @@ class PreparedData:
     corpora: list[Corpus]
     corpus_sizes: list[int]
     stream: Any = None
+    overlap: dict[str, Counts] = field(default_factory=dict)
 
     @property
     def train_weights(self) -> np.ndarray | None:
@@ -103,7 +108,20 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         for report in shown:
             logger.warning("%s", report)
     sets = {name: concatenate_datasets(parts) for name, parts in tokenized.items()}
-    return PreparedData(tokenizer, texts, sets, shown, train, sizes, stream)
+    return PreparedData(tokenizer, texts, sets, shown, train, sizes, stream, _overlap(texts))
+
+
+def _overlap(texts: dict[str, list[Dataset]]) -> dict[str, Counts]:
+    """See `PreparedData.overlap`; warns in the first process."""
+    held_out = {name: concatenate_datasets(parts) for name, parts in texts.items() if name != "train"}
+
+    def count() -> dict[str, Counts]:
+        found = shared_texts(texts["train"], held_out)
+        for name, counts in found.items():
+            logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
+        return found
+
+    return call_on_main_process(count) if "train" in texts and held_out else {}
 
 
 def _tokenize(

@@ -186,6 +186,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
         "world_size": run.args.world_size,
         "corpora": corpora,
         "reports": [asdict(report) for report in reports],
+        "overlap": data.overlap,
     }
     run.record(lambda job: job.stages[TRAIN].finish(sorted(run.folder.glob("*.safetensors")), **facts))
 

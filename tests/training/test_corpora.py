@@ -100,3 +100,17 @@ def test_an_invalid_corpus_is_named_before_training(source, target, message, str
     with pytest.raises(ValueError, match=message):
         run(tmp_path, "out", **files, streaming=streaming, train_temperature=5.0)
     assert not (tmp_path / "out" / "tokenizer.json").exists()
+
+
+def test_texts_of_other_sets_in_the_training_set_are_reported(corpus, caplog):
+    sources = ["A dog, a cat!", "unseen words", "a DOG a cat", "a car"]
+    (corpus / "test.a").write_text("\n".join(sources) + "\n")
+    (corpus / "test.b").write_text("new\nnew\nnew\nein Auto\n")
+    for side, added in (("a", "a dog a cat"), ("b", "EIN AUTO.")):
+        with (corpus / f"train.{side}").open("a") as file:
+            file.write(f"{added}\n")
+    result = run(corpus, "new", max_steps=2)
+    expected = "test: 2 sources and 1 targets of 4 pairs occur in the training set"
+    assert result.overlap == {"test": {"pairs": 4, "source": 2, "target": 1}}
+    assert f"{expected}; `clean --exclude` removes them." in caplog.messages
+    assert f"- {expected}\n" in (result.folder / "README.md").read_text()
