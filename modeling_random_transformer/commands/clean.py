@@ -18,7 +18,12 @@ from typing import Any
 from ..data.cleaning import clean_files
 from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
-from .command_line import Parser, existing_file
+from .command_line import Parser, existing_file, positive_integer
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Argument type: positive integers, separated by commas."""
+    return tuple(map(positive_integer, text.split(",")))
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Arguments(CleaningOptions):
         output: .tsv or .jsonl file of the remaining pairs; - is TSV on standard output
         rejected: TSV file of the dropped lines: reason, line number, source, target
         report: JSON file of the report
+        split: pairs of a validation and a test set, such as 1000,1000, which are written beside the outputs, such as
+            clean.validation.tsv, and share no text with the other pairs
 
     Raises:
         ValueError: arguments contradict each other.
@@ -51,6 +58,7 @@ class Arguments(CleaningOptions):
     output: Path | None = None
     rejected: Path | None = None
     report: Path | None = None
+    split: Sequence[int] = field(default=(), metadata={"type": numbers, "nargs": None, "metavar": "N,N"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,5 +75,5 @@ def run(program: str, argv: Sequence[str]) -> None:
     corpus |= {"source_key": arguments.source_key, "target_key": arguments.target_key}
     options: dict[str, Any] = {each.name: getattr(arguments, each.name) for each in fields(CleaningOptions)}
     options |= {"output": arguments.output or arguments.output_source, "output_target": arguments.output_target}
-    options |= {"rejected_file": arguments.rejected, "report_file": arguments.report}
+    options |= {"rejected_file": arguments.rejected, "report_file": arguments.report, "split": arguments.split}
     print(clean_files(ParallelText(**corpus), **options), file=sys.stderr)

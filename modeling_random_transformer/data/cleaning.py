@@ -10,12 +10,13 @@ from typing import Any
 
 from ..inputs_random_transformer import drop_none
 from ..utils import progress_bar
-from ..utils.compressed_files import check_output, create_binaries, file_format, is_standard_stream
+from ..utils.compressed_files import STANDARD_STREAM, check_output, create_binaries, file_format, is_standard_stream
 from ..utils.errors import printable
 from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
 from .readers import quoted
-from .sources import Corpus, InvalidLine, Line, ParallelLine, parse_pair
+from .sources import Corpus, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
+from .splitting import HELD_OUT, SETS, Split, name_of_set
 from .validation import ValidationReport
 
 EXAMPLES = 3  # for each reason
@@ -31,10 +32,12 @@ class CleaningReport(ValidationReport):
     Args:
         examples: the first dropped pairs by reason, with `line`, `source` and `target`; see `InvalidLine`.
         scripts: the scripts that were accepted, for source and target.
+        sets: number of pairs of each set of `clean_files(split=...)`.
     """
 
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     scripts: dict[str, list[str]] = field(default_factory=dict)
+    sets: dict[str, int] = field(default_factory=dict)
 
     def drop(self, line: Line, reason: str) -> None:
         """Count a line that is dropped."""
@@ -47,6 +50,8 @@ class CleaningReport(ValidationReport):
         """A table with a line for each reason."""
         lines = max(1, self.lines)
         rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / lines:.2%})"]
+        if self.sets:
+            rows.append("  " + ", ".join(f"{name} {size:,}" for name, size in self.sets.items()))
         for reason, count in sorted(self.counts.items(), key=lambda item: -item[1]):
             example = self.examples[reason][0]
             texts = " ||| ".join(printable(text, SHOWN_CHARACTERS) for text in (example["source"], example["target"]))
@@ -145,6 +150,7 @@ def clean_files(
     *,
     rejected_file: str | PathLike | None = None,
     report_file: str | PathLike | None = None,
+    split: Sequence[int] = (),
     **options: Any,
 ) -> CleaningReport:
     """Write the pairs that pass the filters.
@@ -162,6 +168,9 @@ def clean_files(
         rejected_file: a TSV file for the dropped lines: reason, line number, source and target; the beginnings of the
             texts of an invalid line.
         report_file: a JSON file for the report.
+        split: numbers of pairs of a validation set and, optionally, of a test set, see `Split`. They are written beside
+            the outputs, such as `clean.validation.tsv` and `clean.test.tsv` beside `clean.tsv`. Other pairs with one of
+            their sources or targets are dropped. The corpus is read twice, so it must not be standard input.
         **options: the fields of `CleaningOptions`.
 
     Raises:
@@ -171,7 +180,6 @@ def clean_files(
         OSError: a file cannot be read or written.
     """
     texts = drop_none(output=output, output_target=output_target)
-    paths = texts | drop_none(rejected_file=rejected_file, report_file=report_file)
     allowed = ("tsv", "jsonl") if output_target is None else ("text",)
     is_stdout = output_target is None and is_standard_stream(output)
     if not is_stdout and not {*map(file_format, texts.values())} <= {*allowed}:
@@ -179,11 +187,17 @@ def clean_files(
             "output must be a .tsv or .jsonl file, or output and output_target text files, "
             f"got {' and '.join(map(str, texts.values()))}."
         )
+    paths = drop_none(**texts, rejected_file=rejected_file, report_file=report_file)
+    outputs = {"train": [*texts]}  # the names of the paths of each set
+    for name in SETS[: len(split)]:
+        outputs[name] = [f"{key} of {name}" for key in texts]
+        paths |= {f"{key} of {name}": name_of_set(Path(path), name) for key, path in texts.items()}
     for name, path in paths.items():
         check_output(name, path, **corpus.files)
     if len({Path(path).resolve() for path in paths.values()}) < len(paths):
         raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
-    report = CleaningReport(str(corpus))
+    chosen = _choose(corpus, split, is_stdout, options) if split else None
+    report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs if split else (), 0))
     with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
         files = dict(zip(paths, opened, strict=True))
 
@@ -191,23 +205,40 @@ def clean_files(
             if "rejected_file" in files:
                 files["rejected_file"].write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
 
-        pairs = clean_pairs(corpus, report=report, on_rejected=reject, **options)
-        for pair in pairs:
+        for pair in clean_pairs(corpus, report=report, on_rejected=reject, **options):
+            bar.update()
+            part = "train" if chosen is None else chosen.set_of(pair)
+            if part is None:
+                report.drop(pair, HELD_OUT)
+                reject(pair, HELD_OUT)
+                continue
+            if chosen is not None:
+                report.sets[part] += 1
             rows = [pair.source, pair.target]
             if output_target is None and file_format(output) == "jsonl":
                 rows = [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
             elif output_target is None:
                 rows = [_row(*rows)]
-            for file, row in zip(opened, rows, strict=False):
-                file.write(f"{row}\n".encode())
-            bar.update()
-        if not report.valid:  # before the outputs replace earlier files
+            for key, row in zip(outputs[part], rows, strict=True):
+                files[key].write(f"{row}\n".encode())
+        if not report.sets.get("train", report.valid):  # before the outputs replace earlier files
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
             raise ValueError(f"{corpus} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
         if report_file is not None:
             content = asdict(report) | {"kept": report.valid, "options": asdict(CleaningOptions(**options))}
             files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
     return report
+
+
+def _choose(corpus: Corpus, split: Sequence[int], is_stdout: bool, options: dict[str, Any]) -> Split:
+    """The validation and test sets, in a pass over the corpus."""
+    if len(split) > len(SETS) or min(split) < 1:
+        raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, split))}.")
+    if is_stdout:
+        raise ValueError(f"output must be a file with split, got {STANDARD_STREAM}.")
+    if isinstance(corpus, ParallelText):
+        corpus.require_files()
+    return Split(clean_pairs(corpus, **options), split)
 
 
 def _normalized(text: str) -> str:

@@ -24,8 +24,9 @@ from modeling_random_transformer.data import (
     cleaning,
     read_texts,
 )
-from modeling_random_transformer.data.filters import COPY, DUPLICATE
+from modeling_random_transformer.data.filters import COPY, DUPLICATE, text_key
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
+from modeling_random_transformer.data.splitting import HELD_OUT
 from tests.helpers.corpora import read_pairs
 
 ROWS = b"""a dog\tein Hund
@@ -206,6 +207,12 @@ def test_command_with_standard_streams(monkeypatch, capsysbinary):
         ("--output b.tsv", "--train_file, or --source_file and --target_file, must be given, got none."),
         ("--train_file -", "--output, or --output_source and --output_target, must be given, got none."),
         ("--train_file - --output b.tsv --max_length x", "argument --max_length: must be a number or 'off'"),
+        ("--train_file train.tsv --output o.tsv --split 2,x", "argument --split: must be a positive integer, got 'x'."),
+        ("--train_file train.tsv --output o.tsv --split 1,1,1", "split must be one or two positive numbers, got 1,"),
+        ("--train_file train.tsv --output o.tsv --split 2,2", "split must have at most 3 pairs, which share no text,"),
+        ("--train_file train.tsv --output o.tsv --split 2,1", "train.tsv must have a pair to keep, got 8 pairs:"),
+        ("--train_file train.tsv --output - --split 1", "output must be a file with split, got -."),
+        ("--train_file - --output o.tsv --split 1", "the corpus must be in files, since it is read more than"),
         ("--train_file train.tsv --output o.tsv --exclude missing.en", "exclude must be a file, got 'missing.en'"),
         ("--train_file train.tsv --output o.tsv --exclude_side a", "exclude_side must be one of source, target,"),
     ],
@@ -232,3 +239,33 @@ def test_texts_of_other_files_are_excluded(table, side, kept):
     reasons = {"source": "source in an excluded file", "target": "target in an excluded file"}
     dropped = {reason: report.counts.get(reason, 0) for reason in reasons.values()}
     assert dropped == {reasons["source"]: int(side != "target"), reasons["target"]: int(side != "source")}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "validation"),
+    [
+        (["clean.tsv.gz"], ["clean.validation.tsv.gz"]),
+        (["a.b.jsonl"], ["a.b.validation.jsonl"]),
+        (["clean.en", "clean.de"], ["clean.validation.en", "clean.validation.de"]),
+    ],
+)
+def test_split(outputs, validation, tmp_path, monkeypatch):
+    """The sets share no text, whatever its case; the choice does not depend on the order of the corpus."""
+    monkeypatch.chdir(tmp_path)
+    pairs = [(f"word {i} {'.' * (i % 2)}", f"Wort {i // 2}") for i in range(60)]
+    pairs += [(source.upper(), f"andere {source}") for source, _ in pairs[:20]]
+    found = []
+    for rows in (pairs, pairs[::-1]):
+        (tmp_path / "in.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+        options = {"rejected_file": "r.tsv", "copies": "off", "split": (8, 5)}
+        report = clean_files(ParallelText(tmp_path / "in.tsv"), *outputs, **options)
+        tests = [path.replace("validation", "test") for path in validation]
+        sets = [set(read_pairs(*map(Path, paths))) for paths in (outputs, validation, tests)]
+        assert [*map(len, sets)] == [*report.sets.values()] == [report.valid - 13, 8, 5]
+        for side in (0, 1):
+            keys = [{text_key(pair[side]) for pair in each} for each in sets]
+            assert len(set.union(*keys)) == sum(map(len, keys))
+        dropped = [line.split("\t") for line in Path("r.tsv").read_text().splitlines()]
+        assert len(dropped) == report.counts[HELD_OUT] == len(pairs) - report.valid > 0
+        found.append(sets)
+    assert found[0] == found[1]
