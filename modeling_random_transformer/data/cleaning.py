@@ -14,6 +14,7 @@ from ..utils.compressed_files import STANDARD_STREAM, check_output, create_binar
 from ..utils.errors import printable
 from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
+from .normalization import normalized
 from .readers import quoted
 from .sources import Corpus, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
 from .splitting import HELD_OUT, SETS, Split, name_of_set
@@ -33,18 +34,32 @@ class CleaningReport(ValidationReport):
         examples: the first dropped pairs by reason, with `line`, `source` and `target`; see `InvalidLine`.
         scripts: the scripts that were accepted, for source and target.
         sets: number of pairs of each set of `clean_files(split=...)`.
+        normalized: number of pairs with each kind of change of the normalization. `examples` has the first of them too.
     """
 
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     scripts: dict[str, list[str]] = field(default_factory=dict)
     sets: dict[str, int] = field(default_factory=dict)
+    normalized: dict[str, int] = field(default_factory=dict)
 
     def drop(self, line: Line, reason: str) -> None:
         """Count a line that is dropped."""
         self.add(reason, line.number)
-        if self.counts[reason] <= EXAMPLES:
+        self.show(line, reason, self.counts)
+
+    def normalize(self, line: ParallelLine) -> Line:
+        """A line with normalized texts; counts the kinds of changes."""
+        (source, first), (target, second) = normalized(line.source), normalized(line.target)
+        for kind in dict.fromkeys((*first, *second)):
+            self.normalized[kind] = self.normalized.get(kind, 0) + 1
+            self.show(line, kind, self.normalized)
+        return parse_pair(line.number, source, target) if first or second else line
+
+    def show(self, line: Line, kind: str, counts: dict[str, int]) -> None:
+        """Keep a line as an example, if it is one of the first."""
+        if counts[kind] <= EXAMPLES:
             example = {"line": line.number, "source": line.source, "target": line.target}
-            self.examples.setdefault(reason, []).append(example)
+            self.examples.setdefault(kind, []).append(example)
 
     def __str__(self) -> str:
         """A table with a line for each reason."""
@@ -52,7 +67,7 @@ class CleaningReport(ValidationReport):
         rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / lines:.2%})"]
         if self.sets:
             rows.append("  " + ", ".join(f"{name} {size:,}" for name, size in self.sets.items()))
-        for reason, count in sorted(self.counts.items(), key=lambda item: -item[1]):
+        for reason, count in sorted((self.counts | self.normalized).items(), key=lambda item: -item[1]):
             example = self.examples[reason][0]
             texts = " ||| ".join(printable(text, SHOWN_CHARACTERS) for text in (example["source"], example["target"]))
             rows.append(f"  {reason:46} {count:>11,}  {count / lines:>7.2%}  line {example['line']}: {texts}")
@@ -68,7 +83,7 @@ def clean_pairs(
 ) -> Iterator[ParallelLine]:
     """Filter pairs, in order and in a single pass.
 
-    The filters are applied to texts without line breaks and tabs, which become spaces.
+    The filters are applied to normalized texts without line breaks and tabs, which become spaces.
     A line is dropped by the first filter that applies: invalid lines, copies, length, script, language, duplicates.
     Only kept pairs count as earlier pairs of a duplicate.
     Memory: about 100 bytes per pair for duplicates, and the first 100,000 pairs, which determine the scripts.
@@ -89,6 +104,8 @@ def clean_pairs(
     settings = CleaningOptions(**options)
     report = CleaningReport("pairs") if report is None else report
     lines, sample = _lines_of(pairs), list[Line]()
+    if settings.normalization != "off":
+        lines = (report.normalize(line) if isinstance(line, ParallelLine) else line for line in lines)
     if settings.min_script_share is not None:
         sample = [*islice(lines, SAMPLE_LINES)]
         report.scripts = _scripts(settings, sample)
@@ -156,9 +173,9 @@ def clean_files(
     """Write the pairs that pass the filters.
 
     Files whose names end with `.gz` or `.zst` are compressed. All files are replaced when all of them are complete. One
-    of them may be `-`, standard output. The filters are applied to the texts as they are written: byte order marks at
-    the start and line breaks at the end are removed, other line breaks and tabs become spaces. Cleaning an output again
-    with the same options drops nothing.
+    of them may be `-`, standard output. The filters are applied to the texts as they are written: normalized, without
+    byte order marks at the start and line breaks at the end, and with spaces for other line breaks and tabs.
+    Cleaning an output again with the same options drops nothing.
 
     Args:
         corpus: the parallel text.

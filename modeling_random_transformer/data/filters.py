@@ -31,6 +31,7 @@ DUPLICATE = "a duplicate of an earlier pair"
 
 SIDES = ("source", "target")
 EXCLUDED_SIDES = {"source": SIDES[:1], "target": SIDES[1:], "either": SIDES}
+NORMALIZATIONS = ("NFC", "off")
 COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
 # Combining marks, such as vowel signs in Devanagari, are part of a word, but do not begin one: an emoji may have one.
 WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
@@ -57,6 +58,8 @@ class CleaningOptions:
     """Options of the filters. Each filter can be turned off.
 
     Args:
+        normalization: `"NFC"` makes canonically equivalent characters equal, and removes control characters, zero-width
+            characters where no letters or emoji need them, and the quotes of CSV cells.
         copies: `"near"` drops a pair whose target has the same words as the source, regardless of case and
             punctuation; `"exact"` only if both texts are equal. Texts without letters, such as numbers, are kept.
         duplicates: `"pair"` drops a pair that occurred before; `"source"` or `"target"` one whose source or target
@@ -83,6 +86,7 @@ class CleaningOptions:
         ValueError: an option is invalid; the message names it.
     """
 
+    normalization: str = "NFC"
     copies: str = "near"
     duplicates: str = "pair"
     max_length: int | None = 1000
@@ -98,6 +102,7 @@ class CleaningOptions:
     exclude_side: str = "either"
 
     def __post_init__(self) -> None:
+        check_choice(NORMALIZATIONS, normalization=self.normalization)
         check_choice(COPIES, copies=self.copies)
         check_choice(DUPLICATES, duplicates=self.duplicates)
         check_choice(UNITS, length_unit=self.length_unit)
